@@ -1,0 +1,3 @@
+"""oMLX: an Ollama-compatible server for MLX models."""
+
+__version__ = "0.1.0"

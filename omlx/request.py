@@ -1,0 +1,147 @@
+"""The one internal request and its events.
+
+Every protocol (Ollama, OpenAI, Anthropic) is translated into a `GenerateRequest` and back out of `Event`s; runner and
+engine know nothing else. Pure msgspec: imported by the server, so nothing here may import MLX.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+Priority = Literal["interactive", "batch", "background"]
+FinishReason = Literal["stop", "length"]
+FailureKind = Literal["invalid", "too_long", "unsupported", "busy", "timeout", "crashed", "internal"]
+
+
+class ToolCall(msgspec.Struct, omit_defaults=True):
+    """A call the model made (or made earlier): `arguments` is an object, its key order kept."""
+
+    name: str
+    arguments: dict[str, Any]
+    id: str = ""
+
+
+class Message(msgspec.Struct, omit_defaults=True):
+    """One turn of a conversation. `images` are decoded file bytes, not base64."""
+
+    role: str
+    content: str = ""
+    thinking: str = ""
+    images: list[bytes] = []
+    tool_calls: list[ToolCall] = []
+    tool_name: str = ""
+    tool_call_id: str = ""
+
+
+class Sampling(msgspec.Struct, omit_defaults=True, frozen=True, kw_only=True):
+    """How the next token is chosen. Defaults are Ollama's; 0 or 1 (the neutral value) switches a filter off."""
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.9
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = 64
+    """Window of tokens the penalties look at: 0 switches them off, -1 means the whole context."""
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = {}
+    seed: int | None = None
+    """None: a random seed per request."""
+    mirostat: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+
+
+class Limits(msgspec.Struct, omit_defaults=True, frozen=True, kw_only=True):
+    """Where a generation ends and how much context it may use."""
+
+    num_predict: int = -1
+    """Most tokens to generate; -1: until the model stops (bounded by the context), -2: until the context is full."""
+    num_ctx: int = 0
+    """Context in tokens; 0: the runner's default. Never more than the model was trained for."""
+    num_keep: int = 4
+    stop: list[str] = []
+    truncate: bool = True
+    """A prompt longer than the context loses its oldest messages; False: it is refused (`too_long`)."""
+    shift: bool = True
+    """A generation that fills the context drops old tokens and goes on; False: it ends with `length`."""
+    deadline_s: float | None = None
+
+
+class GenerateRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """One generation. Either `messages` (rendered with the model's template) or `raw_prompt` (taken verbatim)."""
+
+    id: int
+    """Unique within a runner connection; the host assigns it."""
+    messages: list[Message] = []
+    raw_prompt: str | None = None
+    context: list[int] = []
+    """Tokens of an earlier exchange, put in front of the new prompt (Ollama's /api/generate `context`)."""
+    suffix: str | None = None
+    """Fill-in-the-middle: the text behind the gap."""
+    template: str | None = None
+    """A Go template that replaces the model's own for this request."""
+    tools: list[dict[str, Any]] = []
+    think: bool | str | None = None
+    """None: the model's default (on where it can think); a level ("low", "medium", "high") counts as on."""
+    format: Literal["json"] | dict[str, Any] | None = None
+    """Constrain the output: any JSON object, or a JSON schema."""
+    sampling: Sampling = Sampling()
+    limits: Limits = Limits()
+    logprobs: bool = False
+    top_logprobs: int = 0
+    return_context: bool = False
+    """Ask for `Finish.context`."""
+    render_only: bool = False
+    """Do not generate: `Finish.rendered` holds the prompt text."""
+    priority: Priority = "interactive"
+
+
+class TokenLogprob(msgspec.Struct, omit_defaults=True):
+    """A token's text, log probability, bytes and, for the chosen token, its alternatives (most likely first)."""
+
+    token: str
+    logprob: float
+    bytes: list[int] = []
+    top: list[TokenLogprob] = []
+
+
+class Delta(msgspec.Struct, tag="d", omit_defaults=True):
+    """New output of one request in one step. At most one of the texts is usually set."""
+
+    id: int
+    content: str = ""
+    thinking: str = ""
+    tool_calls: list[ToolCall] = []
+    logprobs: list[TokenLogprob] = []
+
+
+class Finish(msgspec.Struct, tag="f", omit_defaults=True, kw_only=True):
+    """The end of a request that went well. Durations in nanoseconds, counts in tokens."""
+
+    id: int
+    reason: FinishReason
+    prompt_tokens: int
+    """All prompt tokens, those served from the KV store included."""
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_ns: int = 0
+    generation_ns: int = 0
+    queue_ns: int = 0
+    context: list[int] = []
+    rendered: str | None = None
+
+
+class Failure(msgspec.Struct, tag="x", omit_defaults=True):
+    """The end of a request that went wrong; `message` is a sentence a user may read."""
+
+    id: int
+    kind: FailureKind
+    message: str
+
+
+Event = Delta | Finish | Failure

@@ -1,0 +1,197 @@
+"""Frames between the server and a runner: msgspec structs with a tag, msgpack, each behind a 4-byte big-endian length.
+
+A *runner* is the process that holds one model; *frames* travel over a Unix socket pair the server creates. Imported by
+both sides: nothing here may import MLX.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Literal
+
+import msgspec
+
+from omlx.request import Delta, Failure, Finish, GenerateRequest, Priority
+
+MAX_FRAME = 1 << 30
+"""Bytes. A longer frame is a protocol error (images travel in frames, so the bound is generous)."""
+
+
+# ---------------------------------------------------------------- server -> runner
+class LoadSpec(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a runner is told to load: a materialized model folder and how to run it."""
+
+    name: str
+    path: str
+    fingerprint: str
+    """Digest over weights, quantization, tokenizer and KV-relevant config: it keys the KV store."""
+    template: str | None = None
+    """Go template from the Modelfile; None: the model's own chat template."""
+    adapter_path: str | None = None
+    draft_path: str | None = None
+    num_ctx: int
+    """Context in tokens that a request gets when it asks for none; already clamped to the model's maximum."""
+    max_concurrent: int = 8
+    weights: str = "auto"
+    trust_remote_code: bool = False
+    max_decode_gap_ms: float = 100.0
+
+
+class Load(msgspec.Struct, tag="load"):
+    spec: LoadSpec
+
+
+class Generate(msgspec.Struct, tag="generate"):
+    request: GenerateRequest
+
+
+class Embed(msgspec.Struct, tag="embed", kw_only=True, omit_defaults=True):
+    id: int
+    inputs: list[str]
+    truncate: bool = True
+    dimensions: int = 0
+    priority: Priority = "batch"
+
+
+class Rerank(msgspec.Struct, tag="rerank", kw_only=True, omit_defaults=True):
+    id: int
+    query: str
+    documents: list[str]
+    priority: Priority = "batch"
+
+
+class Cancel(msgspec.Struct, tag="cancel"):
+    """End request `id` at the next step; the runner answers with nothing."""
+
+    id: int
+
+
+class CacheOp(msgspec.Struct, tag="cache", kw_only=True, omit_defaults=True):
+    """Ask the runner's KV store something; answered by `Reply` with the same id."""
+
+    id: int
+    op: Literal["stats", "clear", "explain", "checkpoint"]
+    text: str = ""
+
+
+class GetStats(msgspec.Struct, tag="stats"):
+    id: int
+
+
+class Shutdown(msgspec.Struct, tag="shutdown"):
+    """Finish nothing, free the model, exit 0."""
+
+
+ToRunner = Load | Generate | Embed | Rerank | Cancel | CacheOp | GetStats | Shutdown
+
+
+# ---------------------------------------------------------------- runner -> server
+class Hello(msgspec.Struct, tag="hello"):
+    """Imports are done; the runner waits for `Load`."""
+
+    pid: int
+    device: str
+    blas: str
+    """Which BLAS is active, for the log: "openblas (path)", "bundled", "accelerate"."""
+    versions: dict[str, str]
+
+
+class Loading(msgspec.Struct, tag="loading"):
+    """Load progress: `done` of `total` bytes."""
+
+    done: int
+    total: int
+
+
+class Ready(msgspec.Struct, tag="ready", kw_only=True):
+    """The model can generate."""
+
+    weights: str
+    """What the loader chose, e.g. "float32 (dequantized: CPU)"; for log, show and ps."""
+    memory_bytes: int
+    """Measured after the load: device memory held by the weights."""
+    kv_bytes_per_token: int
+    can_batch: bool
+    num_ctx: int
+    vocab_size: int
+
+
+class LoadFailed(msgspec.Struct, tag="load_failed"):
+    message: str
+
+
+class Events(msgspec.Struct, tag="events"):
+    """Everything that one engine step has to say, for all requests."""
+
+    items: list[Delta | Finish | Failure]
+
+
+class PrefillProgress(msgspec.Struct, tag="prefill"):
+    id: int
+    done: int
+    total: int
+
+
+class Embedded(msgspec.Struct, tag="embedded"):
+    """Answer to `Embed`: one row per input, L2-normalised float32."""
+
+    id: int
+    vectors: list[list[float]]
+    prompt_tokens: int
+
+
+class Ranked(msgspec.Struct, tag="ranked"):
+    id: int
+    scores: list[float]
+    prompt_tokens: int
+
+
+class Reply(msgspec.Struct, tag="reply"):
+    """Answer to `CacheOp` and `GetStats`."""
+
+    id: int
+    body: dict[str, Any]
+
+
+class Heartbeat(msgspec.Struct, tag="heartbeat", kw_only=True):
+    """Once a second, from the I/O thread: it says whether the engine makes *progress*, not only that the process lives."""
+
+    steps: int
+    running: int
+    waiting: int
+    memory_bytes: int
+    max_batch: int
+    """Largest number of sequences decoded in one step so far."""
+
+
+FromRunner = (
+    Hello | Loading | Ready | LoadFailed | Events | PrefillProgress | Embedded | Ranked | Reply | Heartbeat
+)
+
+_HEADER = struct.Struct(">I")
+HEADER_SIZE = _HEADER.size
+_encoder = msgspec.msgpack.Encoder()
+_to_runner = msgspec.msgpack.Decoder(ToRunner)
+_from_runner = msgspec.msgpack.Decoder(FromRunner)
+
+
+def encode(frame: ToRunner | FromRunner) -> bytes:
+    """The frame's wire bytes, length header included."""
+    body = _encoder.encode(frame)
+    return _HEADER.pack(len(body)) + body
+
+
+def body_length(header: bytes) -> int:
+    """Length in bytes of the body behind `header`; ValueError when it exceeds `MAX_FRAME`."""
+    (length,) = _HEADER.unpack(header)
+    if length > MAX_FRAME:
+        raise ValueError(f"a frame of {length} bytes is over the limit of {MAX_FRAME}")
+    return int(length)
+
+
+def decode_to_runner(body: bytes) -> ToRunner:
+    return _to_runner.decode(body)
+
+
+def decode_from_runner(body: bytes) -> FromRunner:
+    return _from_runner.decode(body)

@@ -1,0 +1,285 @@
+"""Settings: one struct, from which CLI flags, environment variables, the config file and docs/configuration.md derive.
+
+A *setting* is a field of `Settings`. Its value comes from the first of: command-line flag, `OMLX_<NAME>`, the Ollama
+variable where Ollama has one, the TOML config file, the default. A value that does not parse stops the start with a
+sentence that names the setting; it is never skipped.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit
+
+import msgspec
+import platformdirs
+
+from omlx.units import FOREVER_S, parse_keep_alive, parse_size
+
+DEFAULT_PORT = 11434
+
+
+class SettingError(Exception):
+    """A setting has a value that cannot be used; the message names the setting, the value and what is expected."""
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """What a field needs beyond its type: Ollama's spelling and a parser for the text forms."""
+
+    ollama: str | None = None
+    parse: Literal["text", "keep_alive", "size", "host", "list"] = "text"
+    toggle: str | None = None
+    """For booleans that read better negated on the command line."""
+
+
+def _setting(description: str, **kind: Any) -> msgspec.Meta:
+    return msgspec.Meta(description=description, extra={"kind": Kind(**kind)})
+
+
+def _data_dir() -> str:
+    return str(Path(platformdirs.user_data_dir("omlx", appauthor=False)) / "models")
+
+
+def _cache_dir() -> str:
+    return str(Path(platformdirs.user_cache_dir("omlx", appauthor=False)) / "kv")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that can be set. Sizes in bytes, times in seconds."""
+
+    host: Annotated[str, _setting("Address to serve on, or to reach a server at", ollama="OLLAMA_HOST", parse="host")] = (
+        f"http://127.0.0.1:{DEFAULT_PORT}"
+    )
+    models: Annotated[str, _setting("Folder of the model store", ollama="OLLAMA_MODELS")] = msgspec.field(
+        default_factory=_data_dir
+    )
+    keep_alive: Annotated[
+        float,
+        _setting("How long an idle model stays loaded (5m, 1h, seconds; negative: forever)", ollama="OLLAMA_KEEP_ALIVE",
+                 parse="keep_alive"),
+    ] = 300.0  # fmt: skip
+    max_loaded_models: Annotated[
+        int, _setting("Most models loaded at once; 0: as many as memory allows, at most 3", ollama="OLLAMA_MAX_LOADED_MODELS")
+    ] = 0
+    max_concurrent_requests: Annotated[
+        int, _setting("Most requests one model works on at once; further ones wait", ollama="OLLAMA_NUM_PARALLEL")
+    ] = 8
+    max_queue: Annotated[
+        int, _setting("Most requests that may wait; one more is answered 503", ollama="OLLAMA_MAX_QUEUE")
+    ] = 512
+    context_length: Annotated[
+        int, _setting("Context in tokens where a request or model asks for none; 0: by memory", ollama="OLLAMA_CONTEXT_LENGTH")
+    ] = 0
+    load_timeout: Annotated[
+        float, _setting("A load without progress for this long fails; negative: never", ollama="OLLAMA_LOAD_TIMEOUT",
+                        parse="keep_alive"),
+    ] = 300.0  # fmt: skip
+    stall_timeout: Annotated[
+        float, _setting("A runner with work but no step for this long is restarted", parse="keep_alive")
+    ] = 120.0
+    origins: Annotated[
+        list[str], _setting("Further browser origins that may call the server (comma-separated)", ollama="OLLAMA_ORIGINS",
+                            parse="list"),
+    ] = []  # fmt: skip
+    max_body: Annotated[int, _setting("Largest request body", parse="size")] = 512 * 1024 * 1024
+    max_decode_gap: Annotated[float, _setting("Longest pause of a running stream while a long prompt is read, in ms")] = 100.0
+    weights: Annotated[
+        str, _setting("How weights are held: auto, quantized, dequantized, float32, bfloat16 or float16")
+    ] = "auto"
+    trust_remote_code: Annotated[bool, _setting("Run Python code that a model repository brings")] = False
+    spare_runner: Annotated[bool, _setting("Keep one process ready so that the next load starts faster")] = True
+    hot_cache_max_size: Annotated[str, _setting("RAM for cached prefixes: a size or a percentage of RAM")] = "20%"
+    paged_ssd_cache_dir: Annotated[str, _setting("Folder of the KV cache on SSD")] = msgspec.field(default_factory=_cache_dir)
+    paged_ssd_cache_max_size: Annotated[str, _setting("SSD space for cached prefixes: a size; 0 switches it off")] = "20GB"
+    cache_block_size: Annotated[int, _setting("Tokens in one KV block (16 to 1024); 0: by model size")] = 0
+    ollama_version: Annotated[str, _setting("Ollama version that /api/version reports")] = "0.33.0"
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], _setting("What is logged")] = "info"
+    debug: Annotated[bool, _setting("Same as log_level debug", ollama="OLLAMA_DEBUG")] = False
+    no_history: Annotated[bool, _setting("Keep no history of typed lines", ollama="OLLAMA_NOHISTORY")] = False
+    no_prune: Annotated[bool, _setting("Leave unreferenced blobs in place at start", ollama="OLLAMA_NOPRUNE")] = False
+
+
+class Setting(NamedTuple):
+    """One field of `Settings` as flags, docs and `omlx config` need it."""
+
+    name: str
+    type: Any
+    description: str
+    kind: Kind
+    default: Any
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return "OMLX_" + self.name.upper()
+
+
+def describe() -> list[Setting]:
+    """All settings in the order of the struct."""
+    hints = get_type_hints(Settings, include_extras=True)
+    defaults = Settings()
+    found = []
+    for name in Settings.__struct_fields__:
+        base, *notes = get_args(hints[name])
+        meta = next(note for note in notes if isinstance(note, msgspec.Meta))
+        kind = (meta.extra or {})["kind"]
+        found.append(Setting(name, base, meta.description or "", kind, getattr(defaults, name)))
+    return found
+
+
+class Loaded(NamedTuple):
+    """The effective settings and, for each, where its value came from ("flag", a variable, a file, "default")."""
+
+    settings: Settings
+    sources: dict[str, str]
+
+
+def config_file() -> Path:
+    """The TOML file that is read when it exists."""
+    return Path(platformdirs.user_config_dir("omlx", appauthor=False)) / "config.toml"
+
+
+def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None = None) -> Loaded:
+    """Settings by precedence. `flags` holds only what the user gave, by field name. Raises SettingError."""
+    path = Path(environ["OMLX_CONFIG"]) if environ.get("OMLX_CONFIG") else (file or config_file())
+    from_file = _read_file(path)
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for setting in describe():
+        value, source = _first_given(setting, flags, environ, from_file, path)
+        sources[setting.name] = source
+        values[setting.name] = setting.default if source == "default" else _parse(setting, value, source)
+    return Loaded(Settings(**values), sources)
+
+
+def _first_given(
+    setting: Setting, flags: Mapping[str, Any], environ: Mapping[str, str], from_file: Mapping[str, Any], path: Path
+) -> tuple[Any, str]:
+    if flags.get(setting.name) is not None:
+        return flags[setting.name], f"flag {setting.flag}"
+    for variable in (setting.variable, setting.kind.ollama):
+        # Go trims blanks and quotes around a value; service files are full of both.
+        text = environ.get(variable, "").strip(" \t\r\n\"'") if variable else ""
+        if text:
+            return text, f"env {variable}"
+    if setting.name in from_file:
+        return from_file[setting.name], str(path)
+    return None, "default"
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        content = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"the config file {path} cannot be read: {error}") from error
+    unknown = sorted(set(content) - set(Settings.__struct_fields__))
+    if unknown:
+        raise SettingError(f"the config file {path} sets {', '.join(unknown)}, which oMLX does not have")
+    return content
+
+
+_TRUE, _FALSE = {"1", "t", "true", "yes", "on"}, {"0", "f", "false", "no", "off"}
+
+
+def _parse(setting: Setting, value: Any, source: str) -> Any:
+    try:
+        return _convert(setting, value)
+    except (ValueError, TypeError) as error:
+        raise SettingError(f"{setting.name} = {value!r} (from {source}) cannot be used: {error}") from error
+
+
+def _convert(setting: Setting, value: Any) -> Any:
+    match setting.kind.parse:
+        case "keep_alive":
+            return parse_keep_alive(value)
+        case "size":
+            return value if isinstance(value, int) else parse_size(str(value))
+        case "host":
+            return parse_host(str(value))
+        case "list":
+            items = value if isinstance(value, list) else str(value).split(",")
+            return [item.strip() for item in items if item.strip()]
+    if setting.type is bool:
+        return _boolean(value, lenient=setting.kind.ollama is not None)
+    if setting.type is int:
+        number = int(value)
+        if number < 0:
+            raise ValueError("it must not be negative")
+        return number
+    if setting.type is float:
+        return float(value)
+    if get_origin(setting.type) is Literal:
+        if value not in get_args(setting.type):
+            raise ValueError(f"it must be one of {', '.join(get_args(setting.type))}")
+        return value
+    return str(Path(value).expanduser()) if setting.name in {"models", "paged_ssd_cache_dir"} else str(value)
+
+
+def _boolean(value: Any, *, lenient: bool) -> bool:
+    """Ollama takes any other text as true (`OLLAMA_DEBUG=2` is a level); our own settings refuse it."""
+    if isinstance(value, bool):
+        return value
+    text = str(value).lower()
+    if text in _TRUE or (lenient and text not in _FALSE):
+        return True
+    if text in _FALSE:
+        return False
+    raise ValueError("it must be true or false")
+
+
+def parse_host(text: str) -> str:
+    """Ollama's `OLLAMA_HOST` forms → a URL with scheme, host and port, and a path prefix where one was given.
+
+    "" → http://127.0.0.1:11434, "1.2.3.4" → …:11434, ":1234" → http://0.0.0.0:1234, "https://x" → port 443,
+    "[::1]" or "::1" → http://[::1]:11434. A port that is no number falls back to the default of the scheme, as in Ollama.
+    """
+    text = text.strip(" \t\"'")
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        scheme, rest = "http", text
+        port = DEFAULT_PORT
+    else:
+        port = 443 if scheme == "https" else 80
+    if scheme not in {"http", "https"}:
+        raise ValueError("it must be an address such as 127.0.0.1:11434 or http://host:port")
+    address, slash, path = rest.partition("/")
+    host, port_text = _split_port(address)
+    if port_text.isdigit() and int(port_text) <= 65535:
+        port = int(port_text)
+    if not host:
+        host = "0.0.0.0" if address.startswith(":") else "127.0.0.1"  # noqa: S104: ":1234" asks for all interfaces
+    if ":" in host:
+        host = f"[{host}]"
+    return f"{scheme}://{host}:{port}{slash}{path}".rstrip("/")
+
+
+def _split_port(address: str) -> tuple[str, str]:
+    if address.startswith("["):
+        host, _, rest = address[1:].partition("]")
+        return host, rest.removeprefix(":")
+    if address.count(":") > 1:
+        return address, ""
+    host, _, port = address.partition(":")
+    return host, port
+
+
+def bind_address(settings: Settings) -> tuple[str, int]:
+    """Host and port to listen on."""
+    parts = urlsplit(settings.host)
+    return parts.hostname or "127.0.0.1", DEFAULT_PORT if parts.port is None else parts.port
+
+
+def client_url(settings: Settings) -> str:
+    """Base URL for a client: the unspecified addresses are reached through loopback."""
+    return settings.host.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+
+
+def is_forever(seconds: float) -> bool:
+    return seconds == FOREVER_S
