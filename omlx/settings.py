@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 import platformdirs
 
-from omlx.units import FOREVER_S, parse_keep_alive, parse_size
+from omlx.units import parse_keep_alive, parse_size
 
 DEFAULT_PORT = 11434
 
@@ -29,9 +29,7 @@ class Kind(msgspec.Struct, frozen=True):
     """What a field needs beyond its type: Ollama's spelling and a parser for the text forms."""
 
     ollama: str | None = None
-    parse: Literal["text", "keep_alive", "size", "host", "list"] = "text"
-    toggle: str | None = None
-    """For booleans that read better negated on the command line."""
+    parse: Literal["text", "keep_alive", "size", "host", "list", "path"] = "text"
 
 
 def _setting(description: str, **kind: Any) -> msgspec.Meta:
@@ -49,19 +47,23 @@ def _cache_dir() -> str:
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that can be set. Sizes in bytes, times in seconds."""
 
-    host: Annotated[str, _setting("Address to serve on, or to reach a server at", ollama="OLLAMA_HOST", parse="host")] = (
-        f"http://127.0.0.1:{DEFAULT_PORT}"
-    )
-    models: Annotated[str, _setting("Folder of the model store", ollama="OLLAMA_MODELS")] = msgspec.field(
+    host: Annotated[
+        str, _setting("Address to serve on, or to reach a server at", ollama="OLLAMA_HOST", parse="host")
+    ] = f"http://127.0.0.1:{DEFAULT_PORT}"
+    models: Annotated[str, _setting("Folder of the model store", ollama="OLLAMA_MODELS", parse="path")] = msgspec.field(
         default_factory=_data_dir
     )
     keep_alive: Annotated[
         float,
-        _setting("How long an idle model stays loaded (5m, 1h, seconds; negative: forever)", ollama="OLLAMA_KEEP_ALIVE",
-                 parse="keep_alive"),
-    ] = 300.0  # fmt: skip
+        _setting(
+            "How long an idle model stays loaded (5m, 1h, seconds; negative: forever)",
+            ollama="OLLAMA_KEEP_ALIVE",
+            parse="keep_alive",
+        ),
+    ] = 300.0
     max_loaded_models: Annotated[
-        int, _setting("Most models loaded at once; 0: as many as memory allows, at most 3", ollama="OLLAMA_MAX_LOADED_MODELS")
+        int,
+        _setting("Most models loaded at once; 0: three, if memory allows", ollama="OLLAMA_MAX_LOADED_MODELS"),
     ] = 0
     max_concurrent_requests: Annotated[
         int, _setting("Most requests one model works on at once; further ones wait", ollama="OLLAMA_NUM_PARALLEL")
@@ -70,29 +72,40 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, _setting("Most requests that may wait; one more is answered 503", ollama="OLLAMA_MAX_QUEUE")
     ] = 512
     context_length: Annotated[
-        int, _setting("Context in tokens where a request or model asks for none; 0: by memory", ollama="OLLAMA_CONTEXT_LENGTH")
+        int,
+        _setting("Context in tokens where nobody asks for one; 0: by memory", ollama="OLLAMA_CONTEXT_LENGTH"),
     ] = 0
     load_timeout: Annotated[
-        float, _setting("A load without progress for this long fails; negative: never", ollama="OLLAMA_LOAD_TIMEOUT",
-                        parse="keep_alive"),
-    ] = 300.0  # fmt: skip
+        float,
+        _setting(
+            "A load without progress for this long fails; negative: never",
+            ollama="OLLAMA_LOAD_TIMEOUT",
+            parse="keep_alive",
+        ),
+    ] = 300.0
     stall_timeout: Annotated[
         float, _setting("A runner with work but no step for this long is restarted", parse="keep_alive")
     ] = 120.0
     origins: Annotated[
-        list[str], _setting("Further browser origins that may call the server (comma-separated)", ollama="OLLAMA_ORIGINS",
-                            parse="list"),
-    ] = []  # fmt: skip
+        list[str],
+        _setting("Further browser origins that may call (comma-separated)", ollama="OLLAMA_ORIGINS", parse="list"),
+    ] = []
     max_body: Annotated[int, _setting("Largest request body", parse="size")] = 512 * 1024 * 1024
-    max_decode_gap: Annotated[float, _setting("Longest pause of a running stream while a long prompt is read, in ms")] = 100.0
+    max_decode_gap: Annotated[
+        float, _setting("Longest pause of a running stream while a long prompt is read, in ms")
+    ] = 100.0
     weights: Annotated[
         str, _setting("How weights are held: auto, quantized, dequantized, float32, bfloat16 or float16")
     ] = "auto"
     trust_remote_code: Annotated[bool, _setting("Run Python code that a model repository brings")] = False
     spare_runner: Annotated[bool, _setting("Keep one process ready so that the next load starts faster")] = True
     hot_cache_max_size: Annotated[str, _setting("RAM for cached prefixes: a size or a percentage of RAM")] = "20%"
-    paged_ssd_cache_dir: Annotated[str, _setting("Folder of the KV cache on SSD")] = msgspec.field(default_factory=_cache_dir)
-    paged_ssd_cache_max_size: Annotated[str, _setting("SSD space for cached prefixes: a size; 0 switches it off")] = "20GB"
+    paged_ssd_cache_dir: Annotated[str, _setting("Folder of the KV cache on SSD", parse="path")] = msgspec.field(
+        default_factory=_cache_dir
+    )
+    paged_ssd_cache_max_size: Annotated[
+        int, _setting("SSD space for cached prefixes; 0 switches it off", parse="size")
+    ] = 20_000_000_000
     cache_block_size: Annotated[int, _setting("Tokens in one KV block (16 to 1024); 0: by model size")] = 0
     ollama_version: Annotated[str, _setting("Ollama version that /api/version reports")] = "0.33.0"
     log_level: Annotated[Literal["debug", "info", "warning", "error"], _setting("What is logged")] = "info"
@@ -203,6 +216,8 @@ def _convert(setting: Setting, value: Any) -> Any:
             return value if isinstance(value, int) else parse_size(str(value))
         case "host":
             return parse_host(str(value))
+        case "path":
+            return str(Path(value).expanduser())
         case "list":
             items = value if isinstance(value, list) else str(value).split(",")
             return [item.strip() for item in items if item.strip()]
@@ -219,7 +234,7 @@ def _convert(setting: Setting, value: Any) -> Any:
         if value not in get_args(setting.type):
             raise ValueError(f"it must be one of {', '.join(get_args(setting.type))}")
         return value
-    return str(Path(value).expanduser()) if setting.name in {"models", "paged_ssd_cache_dir"} else str(value)
+    return str(value)
 
 
 def _boolean(value: Any, *, lenient: bool) -> bool:
@@ -238,7 +253,7 @@ def parse_host(text: str) -> str:
     """Ollama's `OLLAMA_HOST` forms → a URL with scheme, host and port, and a path prefix where one was given.
 
     "" → http://127.0.0.1:11434, "1.2.3.4" → …:11434, ":1234" → http://0.0.0.0:1234, "https://x" → port 443,
-    "[::1]" or "::1" → http://[::1]:11434. A port that is no number falls back to the default of the scheme, as in Ollama.
+    "[::1]" or "::1" → http://[::1]:11434. A port that is no number falls back to the scheme's default, as in Ollama.
     """
     text = text.strip(" \t\"'")
     scheme, separator, rest = text.partition("://")
@@ -254,7 +269,7 @@ def parse_host(text: str) -> str:
     if port_text.isdigit() and int(port_text) <= 65535:
         port = int(port_text)
     if not host:
-        host = "0.0.0.0" if address.startswith(":") else "127.0.0.1"  # noqa: S104: ":1234" asks for all interfaces
+        host = "0.0.0.0" if address.startswith(":") else "127.0.0.1"  # noqa: S104
     if ":" in host:
         host = f"[{host}]"
     return f"{scheme}://{host}:{port}{slash}{path}".rstrip("/")
@@ -279,7 +294,3 @@ def bind_address(settings: Settings) -> tuple[str, int]:
 def client_url(settings: Settings) -> str:
     """Base URL for a client: the unspecified addresses are reached through loopback."""
     return settings.host.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
-
-
-def is_forever(seconds: float) -> bool:
-    return seconds == FOREVER_S

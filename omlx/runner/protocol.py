@@ -154,7 +154,7 @@ class Reply(msgspec.Struct, tag="reply"):
 
 
 class Heartbeat(msgspec.Struct, tag="heartbeat", kw_only=True):
-    """Once a second, from the I/O thread: it says whether the engine makes *progress*, not only that the process lives."""
+    """Once a second, from the I/O thread: says whether the engine makes *progress*, not only that the process lives."""
 
     steps: int
     running: int
@@ -164,9 +164,7 @@ class Heartbeat(msgspec.Struct, tag="heartbeat", kw_only=True):
     """Largest number of sequences decoded in one step so far."""
 
 
-FromRunner = (
-    Hello | Loading | Ready | LoadFailed | Events | PrefillProgress | Embedded | Ranked | Reply | Heartbeat
-)
+FromRunner = Hello | Loading | Ready | LoadFailed | Events | PrefillProgress | Embedded | Ranked | Reply | Heartbeat
 
 _HEADER = struct.Struct(">I")
 HEADER_SIZE = _HEADER.size
