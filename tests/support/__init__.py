@@ -1,0 +1,1 @@
+"""Helpers that test modules share: tiny models, and what they know."""
