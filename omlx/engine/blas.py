@@ -1,0 +1,73 @@
+"""Which BLAS runs MLX's matrix products on a CPU.
+
+MLX's Linux CPU build bundles a single-threaded reference BLAS but calls `cblas_sgemm` through the dynamic linker, so an
+OpenBLAS whose symbols are already global takes its place: about fifteen times faster. Hence the one rule of this
+module: `prepare()` runs before the first import of `mlx`. Nothing here may import it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import sys
+import tempfile
+from pathlib import Path
+
+_active: str | None = None
+
+
+def prepare() -> str:
+    """Load the faster BLAS where there is one and say which is active: "openblas (FILE)", "bundled", "accelerate".
+
+    Call it before `mlx` is imported; later calls only report.
+    """
+    global _active
+    if _active is None:
+        _active = _load()
+    return _active
+
+
+def _load() -> str:
+    if sys.platform != "linux":
+        return "accelerate" if sys.platform == "darwin" else "bundled"
+    if "mlx.core" in sys.modules:
+        return "bundled (mlx was imported first)"
+    # The system's copy first: it needs no help to find its own libraries.
+    if _open("libopenblas.so.0"):
+        return "openblas (libopenblas.so.0)"
+    for library in _files("ngsolve_openblas", "libopenblas*.so*"):
+        if _open(str(library)) or _open_beside_gfortran(library):
+            return f"openblas ({library.name})"
+    return "bundled"
+
+
+def _open(path: str) -> bool:
+    try:
+        ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+    except OSError:
+        return False
+    return True
+
+
+def _open_beside_gfortran(library: Path) -> bool:
+    """Open an OpenBLAS that looks for `libgfortran.so.5` in its own folder on a machine that has none installed.
+
+    MLX's wheel carries a libgfortran under another file name. A folder of links gives it the expected name; it may go
+    as soon as the libraries are mapped.
+    """
+    with tempfile.TemporaryDirectory(prefix="omlx-blas-") as folder:
+        links = Path(folder)
+        (links / library.name).symlink_to(library)
+        for runtime in _files("mlx", "lib*.so*", suffix="_cpu.libs"):
+            (links / runtime.name).symlink_to(runtime)
+            if runtime.name.startswith("libgfortran"):
+                (links / "libgfortran.so.5").symlink_to(runtime)
+        return _open(str(links / library.name))
+
+
+def _files(package: str, pattern: str, suffix: str = "") -> list[Path]:
+    """Files of an installed package's folder, or of the folder beside it whose name ends with `suffix`."""
+    spec = importlib.util.find_spec(package)
+    folders = [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []
+    places = [folder.with_name(folder.name + suffix) if suffix else folder for folder in folders]
+    return [file for place in places for file in sorted(place.glob(pattern))]
