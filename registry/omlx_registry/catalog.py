@@ -1,0 +1,124 @@
+"""The catalog: which repository a short name such as `qwen3:8b` or `hf.co/ORG/REPO:q4` means.
+
+`catalog.toml` (shipped) maps Ollama's short names, sizes and quantization tags to repositories on Hugging Face; the
+user's aliases come first. A *target* is what a pull has to do: fetch a repository, and perhaps quantize it on the way in.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+import tomllib
+from importlib.resources import files
+
+import msgspec
+
+from omlx_registry.names import DEFAULT_TAG, Name
+
+_BITS = {
+    "4bit": "4bit", "q4": "4bit", "q4_0": "4bit", "q4_1": "4bit", "q4_k_m": "4bit", "q4_k_s": "4bit", "int4": "4bit",
+    "8bit": "8bit", "q8": "8bit", "q8_0": "8bit", "int8": "8bit", "fp8": "8bit",
+    "bf16": "bf16", "fp16": "bf16", "f16": "bf16", "f32": "bf16", "mxfp4": "mxfp4",
+}  # fmt: skip
+_STYLES = re.compile(r"-(?:instruct|it|chat|text|base)(?=-|$)")
+
+
+class Target(msgspec.Struct, frozen=True):
+    """What a pull does: fetch `repository`; `quantize` it (None: as it is), or take its GGUF of that kind."""
+
+    repository: str
+    quantize: str | None = None
+    revision: str = "main"
+
+
+class Size(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One size of a family and where its quantizations lie."""
+
+    repo: str = ""
+    quants: list[str] = []
+    files: dict[str, str] = {}
+    source: str = ""
+
+    def repositories(self) -> dict[str, str]:
+        """Quantization → repository."""
+        return {quant: f"{self.repo}-{quant}" for quant in self.quants} | self.files
+
+    def unquantized(self) -> str:
+        """The repository to quantize from; "" where there is none."""
+        return self.source or self.repositories().get("bf16", "")
+
+
+class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A short name: its sizes, the one behind `latest`, and the quantization behind a bare size."""
+
+    latest: str
+    sizes: dict[str, Size]
+    default: str = "4bit"
+    also: list[str] = []
+    """Further short names that mean this family."""
+
+
+@functools.cache
+def families() -> dict[str, Family]:
+    """The shipped catalog by family name."""
+    text = files("omlx_registry").joinpath("catalog.toml").read_text("utf-8")
+    shipped = msgspec.convert(tomllib.loads(text), dict[str, Family])
+    return shipped | {other: family for family in shipped.values() for other in family.also}
+
+
+def resolve(name: Name) -> Target | None:
+    """The target a name stands for; None where neither the catalog nor the name itself says one."""
+    if name.repository is not None:
+        return Target(name.repository, None if name.tag.lower() == DEFAULT_TAG else name.tag)
+    family = families().get(name.model.lower())
+    if family is None:
+        return None
+    return _in_family(family, name.tag.lower())
+
+
+def _in_family(family: Family, tag: str) -> Target | None:
+    size_name, quant = _split(family, family.latest if tag == DEFAULT_TAG else tag)
+    size = family.sizes.get(size_name)
+    if size is None:
+        return None
+    repositories = size.repositories()
+    wanted = _BITS.get(quant, quant) if quant else family.default
+    if wanted in repositories:
+        return Target(repositories[wanted])
+    if size.unquantized():
+        return Target(size.unquantized(), None if wanted == "bf16" else quant or wanted)
+    return Target(next(iter(repositories.values()))) if not quant else None
+
+
+def _split(family: Family, tag: str) -> tuple[str, str]:
+    """Size and quantization of a tag: "8b-instruct-q4_K_M" → ("8b", "q4_k_m"), "q8_0" → (latest, "q8_0")."""
+    if tag in family.sizes:
+        return tag, ""
+    if tag in _BITS:
+        return family.latest, tag
+    plain = _STYLES.sub("", tag)
+    if plain in family.sizes:
+        return plain, ""
+    for candidate in (tag, plain):
+        size, _, quant = candidate.rpartition("-")
+        if size in family.sizes:
+            return size, quant
+    return tag, ""
+
+
+def near(name: Name, count: int = 3) -> list[str]:
+    """Names of the catalog that look like `name`, with the tag where only the tag is wrong."""
+    family = families().get(name.model.lower())
+    if family is not None:
+        return [f"{name.model.lower()}:{size}" for size in family.sizes]
+    return difflib.get_close_matches(name.model.lower(), families(), n=count, cutoff=0.5)
+
+
+def unknown_name(name: Name) -> str:
+    """The sentence for a name that means nothing: near names, and how to search. Clients look for its beginning."""
+    hint = f"Did you mean {', '.join(found)}? " if (found := near(name)) else ""
+    return (
+        f"pull model manifest: file does not exist: there is no model {name.short} in the catalog. {hint}"
+        f"`omlx search {name.model}` finds models on Hugging Face; any repository works as hf.co/ORG/NAME"
+    )

@@ -1,0 +1,202 @@
+"""A stand-in for the Hugging Face Hub on loopback, with faults on demand.
+
+It serves folders as repositories the way huggingface_hub sees them: model info, tree listing, resolve, redirect to a
+"CDN" on a second port, Range. The real huggingface_hub client talks to it through HF_ENDPOINT.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+LFS_FROM = 4096
+"""Files of at least this many bytes are "LFS" files: listed with their SHA-256."""
+
+
+@dataclass
+class Faults:
+    """What goes wrong; tests set and clear these while the hub runs."""
+
+    api_status: int = 0
+    """Answer this to API calls (401, 403, 404, 429, 500)."""
+    gated: bool = False
+    file_status: list[int] = field(default_factory=list)
+    """Answer these to the next file requests, one after another."""
+    retry_after: str = ""
+    drop_after: list[int] = field(default_factory=list)
+    """Close the connection after so many bytes of the body, for the next file requests, one after another."""
+    flip_byte: bool = False
+    """Send a changed byte in every LFS file."""
+    no_range: bool = False
+    bytes_per_s: float = 0.0
+
+
+class FakeHub:
+    """`with FakeHub(root) as hub:` serves `root/ORG/NAME/*`; `hub.url` is the endpoint."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.faults = Faults()
+        self.requests: Counter[str] = Counter()
+        self.bytes_sent = 0
+        self.authorizations: dict[str, set[str]] = {"hub": set(), "cdn": set()}
+        hub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                hub.handle(self)
+
+            do_HEAD = do_GET
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        self._servers = [ThreadingHTTPServer(("127.0.0.1", 0), Handler) for _ in range(2)]
+        self.url, self.cdn_url = (f"http://127.0.0.1:{server.server_address[1]}" for server in self._servers)
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Environment for a process that shall take this for the Hub."""
+        return {"HF_ENDPOINT": self.url, "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+
+    def __enter__(self) -> FakeHub:
+        for server in self._servers:
+            server.daemon_threads = True
+            threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for server in self._servers:
+            server.shutdown()
+            server.server_close()
+
+    def commit(self, repository: str) -> str:
+        """A commit id that changes with the files."""
+        digest = hashlib.sha1(usedforsecurity=False)
+        for path in sorted((self.root / repository).rglob("*")):
+            if path.is_file():
+                digest.update(str(path).encode() + path.read_bytes())
+        return digest.hexdigest()
+
+    # ------------------------------------------------------------ requests
+    def handle(self, request: BaseHTTPRequestHandler) -> None:
+        path = unquote(urlsplit(request.path).path)
+        on_cdn = request.server is self._servers[1]
+        self.authorizations["cdn" if on_cdn else "hub"].add(request.headers.get("Authorization", ""))
+        if found := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(revision|tree)/([^/]+))?", path):
+            self.requests["api"] += 1
+            self._api(request, found[1], found[2] == "tree")
+        elif found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
+            self._resolve(request, found[1], found[3], on_cdn)
+        else:
+            self._answer(request, 404, b"{}")
+
+    def _api(self, request: BaseHTTPRequestHandler, repository: str, tree: bool) -> None:
+        folder = self.root / repository
+        if self.faults.api_status:
+            self._answer(request, self.faults.api_status, b'{"error":"fault"}', self._retry_headers())
+        elif self.faults.gated:
+            self._answer(request, 401, b'{"error":"gated"}', {"X-Error-Code": "GatedRepo"})
+        elif not folder.is_dir():
+            self._answer(request, 404, b'{"error":"Repository not found"}', {"X-Error-Code": "RepoNotFound"})
+        else:
+            body: Any = (
+                self._tree(folder) if tree else {"id": repository, "sha": self.commit(repository), "siblings": []}
+            )
+            self._answer(request, 200, json.dumps(body).encode(), {"Content-Type": "application/json"})
+
+    def _tree(self, folder: Path) -> list[dict[str, Any]]:
+        listed = []
+        for path in sorted(folder.rglob("*")):
+            if not path.is_file():
+                continue
+            content = path.read_bytes()
+            entry: dict[str, Any] = {
+                "type": "file",
+                "path": path.relative_to(folder).as_posix(),
+                "size": len(content),
+                "oid": hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest(),
+            }
+            if len(content) >= LFS_FROM:
+                sha256 = hashlib.sha256(content).hexdigest()
+                entry["lfs"] = {"oid": sha256, "size": len(content), "pointerSize": 134}
+            listed.append(entry)
+        return listed
+
+    def _resolve(self, request: BaseHTTPRequestHandler, repository: str, name: str, on_cdn: bool) -> None:
+        path = self.root / repository / name
+        if not path.is_file():
+            self._answer(request, 404, b"", {"X-Error-Code": "EntryNotFound"})
+            return
+        content = path.read_bytes()
+        large = len(content) >= LFS_FROM
+        etag = hashlib.sha256(content).hexdigest()
+        if large and not on_cdn:
+            headers = {"Location": self.cdn_url + request.path, "X-Linked-Etag": f'"{etag}"',
+                       "X-Linked-Size": str(len(content)), "X-Repo-Commit": self.commit(repository)}  # fmt: skip
+            self._answer(request, 302, b"", headers)
+            return
+        if request.command == "GET":
+            self.requests[name] += 1
+            if self.faults.file_status:
+                self._answer(request, self.faults.file_status.pop(0), b"", self._retry_headers())
+                return
+        self._send_file(request, content, etag, large)
+
+    def _send_file(self, request: BaseHTTPRequestHandler, content: bytes, etag: str, large: bool) -> None:
+        start = 0
+        asked = re.fullmatch(r"bytes=(\d+)-", request.headers.get("Range", ""))
+        if asked and not self.faults.no_range:
+            start = int(asked[1])
+        if large and self.faults.flip_byte:
+            content = content[:-1] + bytes([content[-1] ^ 1])
+        body = content[start:]
+        request.send_response(206 if start else 200)
+        request.send_header("ETag", f'"{etag}"')
+        request.send_header("Content-Length", str(len(body)))
+        if start:
+            request.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        request.end_headers()
+        if request.command == "HEAD":
+            return
+        limit = self.faults.drop_after.pop(0) if large and self.faults.drop_after else len(body)
+        step = max(1, int(self.faults.bytes_per_s / 20)) if self.faults.bytes_per_s else 1 << 16
+        try:
+            for position in range(0, min(limit, len(body)), step):
+                part = body[position : min(position + step, limit)]
+                request.wfile.write(part)
+                self.bytes_sent += len(part)
+                if self.faults.bytes_per_s:
+                    time.sleep(0.05)
+        except OSError:
+            request.close_connection = True
+        if limit < len(body):
+            request.close_connection = True
+
+    def _retry_headers(self) -> dict[str, str]:
+        return {"Retry-After": self.faults.retry_after} if self.faults.retry_after else {}
+
+    def _answer(
+        self, request: BaseHTTPRequestHandler, status: int, body: bytes, headers: dict[str, str] | None = None
+    ) -> None:
+        request.send_response(status)
+        for name, value in (headers or {}).items():
+            request.send_header(name, value)
+        request.send_header("Content-Length", str(len(body)))
+        request.end_headers()
+        if request.command != "HEAD":
+            request.wfile.write(body)
