@@ -29,7 +29,7 @@ class Kind(msgspec.Struct, frozen=True):
     """What a field needs beyond its type: Ollama's spelling and a parser for the text forms."""
 
     ollama: str | None = None
-    parse: Literal["text", "keep_alive", "size", "host", "list", "path"] = "text"
+    parse: Literal["text", "keep_alive", "size", "host", "list", "path", "memory"] = "text"
 
 
 def _setting(description: str, **kind: Any) -> msgspec.Meta:
@@ -65,6 +65,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         _setting("Most models loaded at once; 0: three, if memory allows", ollama="OLLAMA_MAX_LOADED_MODELS"),
     ] = 0
+    max_model_memory: Annotated[
+        str, _setting("Most memory one model may take: a size or a percentage of RAM; none by default", parse="memory")
+    ] = ""
+    max_process_memory: Annotated[
+        str,
+        _setting("Most memory all models may take: auto (RAM − 8 GB), a size or a percentage of RAM", parse="memory"),
+    ] = "auto"
+    preload: Annotated[
+        list[str], _setting("Models to load when the server starts (comma-separated)", parse="list")
+    ] = []
     max_concurrent_requests: Annotated[
         int, _setting("Most requests one model works on at once; further ones wait", ollama="OLLAMA_NUM_PARALLEL")
     ] = 8
@@ -218,6 +228,8 @@ def _convert(setting: Setting, value: Any) -> Any:
             return parse_host(str(value))
         case "path":
             return str(Path(value).expanduser())
+        case "memory":
+            return _memory(str(value).strip())
         case "list":
             items = value if isinstance(value, list) else str(value).split(",")
             return [item.strip() for item in items if item.strip()]
@@ -235,6 +247,18 @@ def _convert(setting: Setting, value: Any) -> Any:
             raise ValueError(f"it must be one of {', '.join(get_args(setting.type))}")
         return value
     return str(value)
+
+
+def _memory(text: str) -> str:
+    """A memory cap as it was written, once it is known to mean something."""
+    if text in {"", "auto"}:
+        return text
+    if text.endswith("%"):
+        if not 0 < float(text[:-1]) <= 100:
+            raise ValueError("a percentage is above 0 and at most 100")
+    else:
+        parse_size(text)
+    return text
 
 
 def _boolean(value: Any, *, lenient: bool) -> bool:
