@@ -1,0 +1,7 @@
+"""`python -m omlx` is the `omlx` command."""
+
+import sys
+
+from omlx.cli import main
+
+sys.exit(main())

@@ -1,0 +1,179 @@
+"""The root command: the table of verbs, help, version, and the place where errors become a line and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import rich_click as click
+from click.exceptions import Abort, NoSuchOption
+
+from omlx.cli.command import CliError, complaint
+
+PROGRAM = "omlx"
+INTERRUPTED = 130
+
+
+class Entry(NamedTuple):
+    """Where a verb lives: a module of `omlx.cli` whose `command` was made with `@verb`; and its line in the help."""
+
+    module: str
+    summary: str
+    aliases: tuple[str, ...] = ()
+
+
+VERBS = {
+    "serve": Entry("serve", "Start oMLX", ("start",)),
+    "create": Entry("create", "Create a model"),
+    "show": Entry("show", "Show information for a model"),
+    "run": Entry("run", "Run a model"),
+    "stop": Entry("stop", "Stop a running model"),
+    "pull": Entry("pull", "Pull a model from a registry"),
+    "push": Entry("push", "Push a model to a registry"),
+    "list": Entry("list", "List models", ("ls",)),
+    "ps": Entry("ps", "List running models"),
+    "cp": Entry("cp", "Copy a model"),
+    "rm": Entry("rm", "Remove a model"),
+    "config": Entry("config", "Show the settings and where each comes from"),
+    "help": Entry("help", "Help about any command"),
+}
+"""In the order of `omlx --help`. A module is imported only when its verb is used."""
+
+_BY_ALIAS = {alias: name for name, entry in VERBS.items() for alias in entry.aliases}
+
+
+class Root(click.RichGroup):
+    """The group of all verbs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = VERBS.get(_BY_ALIAS.get(cmd_name, cmd_name))
+        if entry is None:
+            return None
+        found: click.Command = import_module(f"omlx.cli.{entry.module}").command
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        found = self.get_command(ctx, name)
+        if found is None and not ctx.resilient_parsing:
+            if name.startswith("-"):
+                raise NoSuchOption(name, ctx=ctx)
+            raise CliError(f'unknown command "{name}" for "{PROGRAM}"{_suggestions(name)}')
+        return found.name if found else None, found, args[1:]
+
+    def get_help(self, ctx: click.Context) -> str:
+        stubs: dict[str, click.Command] = {
+            name: click.RichCommand(name=name, help=entry.summary, aliases=entry.aliases)
+            for name, entry in VERBS.items()
+        }
+        listing = _Listing(
+            name=self.name, commands=stubs, params=self.params, help=self.help, epilog=self.epilog,
+            context_settings=self.context_settings,
+        )  # fmt: skip
+        return listing.get_help(listing.make_context(ctx.info_name, [], resilient_parsing=True))
+
+
+class _Listing(click.RichGroup):
+    """The root as its help shows it: verbs in our order, and none of them imported."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return ["[command]", "[flags]"]
+
+
+def _suggestions(typed: str) -> str:
+    near = [name for name in VERBS if _distance(typed.lower(), name) <= 2 or name.startswith(typed.lower())]
+    return "\n\nDid you mean this?\n" + "".join(f"\t{name}\n" for name in near) if near else ""
+
+
+def _distance(a: str, b: str) -> int:
+    """Levenshtein distance."""
+    row = list(range(len(b) + 1))
+    for i, left in enumerate(a, 1):
+        before, row[0] = row[0], i
+        for j, right in enumerate(b, 1):
+            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (left != right))
+    return row[-1]
+
+
+def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from omlx.cli.version import print_version
+
+        print_version()
+        ctx.exit()
+
+
+@click.command(
+    PROGRAM,
+    cls=Root,
+    invoke_without_command=True,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "rich_help_config": {
+            "commands_before_options": True,
+            "style_commands_table_column_width_ratio": (1, 4),
+            "width": 100 if not sys.stdout.isatty() else None,
+            "max_width": 110,
+        },
+    },
+    epilog=f'Use "{PROGRAM} COMMAND --help" for more about a command.',
+)
+@click.option(
+    "-v", "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version,
+    help="Show version information",
+)  # fmt: skip
+@click.pass_context
+def root(ctx: click.Context) -> None:
+    """Run large language models with MLX, with Ollama's commands and API."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def run_command_line(arguments: list[str]) -> int:
+    """Run one command line; errors become one line on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        # Ollama writes UTF-8 whatever the locale says; a model's answer must not fail on an accent.
+        if reconfigure := getattr(stream, "reconfigure", None):
+            reconfigure(encoding="utf-8", errors="replace")
+    try:
+        outcome: Any = root.main(arguments, prog_name=PROGRAM, standalone_mode=False)
+        sys.stdout.flush()
+    except (KeyboardInterrupt, Abort):
+        return INTERRUPTED
+    except click.ClickException as error:
+        return _fail(complaint(error))
+    except OSError as error:
+        if error.errno != errno.EPIPE:
+            raise
+        # The reader went away (`omlx list | head -1`); Python must not complain about it again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if not _is_ours(error):
+            raise
+        return _fail(str(error))
+    return outcome if isinstance(outcome, int) else 0
+
+
+def _is_ours(error: Exception) -> bool:
+    """True for errors whose text is meant for users. Their modules are only imported if something raised them."""
+    from omlx.client import ClientError
+    from omlx.settings import SettingError
+
+    return isinstance(error, CliError | ClientError | SettingError)
+
+
+def _fail(message: str) -> int:
+    click.echo(f"Error: {message}", err=True)
+    return 1

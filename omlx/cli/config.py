@@ -1,0 +1,62 @@
+"""`omlx config`: the effective settings and where each came from."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import rich_click as click
+
+from omlx.cli.command import Count, verb
+
+HEADER = ("SETTING", "VALUE", "SOURCE")
+
+
+@verb("config", count=Count(0, 0), environment=())
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object, values as numbers and lists")
+def command(args: tuple[str, ...], as_json: bool) -> None:
+    """Show the settings and where each comes from
+
+    A value comes from the first of: a flag of `omlx serve`, a variable OMLX_NAME, Ollama's variable, the config
+    file, the default. This shows what a server started from this shell without flags would use.
+    """
+    import msgspec
+
+    from omlx import settings
+    from omlx.cli import tables
+    from omlx.cli.console import out
+
+    loaded = settings.load({}, os.environ)
+    values = {setting.name: getattr(loaded.settings, setting.name) for setting in settings.describe()}
+    if as_json:
+        found = {name: {"value": _plain(value), "source": loaded.sources[name]} for name, value in values.items()}
+        out(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        return
+    rows = [
+        (setting.name, _shown(setting, values[setting.name]), loaded.sources[setting.name])
+        for setting in settings.describe()
+    ]
+    out(tables.render(rows, HEADER, max_cell=1000), end="")
+    path = Path(os.environ.get("OMLX_CONFIG") or settings.config_file())
+    out(f"\nConfig file: {path}{'' if path.exists() else ' (there is none)'}")
+
+
+def _plain(value: Any) -> Any:
+    """As JSON can hold it: an endless duration is -1, as users write it."""
+    return -1 if value == float("inf") else value
+
+
+def _shown(setting: Any, value: Any) -> str:
+    from omlx.units import format_duration, human_bytes
+
+    if value == float("inf"):
+        return "forever"
+    match setting.kind.parse:
+        case "keep_alive":
+            return format_duration(value)
+        case "size":
+            return human_bytes(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ", ".join(value) if isinstance(value, list) else str(value)

@@ -1,0 +1,94 @@
+"""What verbs share: writing to the terminal, reading the settings, and reaching the server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+
+from omlx import settings
+from omlx.cli.command import CliError
+
+if TYPE_CHECKING:
+    from omlx.client import Client
+
+Result = TypeVar("Result")
+
+
+def out(text: str, end: str = "\n") -> None:
+    """Write to stdout at once."""
+    sys.stdout.write(text + end)
+    sys.stdout.flush()
+
+
+def err(text: str, end: str = "\n") -> None:
+    """Write to stderr at once."""
+    sys.stderr.write(text + end)
+    sys.stderr.flush()
+
+
+def is_terminal(stream: TextIO) -> bool:
+    try:
+        return stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+def columns(stream: TextIO) -> int:
+    """Width of the terminal behind `stream`; 80 where there is none."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError):
+        return shutil.get_terminal_size((80, 24)).columns
+
+
+@cache
+def effective() -> settings.Settings:
+    """The settings as this process's environment and the config file give them."""
+    return settings.load({}, os.environ).settings
+
+
+def run_async(work: Coroutine[Any, Any, Result]) -> Result:
+    return asyncio.run(work)
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[Client]:
+    """A client of a server that answers. Where none listens on this machine, one is started in the background."""
+    from omlx.client import Client, Unreachable
+
+    async with Client(settings.client_url(effective())) as client:
+        try:
+            await client.alive()
+        except Unreachable as error:
+            from omlx.cli.autostart import may_start, start_server
+
+            if not may_start(effective()):
+                raise CliError(
+                    f"could not connect to omlx server at {client.url}, run 'omlx serve' to start it"
+                ) from error
+            await start_server(client, effective())
+        yield client
+
+
+async def until_interrupted(work: Coroutine[Any, Any, None]) -> bool:
+    """Run `work`; Ctrl+C cancels it instead of ending the program. True if it was cancelled so."""
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(work)
+    loop.add_signal_handler(signal.SIGINT, task.cancel)
+    try:
+        await task
+    except asyncio.CancelledError:
+        current = asyncio.current_task()
+        if current is not None and current.cancelling():  # somebody cancels us, not only the work
+            raise
+        return True
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+    return False

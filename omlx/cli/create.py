@@ -1,0 +1,6 @@
+from omlx.cli.command import verb
+
+
+@verb("create")
+def command(args):
+    "create"

@@ -1,0 +1,45 @@
+"""`omlx list`: the models on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from omlx.cli.command import verb
+
+if TYPE_CHECKING:
+    from omlx.api import ollama as wire
+
+HEADER = ("NAME", "ID", "SIZE", "MODIFIED")
+
+
+@verb("list", usage="[PREFIX]", aliases=("ls",), models=True)
+def command(args: tuple[str, ...]) -> None:
+    """List models
+
+    PREFIX shows only models whose name starts with it.
+    """
+    from omlx.cli.console import out, run_async
+
+    out(run_async(_list(args[0] if args else "")), end="")
+
+
+async def _list(prefix: str) -> str:
+    from omlx.cli.console import connected
+
+    async with connected() as client:
+        return model_table(await client.tags(), prefix)
+
+
+def model_table(models: Sequence[wire.ListedModel], prefix: str = "") -> str:
+    """The models whose name starts with `prefix` in any letter case, in the given order."""
+    from omlx.cli import tables
+    from omlx.units import human_bytes, human_time
+
+    rows = [
+        (model.name, model.digest[:12], human_bytes(model.size), human_time(datetime.fromisoformat(model.modified_at)))
+        for model in models
+        if model.name.lower().startswith(prefix.lower())
+    ]
+    return tables.render(rows, HEADER)

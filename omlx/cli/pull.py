@@ -1,0 +1,6 @@
+from omlx.cli.command import verb
+
+
+@verb("pull")
+def command(args):
+    "pull"

@@ -1,0 +1,6 @@
+from omlx.cli.command import verb
+
+
+@verb("push")
+def command(args):
+    "push"

@@ -1,0 +1,6 @@
+from omlx.cli.command import verb
+
+
+@verb("run")
+def command(args):
+    "run"

@@ -1,0 +1,58 @@
+"""`omlx serve`: the server in the foreground. Its flags are the settings."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Literal, get_args, get_origin
+
+import rich_click as click
+
+from omlx import settings
+from omlx.cli.command import Count, OptionalValue, verb
+from omlx.units import format_duration, human_bytes
+
+_NOT_FOR_THE_SERVER = {"no_history"}
+_METAVARS = {"keep_alive": "DURATION", "size": "SIZE", "host": "HOST", "list": "LIST", "path": "PATH"}
+
+
+def _option(setting: settings.Setting) -> click.Option:
+    """The flag of one setting. Values stay text: `settings.load` reads them as it reads variables."""
+    text = f"{setting.description} {_default(setting)}".rstrip()
+    if setting.type is bool:
+        return OptionalValue([setting.flag], bare="true", help=text, metavar="[=false]")
+    metavar = _METAVARS.get(setting.kind.parse) or ("NUMBER" if setting.type in {int, float} else "TEXT")
+    if get_origin(setting.type) is Literal:
+        metavar = "|".join(get_args(setting.type))
+    return click.RichOption([setting.flag], help=text, metavar=metavar)
+
+
+def _default(setting: settings.Setting) -> str:
+    value = setting.default
+    if setting.kind.parse == "keep_alive":
+        return f"(default {format_duration(value)})"
+    if setting.kind.parse == "size":
+        return f"(default {human_bytes(value).replace(' ', '')})"
+    if isinstance(value, bool):
+        return f"(default {str(value).lower()})"
+    return f"(default {value})" if value not in ("", [], None) else ""
+
+
+@verb(
+    "serve",
+    count=Count(0, 0),
+    aliases=("start",),
+    environment=tuple(setting.name for setting in settings.describe() if setting.name not in _NOT_FOR_THE_SERVER),
+)
+def command(args: tuple[str, ...], **given: Any) -> int:
+    """Start oMLX
+
+    Runs the server in the foreground; it logs to stderr and ends with Ctrl+C or SIGTERM.
+    A value comes from the flag, else its variable, else the config file (see `omlx config`).
+    """
+    from omlx.server import serve
+
+    flags = {name: value for name, value in given.items() if value is not None}
+    return serve(settings.load(flags, os.environ))
+
+
+command.params.extend(_option(setting) for setting in settings.describe() if setting.name not in _NOT_FOR_THE_SERVER)

@@ -1,0 +1,6 @@
+from omlx.cli.command import verb
+
+
+@verb("show")
+def command(args):
+    "show"

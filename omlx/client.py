@@ -1,0 +1,284 @@
+"""The client: a typed asynchronous caller of our own HTTP API, and the only thing the command line knows of a server.
+
+It speaks Ollama's dialect, so it works against a genuine Ollama as well.
+One error type leaves it: `ClientError`, whose text is what a user should read. `Unreachable` is the case where
+nobody listens, which callers may cure by starting a server.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import platform
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from http import HTTPStatus
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from omlx import __version__
+from omlx.api import ollama as wire
+
+if TYPE_CHECKING:
+    import httpx
+
+CHUNK_BYTES = 1 << 20
+"""How much of a file is read and sent at once."""
+
+CONNECT_TIMEOUT_S = 5.0
+
+
+class ClientError(Exception):
+    """A call failed. `status` is the HTTP status, 0 where there was no answer or the stream had begun.
+
+    `str()` is the sentence to show. Streaming calls put the status line in front ("404 Not Found: model …"), as
+    Ollama's do.
+    """
+
+    def __init__(self, message: str, *, status: int = 0, streaming: bool = False) -> None:
+        self.status = status
+        self.message = message
+        line = f"{status} {_phrase(status)}" if streaming and status else ""
+        super().__init__(f"{line}: {message}" if line and message else message or line)
+
+
+class Unreachable(ClientError):
+    """Nobody listens at the server's address."""
+
+
+class Version(msgspec.Struct):
+    """`version` is the Ollama version the server stands for, `omlx_version` its own ("" from a genuine Ollama)."""
+
+    version: str
+    omlx_version: str = ""
+
+
+class Progress(msgspec.Struct):
+    """One line of a pull, push or create; byte counts are 0 where the step has none."""
+
+    status: str = ""
+    digest: str = ""
+    total: int = 0
+    completed: int = 0
+
+
+class _ErrorBody(msgspec.Struct):
+    error: str = ""
+
+
+Body = Mapping[str, Any]
+Chunk = TypeVar("Chunk", wire.GenerateResponse, wire.ChatResponse, Progress)
+Reply = TypeVar("Reply")
+
+
+class Client:
+    """One server. Use as `async with Client(url) as client:`; safe for concurrent calls of one event loop."""
+
+    def __init__(self, url: str) -> None:
+        # httpx takes a quarter of a second to import, and `--help` gets by without it.
+        import httpx
+
+        self.url = url
+        self._http = httpx.AsyncClient(
+            base_url=url,
+            timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
+            # HTTP_PROXY is set for the outside world; a server on this machine is never behind it.
+            trust_env=not is_loopback(url),
+            headers={
+                "User-Agent": f"omlx/{__version__} ({platform.machine()} {sys.platform})",
+                "Content-Type": "application/json",
+                "Accept": "application/json",
+            },
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._http.aclose()
+
+    async def alive(self) -> None:
+        """Return if a server answers; Unreachable if nobody listens, ClientError if something else does."""
+        response = await self._send("HEAD", "/")
+        if response.status_code >= 400:
+            raise ClientError(
+                f"what listens at {self.url} is no oMLX or Ollama server (it answered {response.status_code})"
+            )
+
+    async def version(self) -> Version:
+        return await self._call("GET", "/api/version", None, Version)
+
+    async def tags(self) -> list[wire.ListedModel]:
+        """The models on disk, newest first."""
+        return (await self._call("GET", "/api/tags", None, wire.ListResponse)).models
+
+    async def loaded(self) -> list[wire.LoadedModel]:
+        """The models in memory, the one that stays longest first."""
+        return (await self._call("GET", "/api/ps", None, wire.ProcessResponse)).models
+
+    async def show(self, model: str, *, verbose: bool = False) -> wire.ShowResponse:
+        return await self._call("POST", "/api/show", {"model": model, "verbose": verbose}, wire.ShowResponse)
+
+    async def copy(self, source: str, destination: str) -> None:
+        await self._checked("POST", "/api/copy", {"source": source, "destination": destination})
+
+    async def delete(self, model: str) -> None:
+        await self._checked("DELETE", "/api/delete", {"model": model})
+
+    async def load(self, model: str, **fields: Any) -> None:
+        """Load a model without asking it anything. `fields` as in /api/generate (keep_alive, think, options)."""
+        await self._call("POST", "/api/generate", {"model": model, "prompt": "", **fields}, wire.GenerateResponse)
+
+    async def unload(self, model: str) -> None:
+        await self.load(model, keep_alive=0)
+
+    async def embed(self, model: str, text: str, **fields: Any) -> list[float]:
+        """The embedding of one text. `fields` as in /api/embed (truncate, dimensions, keep_alive)."""
+        reply = await self._call("POST", "/api/embed", {"model": model, "input": text, **fields}, wire.EmbedResponse)
+        return reply.embeddings[0] if reply.embeddings else []
+
+    def generate(self, body: Body) -> AsyncIterator[wire.GenerateResponse]:
+        """Stream an answer; `body` as in /api/generate. Closing the iterator cancels the request."""
+        return self._stream("/api/generate", body, wire.GenerateResponse, until_done=True)
+
+    def chat(self, body: Body) -> AsyncIterator[wire.ChatResponse]:
+        """Stream an answer; `body` as in /api/chat. Closing the iterator cancels the request."""
+        return self._stream("/api/chat", body, wire.ChatResponse, until_done=True)
+
+    def pull(self, model: str, *, insecure: bool = False) -> AsyncIterator[Progress]:
+        return self._stream("/api/pull", {"model": model, "insecure": insecure}, Progress)
+
+    def push(self, model: str, *, insecure: bool = False) -> AsyncIterator[Progress]:
+        return self._stream("/api/push", {"model": model, "insecure": insecure}, Progress)
+
+    def create(self, body: Body) -> AsyncIterator[Progress]:
+        """Make a model; `body` as in /api/create."""
+        return self._stream("/api/create", body, Progress)
+
+    async def has_blob(self, digest: str) -> bool:
+        response = await self._send("HEAD", f"/api/blobs/{digest}")
+        if response.status_code == HTTPStatus.NOT_FOUND:
+            return False
+        await _raise_for_status(response)
+        return True
+
+    async def upload(self, digest: str, path: Path, progress: Callable[[int], None]) -> None:
+        """Send a file as a blob; `progress` gets the bytes sent so far."""
+
+        async def content() -> AsyncIterator[bytes]:
+            sent = 0
+            with path.open("rb") as file:
+                while block := file.read(CHUNK_BYTES):
+                    yield block
+                    sent += len(block)
+                    progress(sent)
+
+        await self._checked("POST", f"/api/blobs/{digest}", content())
+
+    async def _send(self, method: str, path: str, body: Body | AsyncIterator[bytes] | None = None) -> httpx.Response:
+        content = msgspec.json.encode(body) if isinstance(body, Mapping) else body
+        return await self._guarded(self._http.request(method, path, content=content))
+
+    async def _checked(self, method: str, path: str, body: Body | AsyncIterator[bytes] | None) -> bytes:
+        response = await self._send(method, path, body)
+        await _raise_for_status(response)
+        return response.content
+
+    async def _call(self, method: str, path: str, body: Body | None, reply: type[Reply]) -> Reply:
+        content = await self._checked(method, path, body)
+        try:
+            return msgspec.json.decode(content, type=reply)
+        except msgspec.DecodeError as error:
+            raise ClientError(f"the server's answer to {path} cannot be read: {error}") from error
+
+    async def _stream(
+        self, path: str, body: Body, kind: type[Chunk], *, until_done: bool = False
+    ) -> AsyncIterator[Chunk]:
+        decoder = msgspec.json.Decoder(kind)
+        request = self._http.build_request(
+            "POST", path, content=msgspec.json.encode(body), headers={"Accept": "application/x-ndjson"}
+        )
+        response = await self._guarded(self._http.send(request, stream=True))
+        done = False
+        try:
+            await _raise_for_status(response, streaming=True)
+            async for line in self._lines(response):
+                if b'"error"' in line and (message := msgspec.json.decode(line, type=_ErrorBody).error):
+                    raise ClientError(message)
+                chunk = decoder.decode(line)
+                done = done or getattr(chunk, "done", False)
+                yield chunk
+        except msgspec.DecodeError as error:
+            raise ClientError(f"the server sent a line that cannot be read: {error}") from error
+        finally:
+            await response.aclose()
+        if until_done and not done:
+            raise ClientError("the server ended the answer before it was complete")
+
+    async def _lines(self, response: httpx.Response) -> AsyncIterator[bytes]:
+        """Lines of a body, split at "\\n" only: JSON text may hold U+2028 and other line ends of Unicode."""
+        import httpx
+
+        pending = b""
+        try:
+            async for data in response.aiter_bytes():
+                *lines, pending = (pending + data).split(b"\n")
+                for line in lines:
+                    if line.strip():
+                        yield line
+        except httpx.TransportError as error:
+            raise ClientError(
+                f"the connection to the server at {self.url} broke before the answer was complete"
+            ) from error
+        if pending.strip():
+            yield pending
+
+    async def _guarded(self, response: Awaitable[httpx.Response]) -> httpx.Response:
+        import httpx
+
+        try:
+            return await response
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise Unreachable(
+                f"could not connect to the server at {self.url}: {error or 'no answer in time'}"
+            ) from error
+        except httpx.HTTPError as error:
+            raise ClientError(
+                f"the server at {self.url} gave no proper answer: {error or type(error).__name__}"
+            ) from error
+
+
+def is_loopback(url: str) -> bool:
+    """True if the URL names this machine only."""
+    host = urlsplit(url).hostname or ""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""
+
+
+async def _raise_for_status(response: httpx.Response, *, streaming: bool = False) -> None:
+    if response.status_code < 400:
+        return
+    content = await response.aread()
+    try:
+        message = msgspec.json.decode(content, type=_ErrorBody).error
+    except msgspec.DecodeError:
+        message = content.decode("utf-8", "replace").strip()
+    if not message and not streaming:
+        message = f"{response.status_code} {_phrase(response.status_code)}".strip()
+    raise ClientError(message, status=response.status_code, streaming=streaming)
