@@ -1,7 +1,7 @@
 """The catalog: which repository a short name such as `qwen3:8b` or `hf.co/ORG/REPO:q4` means.
 
 `catalog.toml` (shipped) maps Ollama's short names, sizes and quantization tags to repositories on Hugging Face; the
-user's aliases come first. A *target* is what a pull has to do: fetch a repository, and perhaps quantize it on the way in.
+user's aliases come first. A *target* is what a pull has to do: fetch a repository, and perhaps quantize it as it comes.
 """
 
 from __future__ import annotations

@@ -329,7 +329,7 @@ def _bar(lines: _Lines, file: RemoteFile) -> type[Any]:
     """A progress-bar class for huggingface_hub that draws nothing and reports bytes as our progress lines."""
     from tqdm import tqdm
 
-    class Bar(tqdm):
+    class Bar(tqdm):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **{**kwargs, "disable": True})
             self._done = int(kwargs.get("initial") or 0)
