@@ -1,0 +1,49 @@
+"""Models on disk: names, manifests, content-addressed blobs, and how models get there.
+
+A library of its own: it imports neither omlx nor MLX, and opens nothing heavy until it is used.
+"""
+
+from omlx_registry.assemble import Overrides, Texts
+from omlx_registry.errors import (
+    CreateError,
+    Damaged,
+    DigestMismatch,
+    InvalidDigest,
+    InvalidModel,
+    InvalidName,
+    ModelfileError,
+    NotFound,
+    PullError,
+    RegistryError,
+)
+from omlx_registry.names import Name, parse_name
+from omlx_registry.registry import Registry, Source
+from omlx_registry.spec import Details, ModelShow, ModelSpec, Progress
+from omlx_registry.store import Damage, PruneReport, Store, VerifyReport
+
+__all__ = [
+    "CreateError",
+    "Damage",
+    "Damaged",
+    "Details",
+    "DigestMismatch",
+    "InvalidDigest",
+    "InvalidModel",
+    "InvalidName",
+    "ModelShow",
+    "ModelSpec",
+    "ModelfileError",
+    "Name",
+    "NotFound",
+    "Overrides",
+    "Progress",
+    "PruneReport",
+    "PullError",
+    "Registry",
+    "RegistryError",
+    "Source",
+    "Store",
+    "Texts",
+    "VerifyReport",
+    "parse_name",
+]

@@ -1,0 +1,147 @@
+"""Assembling: from blobs that are already stored to a manifest that names them. The last step of every import and create.
+
+Texts around the weights become layers of their own, facts are derived, the config blob is written, and the manifest last.
+Whoever assembles holds `Store.working()` from before its first blob until after this.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from omlx_registry.blobs import BlobStore
+from omlx_registry.facts import find_out
+from omlx_registry.manifest import (
+    CONFIG_TYPE,
+    LICENSE,
+    MANIFEST_TYPE,
+    MESSAGES,
+    PARAMS,
+    SYSTEM,
+    TEMPLATE,
+    ImageConfig,
+    Layer,
+    Manifest,
+    encode,
+)
+from omlx_registry.names import Name
+from omlx_registry.spec import human_parameters
+from omlx_registry.store import Store, Stored
+
+
+class Texts(msgspec.Struct, frozen=True):
+    """What surrounds the weights: the parts of a Modelfile that are text."""
+
+    template: str | None = None
+    system: str = ""
+    parameters: dict[str, Any] = {}
+    messages: list[dict[str, str]] = []
+    licenses: list[str] = []
+
+
+class Overrides(msgspec.Struct, frozen=True):
+    """What the maker of a model knows better than its files; "" or 0: derive it."""
+
+    family: str = ""
+    parameter_size: str = ""
+    quantization_level: str = ""
+    context_length: int = 0
+    embedding_length: int = 0
+    capabilities: list[str] = []
+    renderer: str = ""
+    parser: str = ""
+    requires: str = ""
+    base_name: str = ""
+    parent_model: str = ""
+    source: str = ""
+
+
+def text_layers(blobs: BlobStore, texts: Texts) -> list[tuple[Layer, bool]]:
+    """Store the texts; each layer and whether its blob is new."""
+    contents: list[tuple[str, bytes]] = []
+    if texts.template is not None:
+        contents.append((TEMPLATE, texts.template.encode()))
+    if texts.system:
+        contents.append((SYSTEM, texts.system.encode()))
+    if texts.parameters:
+        contents.append((PARAMS, msgspec.json.encode(texts.parameters)))
+    if texts.messages:
+        contents.append((MESSAGES, msgspec.json.encode(texts.messages)))
+    contents += [(LICENSE, text.encode()) for text in texts.licenses]
+    layers = []
+    for media_type, data in contents:
+        placed = blobs.put_bytes(data)
+        layers.append((Layer(media_type, placed.digest, placed.size), placed.new))
+    return layers
+
+
+def read_texts(manifest: Manifest, blobs: BlobStore) -> Texts:
+    """The texts of a stored model. Raises OSError or msgspec.MsgspecError where a blob is gone or broken."""
+
+    def last(media_type: str) -> bytes | None:
+        layers = manifest.of_type(media_type)
+        return blobs.path(layers[-1].digest).read_bytes() if layers else None
+
+    template, system, params, messages = last(TEMPLATE), last(SYSTEM), last(PARAMS), last(MESSAGES)
+    return Texts(
+        template=None if template is None else template.decode(errors="replace"),
+        system="" if system is None else system.decode(errors="replace"),
+        parameters={} if params is None else msgspec.json.decode(params, type=dict[str, Any]),
+        messages=[] if messages is None else msgspec.json.decode(messages, type=list[dict[str, str]]),
+        licenses=[blobs.path(layer.digest).read_text(errors="replace") for layer in manifest.of_type(LICENSE)],
+    )
+
+
+def assemble(store: Store, name: Name, layers: list[Layer], overrides: Overrides) -> tuple[Stored, set[str]]:
+    """Write the model. Returns it and the digests that the name does not need any more (see `Store.drop`).
+
+    Raises InvalidModel where the layers make no model, Damaged where one of their blobs is gone.
+    """
+    templates = [layer for layer in layers if layer.media_type == TEMPLATE]
+    template = store.blobs.path(templates[-1].digest).read_text(errors="replace") if templates else None
+    found = find_out(
+        layers,
+        store.blobs,
+        template=template,
+        explicit_capabilities=overrides.capabilities,
+        parent_model=overrides.parent_model,
+        source=overrides.source,
+    )
+    family = overrides.family or found.shape.family
+    config = ImageConfig(
+        model_format="safetensors",
+        model_family=family,
+        model_families=[family],
+        model_type=overrides.parameter_size or human_parameters(found.facts.parameter_count),
+        file_type=overrides.quantization_level or found.census.level,
+        renderer=overrides.renderer,
+        parser=overrides.parser,
+        requires=overrides.requires,
+        capabilities=overrides.capabilities,
+        context_length=overrides.context_length or found.shape.context_length,
+        embedding_length=overrides.embedding_length or found.shape.embedding_length,
+        base_name=overrides.base_name,
+        omlx=found.facts,
+    )
+    data = encode(config)
+    placed = store.blobs.put_bytes(data)
+    return store.write(name, Manifest(2, MANIFEST_TYPE, Layer(CONFIG_TYPE, placed.digest, placed.size), layers))
+
+
+def overrides_of(config: ImageConfig) -> Overrides:
+    """What a model made from this one inherits."""
+    return Overrides(
+        family=config.model_family,
+        parameter_size=config.model_type,
+        quantization_level=config.file_type,
+        context_length=config.context_length,
+        embedding_length=config.embedding_length,
+        capabilities=config.capabilities,
+        renderer=config.renderer,
+        parser=config.parser,
+        requires=config.requires,
+        base_name=config.base_name,
+        parent_model=config.omlx.parent_model if config.omlx else "",
+        source=config.omlx.source if config.omlx else "",
+    )

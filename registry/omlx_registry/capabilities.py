@@ -1,0 +1,132 @@
+"""Capabilities: what a model can be asked for, read off its template and configuration. Pure.
+
+A wrong capability is worse than a missing feature: clients send tools, images or `think` only where it says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+COMPLETION: Final = "completion"
+TOOLS: Final = "tools"
+INSERT: Final = "insert"
+VISION: Final = "vision"
+AUDIO: Final = "audio"
+THINKING: Final = "thinking"
+EMBEDDING: Final = "embedding"
+RERANK: Final = "rerank"
+
+_EMBEDDING_TYPES: Final = frozenset(
+    {"bert", "distilbert", "roberta", "xlm-roberta", "mpnet", "nomic_bert", "modernbert", "gemma3_embedding", "siglip",
+     "gte", "new"}
+)  # fmt: skip
+_GO_FIELD: Final = re.compile(r"\{\{[^}]*\.(\w+)[^}]*\}\}")
+_JINJA_TAG: Final = re.compile(r"\{[{%](.*?)[%}]\}", re.DOTALL)
+_FIM_TOKENS: Final = (
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+    ("<|fim_begin|>", "<|fim_hole|>", "<|fim_end|>"),
+    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
+    ("<PRE>", "<SUF>", "<MID>"),
+    ("▁<PRE>", "▁<SUF>", "▁<MID>"),
+    ("[PREFIX]", "[SUFFIX]", "[MIDDLE]"),
+)
+_THINK_MARKS: Final = (("<think>", "</think>"), ("<|channel>thought", "<channel|>"), ("[THINK]", "[/THINK]"))
+
+
+def derive_capabilities(
+    config: Mapping[str, Any],
+    *,
+    template: str | None,
+    chat_template: str | None,
+    tokens: Iterable[str] = (),
+    pooling: bool = False,
+    explicit: Iterable[str] = (),
+) -> list[str]:
+    """The capabilities, explicit ones first. An explicit `embedding` or `rerank` without `completion` rules that out.
+
+    `config` is config.json, `template` a Go template (it replaces the Jinja `chat_template`), `tokens` the special
+    tokens of the tokenizer, `pooling` whether the folder has sentence-transformers' pooling or modules files.
+    """
+    explicit = list(explicit)
+    said_to_embed = EMBEDDING in explicit and COMPLETION not in explicit
+    if is_reranker(config) or (RERANK in explicit and COMPLETION not in explicit):
+        found = [RERANK]
+    elif pooling or said_to_embed or (chat_template is None and is_embedder(config)):
+        found = [EMBEDDING]
+        if _has(config, "vision_config"):
+            found.append(VISION)
+    else:
+        found = [COMPLETION, *_of_template(template, chat_template, str(config.get("model_type", "")))]
+        if has_vision(config):
+            found.append(VISION)
+        if _has(config, "audio_config", "sound_config"):
+            found.append(AUDIO)
+        if INSERT not in found and template is None and has_fill_in_the_middle(tokens):
+            found.append(INSERT)
+    return list(dict.fromkeys([*explicit, *found]))
+
+
+def is_embedder(config: Mapping[str, Any]) -> bool:
+    """The model maps text to a vector: an encoder, or a decoder exported without its language head."""
+    architectures = _architectures(config)
+    if any(name.endswith(("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")) for name in architectures):
+        return False
+    if str(config.get("model_type", "")) in _EMBEDDING_TYPES:
+        return True
+    return any(name.endswith(("Model", "ForMaskedLM", "Embedding")) and "Chat" not in name for name in architectures)
+
+
+def is_reranker(config: Mapping[str, Any]) -> bool:
+    """The model scores a pair of texts."""
+    return any(name.endswith("ForSequenceClassification") for name in _architectures(config))
+
+
+def has_vision(config: Mapping[str, Any]) -> bool:
+    return _has(config, "vision_config", "vision_tower", "mm_vision_tower", "visual")
+
+
+def has_fill_in_the_middle(tokens: Iterable[str]) -> bool:
+    """The tokenizer has the three tokens of one fill-in-the-middle convention."""
+    known = set(tokens)
+    return any(known.issuperset(kind) for kind in _FIM_TOKENS)
+
+
+def fill_in_the_middle_tokens() -> frozenset[str]:
+    return frozenset(token for kind in _FIM_TOKENS for token in kind)
+
+
+def _of_template(template: str | None, chat_template: str | None, model_type: str) -> list[str]:
+    found = []
+    if template is not None:
+        fields = set(_GO_FIELD.findall(template))
+        if "Tools" in fields:
+            found.append(TOOLS)
+        if "Suffix" in fields:
+            found.append(INSERT)
+        if "Thinking" in fields or "Think" in fields or _marks_thinking(template):
+            found.append(THINKING)
+    elif chat_template is not None:
+        code = " ".join(_JINJA_TAG.findall(chat_template))
+        if re.search(r"\btools\b|\btool_calls?\b", code):
+            found.append(TOOLS)
+        if _marks_thinking(chat_template):
+            found.append(THINKING)
+    if model_type == "gpt_oss" and THINKING not in found:
+        found.append(THINKING)
+    return found
+
+
+def _marks_thinking(template: str) -> bool:
+    return any(start in template and end in template for start, end in _THINK_MARKS)
+
+
+def _architectures(config: Mapping[str, Any]) -> list[str]:
+    names = config.get("architectures")
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+
+def _has(config: Mapping[str, Any], *keys: str) -> bool:
+    return any(config.get(key) for key in keys)

@@ -1,0 +1,159 @@
+"""The registry: models by name. What the server, the CLI's server side and the pool talk to.
+
+Joins names, store, descriptions and sources. Methods without `async` touch the disk briefly; heavy work (convert, quantize,
+download) runs in a worker process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Protocol
+
+from omlx_registry.assemble import Overrides, Texts
+from omlx_registry.blobs import BlobWriter, Transfer
+from omlx_registry.describe import describe, show
+from omlx_registry.errors import Damaged, InvalidDigest, PullError
+from omlx_registry.folders import add_model_folder
+from omlx_registry.names import Name, parse_name
+from omlx_registry.spec import ModelShow, ModelSpec, Progress
+from omlx_registry.store import Entry, PruneReport, Store, VerifyReport
+
+
+class Source(Protocol):
+    """Somewhere models come from: a bundled package, the Hugging Face Hub."""
+
+    def offers(self, name: Name) -> bool:
+        """Whether this source may have the model; must not use the network."""
+        ...
+
+    def pull(self, name: Name, store: Store, *, insecure: bool) -> AsyncIterator[Progress]:
+        """Bring the model into the store under exactly this name, manifest last; raises PullError.
+
+        Statuses between `pulling manifest` and `success`, which the registry adds.
+        """
+        ...
+
+
+class Registry:
+    """Models in one folder. Thread-safe; several processes may share the folder."""
+
+    def __init__(self, root: Path, sources: Iterable[Source] = ()) -> None:
+        self.store = Store(root)
+        self.sources = list(sources)
+        """Asked in order by `pull`; the first that offers the name is used."""
+        self._known: dict[str, tuple[tuple[int, int, int], ModelSpec | None]] = {}
+        self._known_lock = threading.Lock()
+
+    def names(self) -> list[Name]:
+        """The names of our models, sorted."""
+        return sorted(parse_name(spec.full_name) for spec in self.list())
+
+    def list(self) -> list[ModelSpec]:
+        """All our models, newest first; damaged and foreign manifests are left out."""
+        entries = list(self.store.entries())
+        specs = [spec for entry in entries if (spec := self._spec(entry)) is not None]
+        paths = {entry.path for entry in entries}
+        with self._known_lock:
+            for path in self._known.keys() - paths:
+                del self._known[path]
+        # Ollama orders by whole seconds; the name settles the rest.
+        return sorted(specs, key=lambda spec: (-int(spec.modified_at.timestamp()), spec.name))
+
+    def resolve(self, name: str) -> ModelSpec:
+        """The model to serve under this name, in any letter case; its folder is there when this returns.
+
+        Raises InvalidName, NotFound, or Damaged where files of the model are missing.
+        """
+        stored = self.store.get(name)
+        spec = describe(self.store, stored)
+        self.store.materialize(stored)
+        return spec
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a model. Raises InvalidName."""
+        entry = self.store.find(parse_name(name))
+        return entry is not None and self._spec(entry) is not None
+
+    def show(self, name: str, *, verbose: bool = False) -> ModelShow:
+        """Raises InvalidName, NotFound, Damaged. `verbose` lists the tensors too."""
+        stored = self.store.get(name)
+        return show(self.store, stored, describe(self.store, stored), verbose=verbose)
+
+    def copy(self, source: str, destination: str) -> None:
+        """Let `destination` stand for the same model; overwrites silently. Raises InvalidName, NotFound."""
+        target = parse_name(destination)
+        with self.store.working():
+            _, replaced = self.store.write(target, self.store.get(source).manifest)
+        self.store.drop(replaced)
+
+    def delete(self, name: str) -> None:
+        """Forget the name and what only it needed. Works on a damaged model too. Raises InvalidName, NotFound."""
+        self.store.remove(self.store.get(name))
+
+    def add_model_folder(
+        self,
+        name: str,
+        folder: Path,
+        *,
+        overrides: Overrides | None = None,
+        texts: Texts | None = None,
+        transfer: Transfer = "link",
+        trusted: Iterable[Path] = (),
+    ) -> ModelSpec:
+        """Register the model in `folder` under `name`. Blocking: see `folders.add_model_folder`."""
+        stored = add_model_folder(
+            self.store, parse_name(name), folder, overrides=overrides, texts=texts, transfer=transfer, trusted=trusted
+        )
+        return describe(self.store, stored)
+
+    # Blobs
+
+    def has_blob(self, digest: str) -> bool:
+        """Raises InvalidDigest."""
+        return self.store.blobs.has(digest)
+
+    def blob_writer(self, digest: str | None = None) -> BlobWriter:
+        """Takes the bytes of a blob and verifies them: `with registry.blob_writer(digest) as writer: writer.write(data)`."""
+        return self.store.blobs.writer(digest)
+
+    def prune(self) -> PruneReport:
+        """Remove blobs that no model needs."""
+        return self.store.prune()
+
+    def verify(self, *, repair: bool = False) -> VerifyReport:
+        """Read and hash everything again; `repair` drops what is corrupt."""
+        return self.store.verify(repair=repair)
+
+    # Pull
+
+    async def pull(self, name: str, *, insecure: bool = False) -> AsyncIterator[Progress]:
+        """Fetch a model; the last line says `success`. Raises InvalidName, PullError."""
+        wanted = self.store.locate(parse_name(name))
+        yield Progress("pulling manifest")
+        source = next((source for source in self.sources if source.offers(wanted)), None)
+        if source is None:
+            raise PullError("pull model manifest: file does not exist")
+        async for progress in source.pull(wanted, self.store, insecure=insecure):
+            yield progress
+        yield Progress("success")
+
+    def _spec(self, entry: Entry) -> ModelSpec | None:
+        """The spec of a manifest file, read again only when the file changed; None for damaged or foreign ones."""
+        with self._known_lock:
+            known = self._known.get(entry.path)
+        if known is not None and known[0] == entry.stamp:
+            return known[1]
+        spec: ModelSpec | None = None
+        try:
+            stored = self.store.read(entry)
+            if stored.manifest.is_ours:
+                spec = describe(self.store, stored)
+        except (Damaged, InvalidDigest):
+            pass
+        except OSError:
+            return None
+        with self._known_lock:
+            self._known[entry.path] = (entry.stamp, spec)
+        return spec

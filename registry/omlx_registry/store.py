@@ -1,0 +1,338 @@
+"""The store: manifests by name, blobs by digest, and the rules that keep the two consistent.
+
+    manifests/<host>/<namespace>/<model>/<tag>   one manifest each
+    blobs/sha256-<hex>                           content
+    omlx/                                        ours alone: locks, materialized folders
+
+A manifest is written last and only if all its blobs are there; a blob is removed only if no manifest, ours or foreign,
+readable or not, mentions it and nobody is just making a model. Several processes may use one store: see `locks`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import msgspec
+
+from omlx_registry import locks
+from omlx_registry.blobs import BlobStore, hash_file, sync_folder
+from omlx_registry.errors import Damaged, InvalidName, NotFound
+from omlx_registry.manifest import Manifest, decode_manifest, digests_in, encode
+from omlx_registry.names import Name, name_from_path, parse_name
+from omlx_registry.views import Views
+
+UPLOAD_GRACE_S = 3600.0
+"""Blobs younger than this survive a prune: a client uploads files first and creates the model from them later."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A manifest file seen in a walk: enough to tell whether what is known about it is still true."""
+
+    name: Name
+    path: str
+    mtime_ns: int
+    size: int
+    inode: int
+
+    @property
+    def stamp(self) -> tuple[int, int, int]:
+        return self.mtime_ns, self.size, self.inode
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A manifest as read from disk."""
+
+    entry: Entry
+    manifest: Manifest
+    digest: str
+    """SHA-256 of the manifest file, 64 hex."""
+
+
+class PruneReport(msgspec.Struct, frozen=True):
+    """`busy`: nothing was removed because somebody is making a model."""
+
+    removed: int = 0
+    freed: int = 0
+    busy: bool = False
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """One blob that is not what it should be. `reason`: missing, truncated or corrupt."""
+
+    digest: str
+    reason: str
+    models: list[str]
+
+
+class VerifyReport(msgspec.Struct, frozen=True):
+    checked: int
+    bytes: int
+    damaged: list[Damage]
+    repaired: bool = False
+    """Corrupt blobs were dropped, so that pulling their models again fetches them."""
+
+
+class Store:
+    """The folder of models. Thread-safe and safe among processes; every method is short but `verify`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.manifests = root / "manifests"
+        self.blobs = BlobStore(root / "blobs")
+        self.views = Views(root / "omlx" / "views", self.blobs)
+        self._changing = root / "omlx" / "changing.lock"
+        self._working = root / "omlx" / "working.lock"
+
+    def working(self) -> AbstractContextManager[None]:
+        """Hold this while blobs exist that no manifest names yet: they are safe from `prune` and `remove`."""
+        return locks.shared(self._working)
+
+    # Names
+
+    def entries(self) -> Iterator[Entry]:
+        """Every manifest file, ours or not, in no order."""
+        for host in _folders(self.manifests):
+            for namespace in _folders(host.path):
+                for model in _folders(namespace.path):
+                    with os.scandir(model.path) as tags:
+                        for tag in tags:
+                            name = name_from_path((host.name, namespace.name, model.name, tag.name))
+                            if name is not None and tag.is_file(follow_symlinks=False):
+                                yield _entry(name, tag.path, tag.stat(follow_symlinks=False))
+
+    def locate(self, name: Name) -> Name:
+        """The name in the letter case the store has for it, part by part; parts the store does not know stay as given."""
+        folder, parts = self.manifests, list(name.parts)
+        for index, part in enumerate(parts):
+            stored = _stored_case(folder, part)
+            if stored is None:
+                break
+            parts[index] = stored
+            folder = folder / stored
+        return Name(*parts)
+
+    def find(self, name: Name) -> Entry | None:
+        """The manifest file of a name, whatever its letter case."""
+        located = self.locate(name)
+        path = self.path(located)
+        try:
+            status = path.lstat()
+        except OSError:  # Absent, or a name longer than the file system takes.
+            return None
+        return _entry(located, str(path), status) if stat.S_ISREG(status.st_mode) and self._is_inside(path) else None
+
+    def path(self, name: Name) -> Path:
+        """Where the manifest of a name belongs. A `Name` is valid, so this is always inside the store."""
+        return self.manifests.joinpath(*name.parts)
+
+    # Manifests
+
+    def read(self, entry: Entry) -> Stored:
+        """Raises Damaged where the file is no manifest, FileNotFoundError where it is gone."""
+        data = Path(entry.path).read_bytes()
+        return Stored(entry, decode_manifest(data), hashlib.sha256(data).hexdigest())
+
+    def get(self, text: str) -> Stored:
+        """Our model of that name. Raises InvalidName, NotFound (also for foreign manifests) or Damaged."""
+        name = parse_name(text)
+        entry = self.find(name)
+        if entry is None:
+            raise NotFound(text, name.short)
+        try:
+            stored = self.read(entry)
+        except FileNotFoundError:
+            raise NotFound(text, name.short) from None
+        if not stored.manifest.is_ours:
+            raise NotFound(text, name.short)
+        return stored
+
+    def write(self, name: Name, manifest: Manifest) -> tuple[Stored, set[str]]:
+        """Let the name stand for the manifest from now on. Also returns the digests it no longer needs: see `drop`.
+
+        The name keeps the letter case the store already has. Raises Damaged where a blob is not there.
+        """
+        data = encode(manifest)
+        with locks.exclusive(self._changing):
+            for layer in (manifest.config, *manifest.layers):
+                if self.blobs.size(layer.digest) != layer.size:
+                    raise Damaged(f"blob {layer.digest} is missing or incomplete: the model was not written")
+            located = self.locate(name)
+            path = self.path(located)
+            before = _mentioned(path)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if not self._is_inside(path):
+                    raise InvalidName(name.short, f"{path.parent} leads out of the model store through a link")
+                _write_atomically(path, data)
+            except OSError as error:
+                raise InvalidName(name.short, f"cannot store {name.short}: {error.strerror}") from error
+        stored = Stored(_entry(located, str(path), path.stat()), manifest, hashlib.sha256(data).hexdigest())
+        return stored, before - manifest.digests
+
+    def remove(self, stored: Stored) -> None:
+        """Forget a name, and delete the blobs that only it needed."""
+        path = Path(stored.entry.path)
+        with locks.exclusive(self._changing):
+            digests = _mentioned(path)
+            path.unlink(missing_ok=True)
+            for folder in path.parents[:3]:
+                try:
+                    folder.rmdir()
+                except OSError:
+                    break  # Not empty: other tags, models or namespaces live here.
+        self.drop(digests)
+
+    def drop(self, digests: Iterable[str]) -> int:
+        """Remove those of the blobs that nothing mentions any more; returns how many.
+
+        While somebody makes a model, which may need any of them, nothing is removed: `prune` will do it later.
+        """
+        candidates = set(digests)
+        if not candidates:
+            return 0
+        with locks.exclusive(self._changing), locks.try_exclusive(self._working) as alone:
+            if not alone:
+                return 0
+            survey = self._survey()
+            doomed = candidates - survey.blobs
+            for digest in doomed:
+                self.blobs.remove(digest)
+            self.views.keep_only(survey.manifests)
+            return len(doomed)
+
+    def materialize(self, stored: Stored) -> Path:
+        """The model as a folder of files. Raises Damaged where a blob is missing or truncated."""
+        with self.working():
+            return self.views.materialize(stored.manifest, stored.digest)
+
+    # Blobs
+
+    def prune(self, grace_s: float = UPLOAD_GRACE_S) -> PruneReport:
+        """Remove blobs no manifest mentions and temporary litter. Does nothing while somebody makes a model."""
+        with locks.exclusive(self._changing), locks.try_exclusive(self._working) as alone:
+            if not alone:
+                return PruneReport(busy=True)
+            survey, latest = self._survey(), time.time() - grace_s
+            # The change time, not the modification time: a blob linked in from elsewhere keeps its old one of these.
+            doomed = [
+                digest
+                for digest, status in self.blobs.list()
+                if digest not in survey.blobs and status.st_ctime <= latest
+            ]
+            freed = sum(self.blobs.remove(digest) for digest in doomed) + self.blobs.sweep()
+            self.views.keep_only(survey.manifests)
+            return PruneReport(len(doomed), freed)
+
+    def verify(self, *, repair: bool = False) -> VerifyReport:
+        """Hash every blob of our models again (reads everything: minutes). `repair` drops the corrupt ones."""
+        wanted: dict[str, tuple[int, list[str]]] = {}
+        for stored in self._ours():
+            for layer in (stored.manifest.config, *stored.manifest.layers):
+                models = wanted.setdefault(layer.digest, (layer.size, []))[1]
+                if stored.entry.name.short not in models:
+                    models.append(stored.entry.name.short)
+        damaged: list[Damage] = []
+        total = 0
+        for digest, (size, models) in wanted.items():
+            reason = self._examine(digest, size)
+            total += size
+            if reason is not None:
+                damaged.append(Damage(digest, reason, sorted(models)))
+        if repair:
+            with locks.exclusive(self._changing):
+                for damage in damaged:
+                    self.blobs.remove(damage.digest)
+        return VerifyReport(len(wanted), total, damaged, repair and bool(damaged))
+
+    def _examine(self, digest: str, size: int) -> str | None:
+        actual = self.blobs.size(digest)
+        if actual is None:
+            return "missing"
+        if actual != size:
+            return "truncated" if actual < size else "corrupt"
+        return None if hash_file(self.blobs.path(digest))[0] == digest else "corrupt"
+
+    def _ours(self) -> Iterator[Stored]:
+        for entry in self.entries():
+            try:
+                stored = self.read(entry)
+            except (Damaged, OSError):
+                continue
+            if stored.manifest.is_ours:
+                yield stored
+
+    def _survey(self) -> _Survey:
+        """What is in use: reads every file under manifests/, understood or not."""
+        blobs: set[str] = set()
+        manifests: set[str] = set()
+        for folder, _, files in os.walk(self.manifests):
+            for file in files:
+                try:
+                    data = Path(folder, file).read_bytes()
+                except FileNotFoundError:
+                    continue
+                blobs |= digests_in(data)
+                manifests.add(hashlib.sha256(data).hexdigest())
+        return _Survey(blobs, manifests)
+
+    def _is_inside(self, path: Path) -> bool:
+        """No link on the way leads out of the manifests folder."""
+        return path.parent.resolve() == self.manifests.resolve().joinpath(
+            *path.parent.relative_to(self.manifests).parts
+        )
+
+
+class _Survey(msgspec.Struct, frozen=True):
+    blobs: set[str]
+    manifests: set[str]
+
+
+def _mentioned(path: Path) -> set[str]:
+    try:
+        return digests_in(path.read_bytes())
+    except OSError:
+        return set()
+
+
+def _folders(path: str | Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(path) as entries:
+            return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+
+
+def _stored_case(folder: Path, part: str) -> str | None:
+    """The entry of a folder that equals `part` but for letter case; the exact one where several do."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return None
+    if part in names:
+        return part
+    return next((name for name in sorted(names) if name.lower() == part.lower()), None)
+
+
+def _entry(name: Name, path: str, status: os.stat_result) -> Entry:
+    return Entry(name, path, status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+def _write_atomically(path: Path, data: bytes) -> None:
+    # A leading dot is no valid tag: a walk never takes the temporary file for a model.
+    temporary = path.parent / f".{uuid.uuid4().hex}"
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)

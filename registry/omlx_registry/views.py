@@ -1,0 +1,116 @@
+"""Views: a model as the folder of files that model code expects, made of links to blobs.
+
+`views/<manifest digest>/config.json, model.safetensors, ...`: hard links, so they cost nothing and stay readable for a
+runner that has them open when the model is deleted; symbolic links or copies where hard links do not reach. A view is
+derived: it is checked at every use and built again when something is missing or altered.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from pathlib import Path, PurePosixPath
+
+from omlx_registry.blobs import BlobStore
+from omlx_registry.errors import Damaged
+from omlx_registry.manifest import Layer, Manifest
+
+
+class Views:
+    """The folder of materialized models."""
+
+    def __init__(self, folder: Path, blobs: BlobStore) -> None:
+        self._folder = folder
+        self._blobs = blobs
+
+    def path(self, digest: str) -> Path:
+        """Where the view of the manifest with this digest (64 hex) is or would be."""
+        return self._folder / digest
+
+    def materialize(self, manifest: Manifest, digest: str) -> Path:
+        """The model's folder, intact. Raises Damaged where a blob is missing or truncated."""
+        target, files = self.path(digest), model_files(manifest)
+        if not files:
+            raise Damaged("the manifest names no file of a model")
+        for layer in files.values():
+            if self._blobs.size(layer.digest) != layer.size:
+                raise Damaged(f"{layer.name} of the model is missing or incomplete: pull or create the model again")
+        if not self._is_intact(target, files):
+            self._build(target, files)
+        return target
+
+    def keep_only(self, digests: set[str]) -> None:
+        """Remove the views of all other manifests."""
+        if self._folder.is_dir():
+            for path in self._folder.iterdir():
+                if path.name not in digests:
+                    shutil.rmtree(path, ignore_errors=True)
+
+    def _is_intact(self, target: Path, files: dict[str, Layer]) -> bool:
+        for relative, layer in files.items():
+            try:
+                have = (target / relative).stat()
+                blob = self._blobs.path(layer.digest).stat()
+            except OSError:
+                return False
+            same = have.st_ino == blob.st_ino and have.st_dev == blob.st_dev
+            # A copy (no hard links here) was made after its blob; one that is older or of another size is not it.
+            copied = have.st_nlink == 1 and have.st_size == blob.st_size and have.st_mtime_ns == blob.st_mtime_ns
+            if not (same or copied):
+                return False
+        return True
+
+    def _build(self, target: Path, files: dict[str, Layer]) -> None:
+        fresh = self._folder / f".{uuid.uuid4().hex}"
+        try:
+            for relative, layer in files.items():
+                path = fresh / relative
+                path.parent.mkdir(parents=True, exist_ok=True)
+                _link(self._blobs.path(layer.digest), path)
+            for _ in range(10):
+                try:
+                    fresh.rename(target)
+                except OSError:
+                    # A damaged view, or one another process has just built: out of the way in one step, then again.
+                    stale = self._folder / f".{uuid.uuid4().hex}"
+                    if target.exists():
+                        target.rename(stale)
+                        shutil.rmtree(stale, ignore_errors=True)
+                else:
+                    return
+            raise Damaged(f"cannot build the model folder {target}")
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+
+
+def model_files(manifest: Manifest) -> dict[str, Layer]:
+    """Relative path in the model folder → layer. Paths that would leave the folder raise Damaged."""
+    files: dict[str, Layer] = {}
+    for layer in manifest.layers:
+        if layer.path is None:
+            continue
+        if not is_safe_path(layer.path):
+            raise Damaged(f"the manifest names an unsafe path: {layer.path!r}")
+        files[layer.path] = layer
+    return files
+
+
+def is_safe_path(path: str) -> bool:
+    """A relative path of plain names: no `..`, no root, no empty or dot part, no control character or back slash."""
+    if not path or path.startswith("/") or "\\" in path or not path.isprintable():
+        return False
+    parts = path.split("/")
+    return all(part not in {"", ".", ".."} and len(part.encode()) <= 255 for part in parts) and PurePosixPath(
+        path
+    ).parts == tuple(parts)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        try:
+            target.symlink_to(source.resolve())
+        except OSError:
+            shutil.copy2(source, target)
