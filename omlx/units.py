@@ -101,16 +101,14 @@ def parse_size(text: str) -> int:
 
 
 def human_bytes(count: int) -> str:
-    """Decimal units as Ollama's tables show them: 1300000000 → "1.3 GB", 13000000000 → "13 GB", 2000 → "2 KB"."""
+    """Decimal units as Ollama's tables show them: 1300000000 → "1.3 GB", 2000 → "2 KB", 1024 → "1.0 KB"."""
     value, unit = float(count), "B"
     for larger in ("KB", "MB", "GB", "TB"):
         if value < 1000:
             break
         value, unit = value / 1000, larger
-    if value >= 10 or unit == "B":
-        return f"{int(value)} {unit}"
-    text = f"{value:.1f}"
-    return f"{text.removesuffix('.0')} {unit}"
+    whole = value >= 10 or value == int(value)
+    return f"{int(value)} {unit}" if whole else f"{value:.1f} {unit}"
 
 
 def human_parameters(count: int) -> str:
