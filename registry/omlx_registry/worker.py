@@ -1,0 +1,127 @@
+"""The worker: a process that does one job on model files and ends (`python -m omlx_registry.worker`).
+
+It reads one job as a JSON line from stdin, writes JSON lines to stdout, `{"status", "total", "completed"}` while it
+works and `{"result"}` or `{"error", "status"}` last, and runs at low priority. Stdin staying open is the sign that
+somebody still wants the result: when it closes, the process ends in the middle of whatever it does. The other end is
+`worker_client`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import msgspec
+
+from omlx_registry.errors import CreateError, RegistryError
+from omlx_registry.gguf import GgufError
+from omlx_registry.worker_client import ImportGguf, Job, JobFailure, JobProgress, JobResult, Quantize
+
+NICENESS: Final = 10
+PROGRESS_INTERVAL_S: Final = 0.1
+
+
+class Reporter:
+    """Writes lines to the other end; progress at most ten times a second, except the first and the last of a status."""
+
+    def __init__(self, stream: BinaryIO):
+        self._stream = stream
+        self._last = 0.0
+
+    def send(self, line: JobProgress | JobResult | JobFailure) -> None:
+        self._stream.write(msgspec.json.encode(line) + b"\n")
+        self._stream.flush()
+
+    def progress(self, status: str, completed: int, total: int) -> None:
+        now = time.monotonic()
+        if 0 < completed < total and now - self._last < PROGRESS_INTERVAL_S:
+            return
+        self._last = now
+        self.send(JobProgress(status, total, completed))
+
+
+def do_job(job: Job, reporter: Reporter) -> dict[str, Any]:
+    """The job's result. Raises RegistryError with a sentence for the user."""
+    match job:
+        case ImportGguf(path, folder, weights):
+            from omlx_registry.gguf_import import import_gguf
+
+            def report(done: int, total: int) -> None:
+                reporter.progress("converting model", done, total)
+
+            reporter.progress("parsing GGUF", 0, 0)
+            return import_gguf(Path(path), Path(folder), weights, report)
+        case Quantize(source, folder, recipe):
+            from omlx_registry.quantize_model import quantize_model
+
+            return quantize_model(Path(source), Path(folder), recipe, reporter.progress)
+
+
+def failure(error: Exception) -> JobFailure:
+    """What to tell the user: foreseen errors in their own words, others with their kind."""
+    if isinstance(error, CreateError):
+        return JobFailure(error.message, error.status)
+    if isinstance(error, GgufError):
+        return JobFailure(error.message, 400)
+    if isinstance(error, RegistryError):
+        return JobFailure(error.message)
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return JobFailure("there is no space left on the disk for the converted model")
+    if isinstance(error, MemoryError):
+        return JobFailure("there is not enough memory to convert the model")
+    return JobFailure(f"the model could not be converted: {type(error).__name__}: {error}")
+
+
+def _end_with_stdin(stdin: BinaryIO) -> None:
+    with contextlib.suppress(OSError):
+        while stdin.read(4096):
+            pass
+    os._exit(1)
+
+
+def main() -> int:
+    # Libraries print to stdout; the protocol has it to itself, their prints go to stderr.
+    stream = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    with contextlib.suppress(OSError):
+        os.nice(NICENESS)
+    stdin = os.fdopen(os.dup(0), "rb", buffering=0)
+    line = _first_line(stdin)
+    if not line:
+        return 1
+    threading.Thread(target=_end_with_stdin, args=(stdin,), daemon=True).start()
+    reporter = Reporter(stream)
+    try:
+        result = do_job(msgspec.json.decode(line, type=Job), reporter)
+    except BrokenPipeError:
+        return 1
+    except Exception as error:
+        traceback.print_exc(file=sys.stderr)
+        reporter.send(failure(error))
+        return 1
+    reporter.send(JobResult(result))
+    return 0
+
+
+def _first_line(stdin: BinaryIO) -> bytes:
+    line = b""
+    while not line.endswith(b"\n"):
+        piece = stdin.read(65536)
+        if not piece:
+            break
+        line += piece
+    return line
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    # No waiting for threads or for MLX to tidy up: everything that counts is on disk.
+    os._exit(code)

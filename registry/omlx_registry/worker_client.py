@@ -1,0 +1,151 @@
+"""A job: heavy work on model files that a process of its own does; this module owns starting and ending that process.
+
+Converting takes seconds to hours, fills memory and imports MLX; the server must do none of that. So a job goes to
+`python -m omlx_registry.worker` as one JSON line, comes back as JSON lines, and lives no longer than the `run_job`
+iterator: closing or cancelling it kills the process, and the process ends by itself when its stdin closes, which the
+kernel does even if the server is killed. What a dead job leaves in its output folder is for the caller to remove.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import msgspec
+
+from omlx_registry.errors import CreateError
+
+_LINE_LIMIT: Final = 16 << 20
+_KEPT_STDERR: Final = 4096
+
+
+class ImportGguf(msgspec.Struct, tag_field="job", tag="import_gguf", frozen=True):
+    """Convert the GGUF file `path` into the new MLX folder `folder`.
+
+    `weights`: "keep" for the file's own precision, or a name of `omlx_registry.quantize` (f32, q4_K_M ...).
+    """
+
+    path: str
+    folder: str
+    weights: str = "keep"
+
+
+class Quantize(msgspec.Struct, tag_field="job", tag="quantize", frozen=True):
+    """Quantize the model folder `source` into the new folder `folder`, by a name of `omlx_registry.quantize`."""
+
+    source: str
+    folder: str
+    recipe: str
+
+
+Job = ImportGguf | Quantize
+
+
+class JobProgress(msgspec.Struct, omit_defaults=True):
+    """One step of a job, as Ollama words it; `total` and `completed` are bytes of the source."""
+
+    status: str
+    total: int = 0
+    completed: int = 0
+
+
+class JobResult(msgspec.Struct):
+    """The last thing a job says: what it made. See `gguf_import` and `quantize_model` for the keys."""
+
+    result: dict[str, Any]
+
+
+class JobFailure(msgspec.Struct):
+    """Why there is no result; `status` is the HTTP status Ollama would answer with."""
+
+    error: str
+    status: int = 500
+
+
+class _Line(msgspec.Struct):
+    """Any line a worker writes."""
+
+    status: str | int = ""
+    total: int = 0
+    completed: int = 0
+    result: dict[str, Any] | None = None
+    error: str | None = None
+
+
+async def run_job(job: Job) -> AsyncIterator[JobProgress | JobResult]:
+    """Run a job to its end: progress as it comes, the result last. Raises CreateError with the worker's sentence.
+
+    Close the iterator (or cancel the task that reads it) to stop the job at once.
+    """
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "omlx_registry.worker",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        limit=_LINE_LIMIT,
+        env=_environment(),
+        start_new_session=True,  # a Ctrl-C in the terminal is the server's to handle
+    )
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    complaints = asyncio.create_task(_tail(process.stderr))
+    finished = False
+    try:
+        with contextlib.suppress(ConnectionError):  # a worker that died at once is reported below
+            process.stdin.write(msgspec.json.encode(job) + b"\n")
+            await process.stdin.drain()
+        async for raw in process.stdout:
+            line = msgspec.json.decode(raw, type=_Line)
+            if line.error is not None:
+                raise CreateError(line.error, line.status if isinstance(line.status, int) else 500)
+            if line.result is not None:
+                finished = True
+                yield JobResult(line.result)
+                return
+            yield JobProgress(str(line.status), line.total, line.completed)
+        raise CreateError(_epitaph(await process.wait(), await complaints), 500)
+    finally:
+        await _end(process, complaints, at_once=not finished)
+
+
+async def _end(process: asyncio.subprocess.Process, complaints: asyncio.Task[str], *, at_once: bool) -> None:
+    if at_once and process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+    assert process.stdin is not None
+    process.stdin.close()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(process.wait(), 5)
+    if process.returncode is None:
+        process.kill()
+        await process.wait()
+    complaints.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await complaints
+
+
+async def _tail(stream: asyncio.StreamReader) -> str:
+    """Drain a worker's stderr, so that it never blocks, and keep its end."""
+    kept = b""
+    while piece := await stream.read(65536):
+        kept = (kept + piece)[-_KEPT_STDERR:]
+    return kept.decode("utf-8", "replace").strip()
+
+
+def _epitaph(code: int, complaints: str) -> str:
+    if code == -signal.SIGKILL:
+        return "the conversion was killed, probably because memory ran out"
+    last = complaints.splitlines()[-1] if complaints else "no message"
+    return f"the conversion ended without a result (exit status {code}): {last}"
+
+
+def _environment() -> dict[str, str]:
+    """The worker finds this package where this process found it, installed or not."""
+    paths = [path for path in sys.path if path]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
