@@ -1,0 +1,9 @@
+"""Which models are loaded: the pool, its leases and its errors."""
+
+from omlx.pool.errors import PoolError
+from omlx.pool.lease import Lease
+from omlx.pool.pool import Pool
+from omlx.pool.slot import LoadedModel
+from omlx.runner.host import RequestFailed
+
+__all__ = ["Lease", "LoadedModel", "Pool", "PoolError", "RequestFailed"]

@@ -86,14 +86,17 @@ ToRunner = Load | Generate | Embed | Rerank | Cancel | CacheOp | GetStats | Shut
 
 
 # ---------------------------------------------------------------- runner -> server
-class Hello(msgspec.Struct, tag="hello"):
+class Hello(msgspec.Struct, tag="hello", omit_defaults=True):
     """Imports are done; the runner waits for `Load`."""
 
     pid: int
     device: str
+    """"cpu" or "gpu"."""
     blas: str
     """Which BLAS is active, for the log: "openblas (path)", "bundled", "accelerate"."""
     versions: dict[str, str]
+    device_memory: int = 0
+    """Bytes of device memory that a model may use; 0: the machine's RAM is all there is (CPU)."""
 
 
 class Loading(msgspec.Struct, tag="loading"):
@@ -179,7 +182,7 @@ def encode(frame: ToRunner | FromRunner) -> bytes:
     return _HEADER.pack(len(body)) + body
 
 
-def body_length(header: bytes) -> int:
+def body_length(header: bytes | bytearray) -> int:
     """Length in bytes of the body behind `header`; ValueError when it exceeds `MAX_FRAME`."""
     (length,) = _HEADER.unpack(header)
     if length > MAX_FRAME:
@@ -187,9 +190,9 @@ def body_length(header: bytes) -> int:
     return int(length)
 
 
-def decode_to_runner(body: bytes) -> ToRunner:
+def decode_to_runner(body: bytes | bytearray) -> ToRunner:
     return _to_runner.decode(body)
 
 
-def decode_from_runner(body: bytes) -> FromRunner:
+def decode_from_runner(body: bytes | bytearray) -> FromRunner:
     return _from_runner.decode(body)

@@ -1,0 +1,147 @@
+"""Does a model fit? Estimates before a load, from the files alone; the pool replaces them by measured values.
+
+The *estimate* of a model is its weights as the loader will hold them plus the KV of one full context. The *budget* is
+what all models together may use. Pure arithmetic: the machine is described by a `Machine`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+from omlx.units import parse_size
+
+GIB = 1 << 30
+RESERVE = 8_000_000_000
+"""Bytes that "auto" leaves to the rest of the machine."""
+RUNNER_OVERHEAD = 300_000_000
+"""Bytes of a runner process beside the model: the interpreter, MLX, the tokenizer."""
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory in bytes; on a GPU with its own memory, that is what counts."""
+
+    total: int
+    available: int
+    gpu: bool = False
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes a model takes: `least` in the smallest form that runs, `likely` in the form the loader prefers."""
+
+    least: int
+    likely: int
+
+
+def machine(device_memory: int = 0, *, gpu: bool = False) -> Machine:
+    """This machine as it is now; a container's memory limit counts as its RAM."""
+    memory = psutil.virtual_memory()
+    total, available = int(memory.total), int(memory.available)
+    limit = _container_limit()
+    if limit is not None and limit < total:
+        total, available = limit, min(available, limit)
+    if gpu and device_memory:
+        # Apple GPUs share the RAM, others have their own; in both cases the device's share is the limit.
+        return Machine(total=device_memory, available=device_memory, gpu=True)
+    return Machine(total=total, available=available, gpu=gpu)
+
+
+def _container_limit() -> int | None:
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            return int(Path(file).read_text())
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def parse_cap(text: str, total: int) -> int:
+    """Bytes of a memory cap: "auto" (RAM − 8 GB, at least half of it), a percentage of RAM, or a size."""
+    text = text.strip()
+    if text == "auto":
+        return max(total - RESERVE, total // 2)
+    if text.endswith("%"):
+        return int(total * float(text[:-1]) / 100)
+    return parse_size(text)
+
+
+def default_context(machine: Machine) -> int:
+    """Context in tokens where nobody asked for one: 4096 without a GPU, else by its memory as Ollama does."""
+    if not machine.gpu or machine.total < 23 * GIB:
+        return 4096
+    return 32768 if machine.total < 47 * GIB else 262144
+
+
+def context_for(*, asked: int, configured: int, trained: int, machine: Machine) -> int:
+    """Context in tokens a model is loaded with: Modelfile, then setting, then memory; at most the trained one."""
+    wanted = asked or configured or default_context(machine)
+    return max(4, min(wanted, trained) if trained else wanted)
+
+
+def read_config(folder: str) -> dict[str, Any]:
+    """The model's config.json; empty where it cannot be read, for then the loader will say so."""
+    try:
+        config = json.loads((Path(folder) / "config.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def kv_bytes_per_token(config: Mapping[str, Any], element: int = 2) -> int:
+    """Bytes of keys and values per token, `element` bytes each, were all layers full attention; 0 when unknown."""
+    text = config.get("text_config")
+    text = text if isinstance(text, Mapping) else config
+    layers, heads, hidden = (_int(text, k) for k in ("num_hidden_layers", "num_attention_heads", "hidden_size"))
+    kv_heads = _int(text, "num_key_value_heads") or heads
+    head = _int(text, "head_dim") or (hidden // heads if heads else 0)
+    return 2 * layers * kv_heads * head * element
+
+
+def bits_per_weight(config: Mapping[str, Any]) -> float:
+    """How wide the stored weights are: from the quantization entry, else from the stored type."""
+    quantization = config.get("quantization") or config.get("quantization_config")
+    if isinstance(quantization, Mapping) and _int(quantization, "bits"):
+        bits, group = _int(quantization, "bits"), _int(quantization, "group_size") or 64
+        return bits + 32 / group
+    dtype = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
+    return 32.0 if "32" in dtype else 16.0
+
+
+def estimate(*, size: int, config: Mapping[str, Any], context: int, weights: str, gpu: bool) -> Estimate:
+    """Memory of a model whose files have `size` bytes. `weights` is the setting; without a GPU "auto" means float32."""
+    stored = bits_per_weight(config)
+    if weights == "float32" or (weights in {"auto", "dequantized"} and not gpu):
+        held = 32.0
+    elif weights in {"bfloat16", "float16", "dequantized"}:
+        held = 16.0
+    else:
+        held = stored
+    kv = kv_bytes_per_token(config, element=2 if gpu else 4) * context
+    likely = int(size * held / stored) + kv + RUNNER_OVERHEAD
+    smallest = stored if weights == "auto" else held
+    return Estimate(least=int(size * min(held, smallest) / stored) + RUNNER_OVERHEAD, likely=likely)
+
+
+def refusal(need: int, *, available: int, cap: int, model_cap: int | None) -> str | None:
+    """Why a model of `need` bytes can never be loaded here, in words clients search for; None where it can."""
+    if model_cap is not None and need > model_cap:
+        return f"model requires more system memory ({gib(need)}) than max_model_memory allows ({gib(model_cap)})"
+    if need > cap:
+        return f"model requires more system memory ({gib(need)}) than max_process_memory allows ({gib(cap)})"
+    if need > available:
+        return f"model requires more system memory ({gib(need)}) than is available ({gib(available)})"
+    return None
+
+
+def gib(count: int) -> str:
+    return f"{count / GIB:.1f} GiB"
+
+
+def _int(mapping: Mapping[str, Any], key: str) -> int:
+    value = mapping.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0

@@ -1,0 +1,141 @@
+"""A *lease*: the right to use one loaded model. While it is held the model stays; the last one starts the keep-alive.
+
+It also carries the promise about crashes: when the runner dies under a request that has streamed nothing yet, the model
+is loaded again and the request replayed, once; a request that has streamed something ends with the error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from omlx.pool.errors import PoolError
+from omlx.pool.slot import Slot
+from omlx.request import Delta, Finish, GenerateRequest, Priority
+from omlx.runner.host import CRASHED, RequestFailed, RunnerHost
+from omlx.runner.protocol import Embedded, Ranked
+
+if TYPE_CHECKING:
+    from omlx_registry import ModelSpec
+
+    from omlx.pool.pool import Pool
+
+log = logging.getLogger("omlx.pool")
+T = TypeVar("T")
+
+
+class Lease:
+    """Made by `Pool.acquire`; an async context manager. `load_ns` is how long it took until the model was available."""
+
+    def __init__(self, pool: Pool, slot: Slot, load_ns: int) -> None:
+        self._pool = pool
+        self._slot: Slot | None = slot
+        self._reviving = asyncio.Lock()
+        self.load_ns = load_ns
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self._held.spec
+
+    @property
+    def context_length(self) -> int:
+        """Tokens of context a request gets that asks for none."""
+        return self._held.context
+
+    async def __aenter__(self) -> Lease:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Give the model back; further calls do nothing."""
+        slot, self._slot = self._slot, None
+        if slot is not None:
+            self._pool.release(slot)
+
+    def __del__(self) -> None:
+        if self._slot is not None:
+            log.error("%s: a lease was dropped without being released", self._slot.spec.name)
+            self._pool.release_from_anywhere(self._slot)
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta | Finish, None]:
+        """The events of one generation, ending with a Finish. Raises RequestFailed; closing it cancels the request."""
+        replayed = started = False
+        while True:
+            host = self._host
+            try:
+                async with aclosing(host.generate(request)) as events:
+                    async for event in events:
+                        started = True
+                        if isinstance(event, Finish):
+                            self._pool.worked(self._held)
+                        yield event
+                return
+            except RequestFailed as failure:
+                if failure.kind != "crashed" or started or replayed:
+                    raise
+            replayed = True
+            await self._revive(host)
+
+    async def embed(
+        self, inputs: list[str], *, truncate: bool = True, dimensions: int = 0, priority: Priority = "batch"
+    ) -> Embedded:
+        """One L2-normalised vector per input. Raises RequestFailed."""
+        return await self._once_more(
+            lambda host: host.embed(inputs, truncate=truncate, dimensions=dimensions, priority=priority)
+        )
+
+    async def rerank(self, query: str, documents: list[str], *, priority: Priority = "batch") -> Ranked:
+        """One score per document, in their order. Raises RequestFailed."""
+        return await self._once_more(lambda host: host.rerank(query, documents, priority=priority))
+
+    async def stats(self) -> dict[str, Any]:
+        """The runner's own counters. Raises RequestFailed."""
+        return await self._host.stats()
+
+    async def cache(self, op: Literal["stats", "clear", "explain", "checkpoint"], text: str = "") -> dict[str, Any]:
+        """Ask the model's KV store something. Raises RequestFailed."""
+        return await self._host.cache(op, text)
+
+    async def _once_more(self, ask: Callable[[RunnerHost], Awaitable[T]]) -> T:
+        host = self._host
+        try:
+            return await ask(host)
+        except RequestFailed as failure:
+            if failure.kind != "crashed":
+                raise
+        await self._revive(host)
+        return await ask(self._host)
+
+    async def _revive(self, dead: RunnerHost) -> None:
+        """Have the model loaded again after `dead` ended; several requests of one lease share the new one."""
+        async with self._reviving:
+            if self._host is not dead:
+                return
+            spec, keep_alive = self._held.spec, self._held.keep_alive
+            log.warning("%s: a request that had streamed nothing is replayed on a new runner", spec.name)
+            self.release()
+            try:
+                self._slot = await self._pool.enter(spec, keep_alive, again=True)
+            except PoolError as error:
+                raise RequestFailed("crashed", f"{CRASHED} (reload failed: {error.message})") from error
+
+    @property
+    def _held(self) -> Slot:
+        if self._slot is None:
+            raise RequestFailed("crashed", CRASHED)
+        return self._slot
+
+    @property
+    def _host(self) -> RunnerHost:
+        host = self._held.host
+        if host is None:
+            raise RequestFailed("crashed", CRASHED)
+        return host

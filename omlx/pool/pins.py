@@ -1,0 +1,45 @@
+"""*Pins*: models that are neither evicted nor expired, kept by full name in a small file: they survive restarts."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import msgspec
+
+log = logging.getLogger("omlx.pool")
+
+
+class Pins:
+    """A set of full model names in a JSON file. A file that cannot be read counts as empty and is said in the log."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._names = self._read()
+
+    def __contains__(self, full_name: str) -> bool:
+        return full_name in self._names
+
+    def names(self) -> list[str]:
+        return sorted(self._names)
+
+    def set(self, full_name: str, pinned: bool) -> None:
+        """Pin or unpin, on disk before in memory. Raises OSError."""
+        names = self._names | {full_name} if pinned else self._names - {full_name}
+        if names == self._names:
+            return
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        draft = self._file.with_name(f"{self._file.name}.{os.getpid()}")
+        draft.write_bytes(msgspec.json.encode(sorted(names)))
+        draft.replace(self._file)
+        self._names = names
+
+    def _read(self) -> frozenset[str]:
+        try:
+            return frozenset(msgspec.json.decode(self._file.read_bytes(), type=list[str]))
+        except FileNotFoundError:
+            return frozenset()
+        except (OSError, msgspec.MsgspecError) as error:
+            log.warning("the pins in %s cannot be read (%s): nothing is pinned", self._file, error)
+            return frozenset()

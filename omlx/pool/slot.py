@@ -1,0 +1,139 @@
+"""A *slot* is the pool's own record of one model: who uses it, how long it stays, which runner holds it.
+
+Only the pool changes slots, on its event loop; everybody else gets snapshots: `resident()` for decisions, `LoadedModel`
+for lists. Times are of the loop's monotonic clock until they are shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from omlx.pool.policy import Resident, State
+from omlx.runner.host import RunnerHost
+
+if TYPE_CHECKING:
+    from omlx_registry import ModelSpec
+
+_FOREVER = timedelta(seconds=(2**63 - 1) / 1e9)
+"""Go's longest duration: what Ollama adds for a model that never expires."""
+
+
+class LoadedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """One model in `Pool.loaded()`. Sizes in bytes, `context_length` in tokens."""
+
+    spec: ModelSpec
+    state: State
+    size: int
+    """Memory it takes: measured once loaded, estimated before."""
+    size_vram: int
+    """The part of `size` in GPU memory: all of it, or 0 on a CPU."""
+    context_length: int
+    expires_at: datetime
+    """With the local offset; in the past while the model is leaving, centuries ahead when it never expires."""
+    keep_alive: float
+    pinned: bool
+    weights: str
+    """How the weights are held, as the loader says it; "" while loading."""
+    pid: int
+    users: int
+    """Leases held."""
+    running: int
+    waiting: int
+    max_batch: int
+    """Most sequences decoded in one step since the load."""
+    steps: int
+    crashes: int
+    """How often in a row this model's runner has ended by itself."""
+
+
+class Slot:
+    """See the module text. `loaded` is done when the model is ready, or holds the PoolError of the load."""
+
+    def __init__(self, spec: ModelSpec, keep_alive: float, *, pinned: bool) -> None:
+        self.spec = spec
+        self.keep_alive = keep_alive
+        self.pinned = pinned
+        self.state: State = "loading"
+        self.users = 0
+        self.used_at = 0.0
+        self.expires_at: float | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.host: RunnerHost | None = None
+        self.loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.load_task: asyncio.Task[None] | None = None
+        self.admitted = False
+        """It has been given room, so its memory counts."""
+        self.memory = 0
+        self.context = 0
+        self.gpu = False
+        self.go_when_idle = False
+        """An unload was asked for while it was busy."""
+        self.draining = False
+        """Another model waits for its room: it takes no new users and goes when the present ones are done."""
+
+    @property
+    def joinable(self) -> bool:
+        """New users may join: it is loading or ready, its runner lives, and nobody waits for its room."""
+        if self.state == "leaving" or self.draining:
+            return False
+        return self.state == "loading" or (self.host is not None and self.host.alive)
+
+    @property
+    def goes_when_idle(self) -> bool:
+        return self.go_when_idle or self.draining
+
+    def stop_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        self.expires_at = None
+
+    def resident(self) -> Resident:
+        return Resident(
+            digest=self.spec.digest,
+            state=self.state,
+            busy=self.users > 0,
+            pinned=self.pinned,
+            keep_alive=self.keep_alive,
+            used_at=self.used_at,
+            memory=self.memory,
+        )
+
+    def snapshot(self, *, crashes: int) -> LoadedModel:
+        host = self.host
+        beat = host.heartbeat if host is not None else None
+        ready = host.ready if host is not None else None
+        size = max(beat.memory_bytes, ready.memory_bytes) if beat and ready else self.memory
+        return LoadedModel(
+            spec=self.spec,
+            state=self.state,
+            size=size,
+            size_vram=size if self.gpu else 0,
+            context_length=self.context,
+            expires_at=self._expiry(),
+            keep_alive=self.keep_alive,
+            pinned=self.pinned,
+            weights=ready.weights if ready else "",
+            pid=host.pid if host is not None else 0,
+            users=self.users,
+            running=beat.running if beat else 0,
+            waiting=beat.waiting if beat else 0,
+            max_batch=beat.max_batch if beat else 0,
+            steps=beat.steps if beat else 0,
+            crashes=crashes,
+        )
+
+    def _expiry(self) -> datetime:
+        now = datetime.now().astimezone()
+        if self.state == "leaving" or self.goes_when_idle:
+            return now
+        if self.pinned or math.isinf(self.keep_alive):
+            return now + _FOREVER
+        if self.expires_at is None:
+            return now + timedelta(seconds=self.keep_alive)
+        return now + timedelta(seconds=self.expires_at - asyncio.get_running_loop().time())

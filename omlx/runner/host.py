@@ -1,0 +1,400 @@
+"""The server's handle on one runner process.
+
+A *host* starts a runner, tells it what to load, hands it requests and gives each caller its own stream of events. It
+owns the socket, the process and the table of open requests; the pool owns hosts. All methods belong to one asyncio
+loop.
+
+When the runner dies, whatever the reason, every open request fails with kind "crashed" and `gone` is set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import re
+import socket
+import subprocess
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from omlx.request import Delta, Failure, FailureKind, Finish, GenerateRequest, Priority
+from omlx.runner import process as runner_process
+from omlx.runner.mailbox import Item, Mailbox
+from omlx.runner.protocol import (
+    HEADER_SIZE,
+    CacheOp,
+    Cancel,
+    Embed,
+    Embedded,
+    Events,
+    FromRunner,
+    Generate,
+    GetStats,
+    Heartbeat,
+    Hello,
+    Load,
+    LoadFailed,
+    Loading,
+    LoadSpec,
+    PrefillProgress,
+    Ranked,
+    Ready,
+    Reply,
+    Rerank,
+    Shutdown,
+    ToRunner,
+    body_length,
+    decode_from_runner,
+    encode,
+)
+from omlx.units import format_duration
+
+log = logging.getLogger("omlx.runner")
+
+CRASHED = (
+    "model runner has unexpectedly stopped, this may be due to resource limitations or an internal error, "
+    "check ollama server logs for details"
+)
+"""Ollama's words; clients look for them."""
+_CLOSED = "the model was unloaded"
+_HELLO_TIMEOUT_S = 60.0
+_ANSWER_TIMEOUT_S = 10.0
+_LARGE_FRAME = 64 * 1024
+Answer = TypeVar("Answer", Embedded, Ranked, Reply)
+_LEVEL = re.compile(r"(DEBUG|INFO|WARNING|ERROR): ?(.*)", re.DOTALL)
+
+
+class RequestFailed(Exception):
+    """A request ended badly; `message` is a sentence for the user."""
+
+    def __init__(self, kind: FailureKind, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+
+
+class LoadError(Exception):
+    """The runner did not become ready; `message` is a sentence for the user."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class RunnerHost:
+    """One runner. Made by `spawn`, ended by `close` or `kill`."""
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+        self._open: dict[int, Mailbox] = {}
+        self._next_id = 0
+        self._draining = asyncio.Lock()
+        self._hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
+        self._loading: asyncio.Queue[Loading | Ready | LoadFailed | None] = asyncio.Queue()
+        self._closing = False
+        self._killed_because = ""
+        self._tasks: list[asyncio.Task[None]] = []
+        self.name = "spare"
+        self.ready: Ready | None = None
+        self.heartbeat = Heartbeat(steps=0, running=0, waiting=0, memory_bytes=0, max_batch=0)
+        self.last_progress = self._now()
+        self.gone = asyncio.Event()
+        """Set once the process has ended and been reaped."""
+
+    @classmethod
+    async def spawn(cls, command: Sequence[str] = runner_process.RUNNER) -> RunnerHost:
+        """Start a runner process; returns as soon as it exists, before its imports are done."""
+        loop = asyncio.get_running_loop()
+        # Not in a worker thread: Linux ends the runner together with the thread that started it.
+        process, ours = runner_process.start(command)
+        try:
+            reader, writer = await asyncio.open_unix_connection(sock=ours, limit=1 << 20)
+            output = asyncio.StreamReader()
+            transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(output), process.stdout)
+        except BaseException:
+            _end(process, ours)
+            raise
+        host = cls(process, reader, writer)
+        host._tasks = [
+            asyncio.create_task(host._read(), name=f"runner {process.pid} frames"),
+            asyncio.create_task(host._relay_log(output, transport), name=f"runner {process.pid} log"),
+        ]
+        return host
+
+    # ------------------------------------------------------------ facts
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return not self.gone.is_set() and not self._closing
+
+    @property
+    def open_requests(self) -> int:
+        return len(self._open)
+
+    @property
+    def stalled_for(self) -> float:
+        """Seconds without any progress while requests are open; 0 when none is."""
+        return self._now() - self.last_progress if self._open else 0.0
+
+    @property
+    def exit_text(self) -> str:
+        code = self._process.returncode
+        if code is None:
+            return "it is still running"
+        return self._killed_because or runner_process.describe_exit(code)
+
+    # ------------------------------------------------------------ loading
+    async def hello(self) -> Hello:
+        """Wait until the runner's imports are done. Raises LoadError."""
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._hello), _HELLO_TIMEOUT_S)
+        except TimeoutError:
+            raise LoadError(f"the model runner did not start within {_HELLO_TIMEOUT_S:.0f} s") from None
+
+    async def load(
+        self, spec: LoadSpec, *, stall_timeout: float, progress: Callable[[Loading], None] | None = None
+    ) -> Ready:
+        """Load a model. `stall_timeout` is the longest time in s without progress (inf: none). Raises LoadError."""
+        self.name = spec.name
+        await self.hello()
+        self._post(Load(spec))
+        done = -1
+        deadline = self._now() + stall_timeout
+        while True:
+            try:
+                limit = None if math.isinf(deadline) else deadline - self._now()
+                frame = await asyncio.wait_for(self._loading.get(), limit)
+            except TimeoutError:
+                text = f"timed out waiting for the model to load: no progress for {format_duration(stall_timeout)}"
+                raise LoadError(text) from None
+            match frame:
+                case Loading():
+                    if frame.done > done:
+                        done, deadline = frame.done, self._now() + stall_timeout
+                    if progress is not None:
+                        progress(frame)
+                case Ready():
+                    self.ready = frame
+                    self.heartbeat = msgspec.structs.replace(self.heartbeat, memory_bytes=frame.memory_bytes)
+                    return frame
+                case LoadFailed():
+                    raise LoadError(frame.message)
+                case None:
+                    raise LoadError(f"the model runner stopped while it loaded the model: {self.exit_text}")
+
+    # ------------------------------------------------------------ requests
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta | Finish, None]:
+        """The events of one generation, ending with a Finish. Raises RequestFailed; closing it cancels the request."""
+        with self._request() as (number, mailbox):
+            await self._submit(Generate(msgspec.structs.replace(request, id=number)))
+            while True:
+                item = await mailbox.get()
+                match item:
+                    case Delta():
+                        yield item
+                    case Finish():
+                        yield item
+                        return
+                    case Failure():
+                        raise RequestFailed(item.kind, item.message)
+
+    async def embed(
+        self, inputs: list[str], *, truncate: bool = True, dimensions: int = 0, priority: Priority = "batch"
+    ) -> Embedded:
+        """One L2-normalised vector per input. Raises RequestFailed."""
+        with self._request() as (number, mailbox):
+            await self._submit(
+                Embed(id=number, inputs=inputs, truncate=truncate, dimensions=dimensions, priority=priority)
+            )
+            return await _answer(mailbox, Embedded)
+
+    async def rerank(self, query: str, documents: list[str], *, priority: Priority = "batch") -> Ranked:
+        """One score per document. Raises RequestFailed."""
+        with self._request() as (number, mailbox):
+            await self._submit(Rerank(id=number, query=query, documents=documents, priority=priority))
+            return await _answer(mailbox, Ranked)
+
+    async def stats(self) -> dict[str, Any]:
+        """The runner's own counters. Raises RequestFailed, also when no answer comes within seconds."""
+        return await self._ask(lambda number: GetStats(number))
+
+    async def cache(self, op: Literal["stats", "clear", "explain", "checkpoint"], text: str = "") -> dict[str, Any]:
+        """Ask the KV store of this model something. Raises RequestFailed."""
+        return await self._ask(lambda number: CacheOp(id=number, op=op, text=text))
+
+    async def _ask(self, frame: Callable[[int], ToRunner]) -> dict[str, Any]:
+        with self._request() as (number, mailbox):
+            await self._submit(frame(number))
+            try:
+                reply = await asyncio.wait_for(_answer(mailbox, Reply), _ANSWER_TIMEOUT_S)
+            except TimeoutError:
+                raise RequestFailed("timeout", "the model runner is too busy to answer") from None
+        return reply.body
+
+    @contextlib.contextmanager
+    def _request(self) -> Iterator[tuple[int, Mailbox]]:
+        """A number and a mailbox; a request left before its last word is cancelled, and what comes later is dropped."""
+        if not self.alive:
+            raise RequestFailed("crashed", CRASHED)
+        if not self._open:
+            self.last_progress = self._now()
+        self._next_id += 1
+        number, mailbox = self._next_id, Mailbox()
+        self._open[number] = mailbox
+        try:
+            yield number, mailbox
+        finally:
+            self._open.pop(number, None)
+            if not mailbox.closed:
+                self._post(Cancel(number))
+
+    # ------------------------------------------------------------ the end
+    def kill(self, why: str = "it did not end in time and was killed") -> None:
+        """SIGKILL, which ends a stopped or hanging process too; `why` is for the log."""
+        if self._process.poll() is None:
+            self._killed_because = why
+            self._process.kill()
+
+    async def close(self, *, grace: float = 5.0) -> None:
+        """End the process in order: ask, after `grace` seconds insist (SIGTERM), then kill. Returns once it is gone."""
+        self._closing = True
+        if not self.gone.is_set():
+            self._post(Shutdown())
+            for wait, insist in ((grace, self._process.terminate), (1.0, self.kill)):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.gone.wait(), wait)
+                if self.gone.is_set():
+                    break
+                insist()
+        await self.gone.wait()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # ------------------------------------------------------------ frames
+    def _post(self, frame: ToRunner) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(encode(frame))
+
+    async def _submit(self, frame: ToRunner) -> None:
+        data = encode(frame)
+        self._writer.write(data)
+        if len(data) > _LARGE_FRAME:
+            async with self._draining:
+                with contextlib.suppress(ConnectionError):  # the reader will tell all open requests
+                    await self._writer.drain()
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                header = await self._reader.readexactly(HEADER_SIZE)
+                self._dispatch(decode_from_runner(await self._reader.readexactly(body_length(header))))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        except (ValueError, msgspec.MsgspecError) as error:
+            self.kill(f"it sent something that is no frame ({error}) and was killed")
+        await self._bury()
+
+    def _dispatch(self, frame: FromRunner) -> None:
+        match frame:
+            case Events():
+                self.last_progress = self._now()
+                for event in frame.items:
+                    self._deliver(event.id, event)
+            case Heartbeat():
+                if frame.steps != self.heartbeat.steps:
+                    self.last_progress = self._now()
+                self.heartbeat = frame
+            case PrefillProgress() | Embedded() | Ranked() | Reply():
+                self.last_progress = self._now()
+                self._deliver(frame.id, frame)
+            case Loading() | Ready() | LoadFailed():
+                self._loading.put_nowait(frame)
+            case Hello():
+                if not self._hello.done():
+                    self._hello.set_result(frame)
+
+    def _deliver(self, number: int, item: Item) -> None:
+        mailbox = self._open.get(number)
+        if mailbox is None:
+            return
+        mailbox.put(item)
+        if mailbox.overfull:
+            self._post(Cancel(number))
+            mailbox.put(Failure(number, "internal", "the answer was given up: the client reads too slowly"))
+
+    async def _bury(self) -> None:
+        """The socket has ended: reap the process, then tell everyone who waits."""
+        self._writer.close()
+        deadline = self._now() + (10.0 if self._closing else 2.0)
+        while self._process.poll() is None:
+            if self._now() > deadline:
+                self.kill()
+            await asyncio.sleep(0.005)
+        if not self._closing:
+            log.error("%s: the runner (pid %d) is gone: %s", self.name, self.pid, self.exit_text)
+        message = _CLOSED if self._closing else CRASHED
+        self.gone.set()
+        if not self._hello.done():
+            self._hello.set_exception(LoadError(f"the model runner did not start: {self.exit_text}"))
+            self._hello.exception()  # nobody has to be waiting for it
+        self._loading.put_nowait(None)
+        for number, mailbox in self._open.items():
+            mailbox.put(Failure(number, "crashed", message))
+
+    async def _relay_log(self, output: asyncio.StreamReader, transport: asyncio.BaseTransport) -> None:
+        """What the runner prints becomes log lines of the server, with the model's name."""
+        try:
+            async for text in _lines(output):
+                match = _LEVEL.fullmatch(text)
+                level, message = (match[1], match[2]) if match else ("INFO", text)
+                log.log(logging.getLevelNamesMapping()[level], "%s: %s", self.name, message)
+        finally:
+            transport.close()
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+
+async def _lines(output: asyncio.StreamReader) -> AsyncIterator[str]:
+    """Lines without blanks at the end; one that does not fit the buffer comes in pieces."""
+    rest = b""
+    while chunk := await output.read(1 << 16):
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if line.strip():
+                yield line.decode("utf-8", "replace").rstrip()
+        if len(rest) > 1 << 16:
+            yield rest.decode("utf-8", "replace")
+            rest = b""
+    if rest.strip():
+        yield rest.decode("utf-8", "replace").rstrip()
+
+
+async def _answer(mailbox: Mailbox, kind: type[Answer]) -> Answer:
+    """The one answer to a question; RequestFailed where it is a failure."""
+    while True:
+        item = await mailbox.get()
+        if isinstance(item, kind):
+            return item
+        if isinstance(item, Failure):
+            raise RequestFailed(item.kind, item.message)
+
+
+def _end(process: subprocess.Popen[bytes], ours: socket.socket) -> None:
+    ours.close()
+    process.kill()
+    process.wait()

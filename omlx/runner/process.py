@@ -1,0 +1,68 @@
+"""Runner processes from the outside: how one is started, and what its exit says in plain words."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+
+RUNNER: Sequence[str] = (sys.executable, "-P", "-m", "omlx.runner")
+"""The command; the number of the inherited socket is appended. `-P`: the working directory is no source of imports."""
+
+_ENVIRONMENT = {
+    # A runner works on local files only.
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+def start(command: Sequence[str] = RUNNER) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """A new runner process and the server's end of its socket. Its output comes through one pipe, `stderr`.
+
+    The process gets its own session, so that Ctrl-C in a terminal reaches the server alone, which then ends its runners
+    in order. Call it from a thread that lives as long as the runner shall: Linux ties the runner's life to that thread.
+    """
+    ours, theirs = socket.socketpair()
+    with theirs:
+        try:
+            process = subprocess.Popen(
+                [*command, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                env={**os.environ, **_ENVIRONMENT},
+            )
+        except BaseException:
+            ours.close()
+            raise
+    return process, ours
+
+
+def describe_exit(code: int) -> str:
+    """A sentence for the log: what `Popen.returncode` means and what to do about it."""
+    if code >= 0:
+        return f"it ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        return f"it was ended by signal {-code}"
+    match name:
+        case "SIGKILL":
+            return (
+                "it was killed (SIGKILL), most often because memory ran out: "
+                "use a smaller model, a smaller context or fewer loaded models"
+            )
+        case "SIGSEGV" | "SIGBUS" | "SIGILL":
+            return f"it crashed ({name}), most often an allocation that cannot be served or a fault in the MLX backend"
+        case "SIGABRT":
+            return "it aborted (SIGABRT), most often an error that the device reported; the lines above say which"
+        case "SIGTERM":
+            return "it was told to end (SIGTERM) from outside"
+    return f"it was ended by {name}"
