@@ -1,0 +1,105 @@
+"""*Abilities* are what a Jinja chat template does with the shapes of messages: found by rendering probes, once.
+
+A template rarely says that it ignores a system message or wants tool arguments as text; it drops the text, prints a
+Python dict or fails. So short conversations with unmistakable words are rendered, and the words are looked for.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from omlx.dialect.conversation import JsonMessage, to_json
+from omlx.dialect.errors import TemplateError
+from omlx.request import Message, ToolCall
+
+Render = Callable[[list[JsonMessage], list[dict[str, Any]]], str]
+"""Messages and tools → prompt; raises TemplateError."""
+
+SHORT_ID, LONG_ID = "callA0001", "call_a0000001"
+
+
+class Abilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What a template takes. Each False or True asks for one adaptation of the messages."""
+
+    system: bool
+    """System messages reach the prompt."""
+    parts: bool
+    """Text must come as content parts: a plain string is not rendered."""
+    images: bool
+    """A part that is an image leaves its mark in the prompt."""
+    tools: bool
+    """Tool definitions reach the prompt."""
+    calls: bool
+    """Earlier tool calls and their results reach the prompt."""
+    string_arguments: bool = False
+    null_content: bool = False
+    short_ids: bool = False
+    """Call ids must be nine letters or digits (Mistral)."""
+
+
+def probe(render: Render) -> Abilities:
+    """The abilities of the template behind `render`."""
+
+    def attempt(messages: list[JsonMessage], tools: list[dict[str, Any]] | None = None) -> str:
+        try:
+            return render(messages, tools or [])
+        except TemplateError:
+            return ""
+
+    user = Message(role="user", content="Uniform-7f3a")
+    parts = not _shows(attempt([to_json(user)]), user.content) and _shows(
+        attempt([to_json(user, parts=True)]), user.content
+    )
+    asked = to_json(user, parts=parts)
+    system = to_json(Message(role="system", content="Sierra-51c2"), parts=parts)
+    text_part = {"type": "text", "text": user.content}
+    without = attempt([{"role": "user", "content": [text_part]}])
+    seen = attempt([{"role": "user", "content": [{"type": "image"}, text_part]}])
+    shape = _call_shape(attempt, asked)
+    return Abilities(
+        system="Sierra-51c2" in attempt([system, asked]),
+        parts=parts,
+        images=_shows(seen, user.content) and seen != without,
+        tools="probe_tool_9d" in attempt([asked], [_TOOL]),
+        calls=shape is not None,
+        **(shape or {}),
+    )
+
+
+def _shows(prompt: str, text: str) -> bool:
+    """Whether the text is in the prompt as text, not as the `repr` of a list of parts."""
+    return text in prompt and f"'{text}'" not in prompt
+
+
+_TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "probe_tool_9d",
+        "description": "Probe.",
+        "parameters": {
+            "type": "object",
+            "properties": {"key_4b": {"type": "string", "description": "Key."}},
+            "required": ["key_4b"],
+        },
+    },
+}
+
+
+def _call_shape(
+    attempt: Callable[[list[JsonMessage], list[dict[str, Any]]], str], asked: JsonMessage
+) -> dict[str, bool] | None:
+    """The first way of writing a tool call and its result that the template renders well; None: there is none."""
+    for short, null, string in itertools.product((False, True), repeat=3):
+        call = ToolCall("probe_tool_9d", {"key_4b": "Value-2e8f"}, SHORT_ID if short else LONG_ID)
+        called = to_json(Message(role="assistant", tool_calls=[call]), string_arguments=string, null_content=null)
+        answer = to_json(Message(role="tool", content="Result-6a1d", tool_name=call.name, tool_call_id=call.id))
+        prompt = attempt([asked, called, answer], [_TOOL])
+        as_repr = "{'key_4b'" in prompt or "None" in prompt or '"{\\"key_4b' in prompt
+        # The tool's definition shows the name as well, but never the value.
+        if "Value-2e8f" in prompt and "Result-6a1d" in prompt and not as_repr:
+            return {"short_ids": short, "null_content": null, "string_arguments": string}
+    return None

@@ -1,0 +1,192 @@
+"""A *conversation* is the list of messages a template renders; here it is brought into the shape a template accepts.
+
+Chat templates differ in what they take: some refuse a system role, some demand that user and assistant alternate, some
+want tool arguments as text. All functions are pure: messages in, messages out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from omlx.request import Message, ToolCall
+
+JsonMessage = dict[str, Any]
+"""A message in the shape OpenAI gave it, which is what Jinja chat templates read."""
+
+_replace = msgspec.structs.replace
+
+
+def link_tool_results(messages: Sequence[Message]) -> list[Message]:
+    """Give every tool call an id and every tool result both the id and the name of the call it answers.
+
+    Clients send one or the other: Ollama's `tool_name`, OpenAI's `tool_call_id`. A result with neither answers the
+    oldest open call.
+    """
+    linked: list[Message] = []
+    open_calls: list[ToolCall] = []
+    names: dict[str, str] = {}
+    counter = itertools.count()
+    for message in messages:
+        if message.tool_calls:
+            # Made-up ids count from zero, so that the same conversation always gives the same prompt.
+            calls = [_replace(call, id=call.id or f"call_{next(counter):08d}") for call in message.tool_calls]
+            open_calls += calls
+            names.update((call.id, call.name) for call in calls)
+            message = _replace(message, tool_calls=calls)
+        elif message.role == "tool":
+            answered = _answered(message, open_calls)
+            if answered is not None:
+                open_calls.remove(answered)
+            name = message.tool_name or names.get(message.tool_call_id, "") or (answered.name if answered else "")
+            identity = message.tool_call_id or (answered.id if answered else "")
+            message = _replace(message, tool_name=name, tool_call_id=identity)
+        linked.append(message)
+    return linked
+
+
+def _answered(result: Message, open_calls: list[ToolCall]) -> ToolCall | None:
+    for call in open_calls:
+        if result.tool_call_id:
+            if call.id == result.tool_call_id:
+                return call
+        elif not result.tool_name or call.name == result.tool_name:
+            return call
+    return None
+
+
+def renumber_calls(messages: Sequence[Message], new_id: Callable[[int, str], str]) -> list[Message]:
+    """Replace call ids by `new_id(index over the conversation, function name)`: some templates insist on a form."""
+    ids: dict[str, str] = {}
+    counter = itertools.count()
+    renumbered = []
+    for message in messages:
+        for call in message.tool_calls:
+            ids[call.id] = new_id(next(counter), call.name)
+        renumbered.append(
+            _replace(
+                message,
+                tool_calls=[_replace(call, id=ids[call.id]) for call in message.tool_calls],
+                tool_call_id=ids.get(message.tool_call_id, message.tool_call_id),
+            )
+        )
+    return renumbered
+
+
+def hoist_systems(messages: Sequence[Message]) -> list[Message]:
+    """One system message at the very front, made of all of them."""
+    systems = [message for message in messages if message.role == "system"]
+    if not systems:
+        return list(messages)
+    merged = _replace(systems[0], content="\n\n".join(message.content for message in systems if message.content))
+    return [merged, *(message for message in messages if message.role != "system")]
+
+
+def fold_systems(messages: Sequence[Message]) -> list[Message]:
+    """No system messages: their text goes in front of the next user message (or becomes one)."""
+    folded: list[Message] = []
+    waiting: list[str] = []
+    for message in messages:
+        if message.role == "system":
+            waiting.append(message.content)
+        elif message.role == "user" and waiting:
+            folded.append(_replace(message, content="\n\n".join([*waiting, message.content]).strip()))
+            waiting = []
+        else:
+            folded.append(message)
+    if waiting:
+        folded.append(Message(role="user", content="\n\n".join(waiting)))
+    return folded
+
+
+def merge_repeats(messages: Sequence[Message]) -> list[Message]:
+    """Join neighbours of the same role (except `tool`) with a blank line: turns then alternate."""
+    merged: list[Message] = []
+    for message in messages:
+        last = merged[-1] if merged else None
+        if last is None or last.role != message.role or message.role == "tool":
+            merged.append(message)
+            continue
+        merged[-1] = _replace(
+            last,
+            content="\n\n".join(text for text in (last.content, message.content) if text),
+            thinking="\n\n".join(text for text in (last.thinking, message.thinking) if text),
+            images=[*last.images, *message.images],
+            tool_calls=[*last.tool_calls, *message.tool_calls],
+        )
+    return merged
+
+
+def lead_with_user(messages: Sequence[Message]) -> list[Message]:
+    """An empty user turn where a conversation begins with the assistant."""
+    first = next((index for index, message in enumerate(messages) if message.role != "system"), None)
+    if first is None or messages[first].role != "assistant":
+        return list(messages)
+    return [*messages[:first], Message(role="user"), *messages[first:]]
+
+
+def spell_out_tools(messages: Sequence[Message]) -> list[Message]:
+    """Earlier tool calls and results as plain text, for templates that know neither."""
+    plain = []
+    for message in messages:
+        if message.tool_calls:
+            calls = [json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
+                     for call in message.tool_calls]  # fmt: skip
+            text = "\n".join(text for text in (message.content, *calls) if text)
+            message = _replace(message, content=text, tool_calls=[])
+        elif message.role == "tool":
+            title = f"Result of {message.tool_name}" if message.tool_name else "Tool result"
+            message = Message(role="user", content=f"{title}:\n{message.content}", images=message.images)
+        plain.append(message)
+    return plain
+
+
+def to_json(
+    message: Message, *, parts: bool = False, string_arguments: bool = False, null_content: bool = False
+) -> JsonMessage:
+    """The message as a Jinja template reads it.
+
+    `parts`: content is a list of parts even where it is only text; with images it always is. `string_arguments`: tool
+    arguments as JSON text. `null_content`: a message that only calls tools has no content at all.
+    """
+    content: Any = message.content
+    if message.images or (parts and message.role != "tool"):
+        content = _parts(message)
+    elif null_content and message.tool_calls and not message.content:
+        content = None
+    result: JsonMessage = {"role": message.role, "content": content}
+    if message.thinking:
+        # Qwen, GLM and others read the first, gpt-oss and Granite the second.
+        result["reasoning_content"] = result["thinking"] = message.thinking
+    if message.tool_calls:
+        result["tool_calls"] = [_call_to_json(call, string_arguments) for call in message.tool_calls]
+    if message.role == "tool":
+        result["name"] = message.tool_name
+        result["tool_call_id"] = message.tool_call_id
+    return result
+
+
+def _call_to_json(call: ToolCall, string_arguments: bool) -> JsonMessage:
+    arguments: Any = json.dumps(call.arguments, ensure_ascii=False) if string_arguments else call.arguments
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+
+
+IMAGE_MARK = "[img]"
+"""Where in a message's text an image belongs, if its place is given at all (Ollama's convention)."""
+
+
+def _parts(message: Message) -> list[JsonMessage]:
+    """Images in front of the text, or where its `[img]` marks are."""
+    texts = message.content.split(IMAGE_MARK) if message.images else [message.content]
+    marked = min(len(texts) - 1, len(message.images))
+    parts: list[JsonMessage] = [{"type": "image"}] * (len(message.images) - marked)
+    for index, text in enumerate(texts):
+        if index:
+            parts.append({"type": "image"} if index <= marked else {"type": "text", "text": IMAGE_MARK})
+        if text:
+            parts.append({"type": "text", "text": text})
+    return parts

@@ -1,0 +1,239 @@
+"""A *prompt template* turns a request into the text that the model reads, whatever its template is written in.
+
+Made once per model, used for each request. Three kinds: the model's own Jinja chat template, a Go template from a
+Modelfile or request, or none at all (plain text, for base models).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from omlx.dialect import conversation
+from omlx.dialect.abilities import Abilities, probe
+from omlx.dialect.conversation import JsonMessage, to_json
+from omlx.dialect.errors import TemplateError
+from omlx.dialect.jinja import JinjaTemplate
+from omlx.dialect.thinking import ends_inside_thinking
+from omlx.request import GenerateRequest, Message
+
+__all__ = ["PromptTemplate", "Rendered", "TemplateError"]
+
+_CONTINUE = "\u2063omlx\u2063"
+"""Marks where an unfinished assistant message ends, to cut the template's end-of-turn text off."""
+
+
+class Rendered(NamedTuple):
+    """A prompt ready for the tokenizer."""
+
+    text: str
+    opens_thinking: bool = False
+    """The prompt ends inside a thinking block: output starts with thinking."""
+    add_special: bool = False
+    """Let the tokenizer add its own special tokens (begin-of-text); a Jinja template writes them itself."""
+    images: tuple[bytes, ...] = ()
+    """Images in the order in which the prompt refers to them."""
+
+
+class _Source(Protocol):
+    """One kind of template."""
+
+    def render(self, request: GenerateRequest, image_marker: str | None) -> Rendered: ...
+
+
+class PromptTemplate:
+    """The template of one model."""
+
+    def __init__(self, source: _Source) -> None:
+        self._source = source
+
+    @classmethod
+    def from_jinja(
+        cls, source: str, *, bos_token: str = "", eos_token: str = "", variables: Mapping[str, Any] | None = None
+    ) -> PromptTemplate:
+        """`variables`: further names a template may use, such as other special tokens. Raises TemplateError."""
+        return cls(_Jinja(source, {**(variables or {}), "bos_token": bos_token, "eos_token": eos_token}))
+
+    @classmethod
+    def plain(cls) -> PromptTemplate:
+        """For a model without a template: the texts of the messages, a blank line between them, and nothing else."""
+        return cls(_Plain())
+
+    @property
+    def abilities(self) -> Abilities | None:
+        """What the Jinja template takes; None for other kinds."""
+        return self._source.abilities if isinstance(self._source, _Jinja) else None
+
+    def render(self, request: GenerateRequest, *, image_marker: str | None = None) -> Rendered:
+        """The prompt of `request`.
+
+        `image_marker`: text that stands for an image in models whose template does not place images itself. Raises
+        TemplateError, whose message says what to change.
+        """
+        if request.raw_prompt is not None:
+            return Rendered(request.raw_prompt, ends_inside_thinking(request.raw_prompt), add_special=True)
+        return self._source.render(request, image_marker)
+
+
+def _images(messages: Iterable[Message]) -> tuple[bytes, ...]:
+    return tuple(image for message in messages for image in message.images)
+
+
+class _Plain:
+    def render(self, request: GenerateRequest, image_marker: str | None) -> Rendered:
+        messages = conversation.spell_out_tools(_with_markers(request.messages, image_marker))
+        text = "\n\n".join(message.content for message in messages if message.content)
+        return Rendered(text, add_special=True, images=_images(request.messages))
+
+
+def _with_markers(messages: list[Message], image_marker: str | None) -> list[Message]:
+    """Images written into the text as `image_marker`. Raises TemplateError if there are images and no marker."""
+    if not _images(messages):
+        return messages
+    if image_marker is None:
+        raise TemplateError("this model does not support image input")
+    marked = []
+    for message in messages:
+        text, missing = message.content, 0
+        for _ in message.images:
+            if conversation.IMAGE_MARK in text:
+                text = text.replace(conversation.IMAGE_MARK, image_marker, 1)
+            else:
+                missing += 1
+        marked.append(msgspec.structs.replace(message, content=image_marker * missing + text, images=[]))
+    return marked
+
+
+class _Jinja:
+    """The model's own chat template."""
+
+    def __init__(self, source: str, variables: dict[str, Any]) -> None:
+        self._template = JinjaTemplate(source)
+        self._variables = variables
+        self._kimi_ids = "<|tool_call_begin|>" in source
+        self._knows_developer = "developer" in source
+        self._channels = "<|channel|>" in source
+
+    @cached_property
+    def abilities(self) -> Abilities:
+        return probe(lambda messages, tools: self._render(messages, tools, {}))
+
+    def render(self, request: GenerateRequest, image_marker: str | None) -> Rendered:
+        messages = request.messages
+        if not self.abilities.images:
+            messages = _with_markers(messages, image_marker)
+        continued = _continued(messages)
+        if messages and messages[-1].role == "assistant" and not continued and not messages[-1].tool_calls:
+            messages = messages[:-1]
+        messages = self._fit(messages)
+        text = self._render_adapted(messages, request.tools, _think_variables(request.think), continued)
+        return Rendered(text, ends_inside_thinking(text), images=_images(request.messages))
+
+    def _fit(self, messages: list[Message]) -> list[Message]:
+        """The messages with what the template is known not to take changed."""
+        fitted = conversation.link_tool_results(messages)
+        if not self._knows_developer:
+            fitted = [
+                msgspec.structs.replace(message, role="system") if message.role == "developer" else message
+                for message in fitted
+            ]
+        if not self.abilities.calls:
+            fitted = conversation.spell_out_tools(fitted)
+        elif self._kimi_ids:
+            fitted = conversation.renumber_calls(fitted, lambda index, name: f"functions.{name}:{index}")
+        elif self.abilities.short_ids:
+            fitted = conversation.renumber_calls(fitted, lambda index, _: f"call{index:05d}")
+        if not self.abilities.system:
+            fitted = conversation.fold_systems(fitted)
+        if self._channels:
+            fitted = [_thought_only(message) for message in fitted]
+        return fitted
+
+    def _render_adapted(
+        self, messages: list[Message], tools: list[dict[str, Any]], variables: dict[str, Any], continued: bool
+    ) -> str:
+        """Render; where the template refuses, change the messages step by step and try again."""
+        failure: TemplateError | None = None
+        tried: list[Message] | None = None
+        for adapt in (list, conversation.hoist_systems, conversation.lead_with_user, conversation.merge_repeats,
+                      conversation.fold_systems, conversation.merge_repeats):  # fmt: skip
+            messages = adapt(messages)
+            if messages == tried:
+                continue
+            tried = messages
+            try:
+                return self._render_messages(messages, tools, variables, continued)
+            except TemplateError as error:
+                # The first refusal speaks of what the user sent.
+                failure = failure or error
+        assert failure is not None
+        raise failure
+
+    def _render_messages(
+        self, messages: list[Message], tools: list[dict[str, Any]], variables: dict[str, Any], continued: bool
+    ) -> str:
+        if continued:
+            last = messages[-1]
+            messages = [*messages[:-1], msgspec.structs.replace(last, content=last.content + _CONTINUE)]
+        able = self.abilities
+        shaped = [
+            to_json(message, parts=able.parts, string_arguments=able.string_arguments, null_content=able.null_content)
+            for message in messages
+        ]
+        text = self._render(shaped, tools, variables, add_generation_prompt=not continued)
+        if not continued:
+            return text
+        before, mark, _ = text.rpartition(_CONTINUE)
+        if not mark:
+            raise TemplateError("the model's chat template cannot continue an unfinished answer of the assistant")
+        return before
+
+    def _render(
+        self,
+        messages: list[JsonMessage],
+        tools: list[dict[str, Any]],
+        variables: dict[str, Any],
+        add_generation_prompt: bool = True,
+    ) -> str:
+        return self._template.render(
+            {
+                **self._variables,
+                **variables,
+                "messages": messages,
+                "tools": tools or None,
+                "documents": None,
+                "add_generation_prompt": add_generation_prompt,
+            }
+        )
+
+
+def _continued(messages: list[Message]) -> bool:
+    """The conversation ends with the beginning of an answer, which the model is to go on with."""
+    return bool(messages) and messages[-1].role == "assistant" and bool(messages[-1].content) and not (
+        messages[-1].tool_calls
+    )  # fmt: skip
+
+
+def _think_variables(think: bool | str | None) -> dict[str, Any]:
+    """`enable_thinking` is Qwen's name (and most others'), `thinking` Granite's and DeepSeek's, the effort gpt-oss's.
+
+    Not asked counts as on, as in Ollama; a template without the names ignores them.
+    """
+    on = think is not False
+    variables: dict[str, Any] = {"enable_thinking": on, "thinking": on}
+    if isinstance(think, str):
+        variables["reasoning_effort"] = "high" if think == "max" else think
+    elif think is False:
+        # gpt-oss cannot switch its reasoning off.
+        variables["reasoning_effort"] = "low"
+    return variables
+
+
+def _thought_only(message: Message) -> Message:
+    """gpt-oss has one analysis channel ahead of a tool call: text that came with the call is part of the thinking."""
+    if not (message.tool_calls and message.thinking and message.content):
+        return message
+    return msgspec.structs.replace(message, thinking=f"{message.thinking}\n{message.content}", content="")

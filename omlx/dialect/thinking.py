@@ -1,0 +1,79 @@
+"""*Thinking* is the reasoning a model writes ahead of its answer, between two markers that its family chose.
+
+The markers are found in the model's template or vocabulary; the parser (`output.py`) and the prompt (`prompt.py`, which
+must know whether a prompt already ends inside a thinking block) both take them from here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import NamedTuple
+
+
+class ThinkMarkers(NamedTuple):
+    """What opens and closes a thinking block, and wrappers around the answer that are no part of its text."""
+
+    opening: str
+    closing: str
+    wrappers: tuple[str, ...] = ()
+
+
+KNOWN = (
+    ThinkMarkers("<think>", "</think>"),
+    ThinkMarkers("<thinking>", "</thinking>"),
+    ThinkMarkers("[THINK]", "[/THINK]"),
+    ThinkMarkers("<seed:think>", "</seed:think>"),
+    ThinkMarkers("<longcat_think>", "</longcat_think>"),
+    ThinkMarkers("<|think:start|>", "<|think:end|>"),
+    ThinkMarkers("◁think▷", "◁/think▷"),
+    ThinkMarkers("<|begin_of_thought|>", "<|end_of_thought|>", ("<|begin_of_solution|>", "<|end_of_solution|>")),
+    ThinkMarkers(
+        "<|START_THINKING|>",
+        "<|END_THINKING|>",
+        ("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+    ),
+    ThinkMarkers("<|channel>thought\n", "<channel|>"),
+    ThinkMarkers("<|inner_prefix|>", "<|inner_suffix|>"),
+)
+"""By family: Qwen, DeepSeek, GLM and most others, Magistral, Seed, LongCat, Kimi-VL, Cohere, Gemma 4, Apertus."""
+
+# Their markers occur in the vocabulary piecewise: the tokens that tell them apart.
+_VOCABULARY = {"<|channel>thought\n": ("<|channel>", "<channel|>")}
+
+
+def find_markers(source: str, tokens: Collection[str]) -> ThinkMarkers | None:
+    """The markers a model thinks between: from the text of its template, else from its vocabulary; None: it does not.
+
+    A Go template names them itself: they are the literal texts around `.Thinking`.
+    """
+    around = markers_around_thinking(source)
+    if around is not None:
+        return around
+    for markers in KNOWN:
+        if markers.opening.strip() in source and markers.closing in source:
+            return markers
+    for markers in KNOWN:
+        if all(token in tokens for token in _VOCABULARY.get(markers.opening, markers[:2])):
+            return markers
+    # Some templates only cut earlier thinking off (`split('</think>')`) and leave the opening tag to the model.
+    return next((markers for markers in KNOWN if markers.closing in source), None)
+
+
+_GO_THINKING = re.compile(r"(\S+)\s*\{\{-?\s*\$?[\w.]*\.Thinking\s*-?\}\}\s*([^\s{}]+)")
+
+
+def markers_around_thinking(go_source: str) -> ThinkMarkers | None:
+    """The texts right before and behind `{{ .Thinking }}` in a Go template, where they look like a pair of tags."""
+    for opening, closing in _GO_THINKING.findall(go_source):
+        opening = opening.rsplit("}}", 1)[-1]
+        if opening and closing and "{{" not in opening:
+            known = next((markers for markers in KNOWN if markers.opening == opening), None)
+            return known or ThinkMarkers(opening, closing)
+    return None
+
+
+def ends_inside_thinking(prompt: str) -> bool:
+    """Whether the prompt's last words open a thinking block, so that the model's output starts within it."""
+    end = prompt.rstrip()
+    return any(end.endswith(markers.opening.rstrip()) for markers in KNOWN)

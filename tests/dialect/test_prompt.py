@@ -1,0 +1,177 @@
+"""Messages become the prompt that the model's template asks for, whatever shape the template insists on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from omlx.dialect.prompt import PromptTemplate, TemplateError
+from omlx.request import GenerateRequest, Message, ToolCall
+
+CHATML = """{%- for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+STRICT = """{{ bos_token }}{% for m in messages %}
+{%- if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}
+[{{ m.role }}] {{ m.content }}
+{%- endfor %}"""
+
+TOOLS = """{% for t in tools or [] %}{{ t | tojson }}{% endfor %}{% for m in messages %}<{{ m.role }}>{{ m.content }}
+{%- for c in m.tool_calls or [] %}CALL {{ c.id }} {{ c.function.name }} {{ c.function.arguments | tojson }}{% endfor %}
+{%- if m.role == 'tool' %} FROM {{ m.name }} {{ m.tool_call_id }}{% endif %}{% endfor %}"""
+
+
+def render(source: str, *messages: Message, **request: Any) -> str:
+    template = PromptTemplate.from_jinja(source, bos_token="<s>")
+    return template.render(GenerateRequest(id=1, messages=list(messages), **request)).text
+
+
+def user(text: str) -> Message:
+    return Message("user", text)
+
+
+def test_messages_render_with_a_generation_prompt() -> None:
+    assert render(CHATML, Message("system", "S"), user("hi")) == (
+        "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_an_unfinished_answer_is_continued() -> None:
+    text = render(CHATML, user("hi"), Message("assistant", "Once "))
+    assert text == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nOnce "
+
+
+def test_an_empty_last_answer_is_no_turn() -> None:
+    assert render(CHATML, user("hi"), Message("assistant", "")) == render(CHATML, user("hi"))
+
+
+def test_a_system_message_reaches_a_template_that_refuses_it() -> None:
+    assert render(STRICT, Message("system", "S"), user("hi")) == "<s>[user] S\n\nhi"
+
+
+def test_a_system_message_reaches_a_template_that_ignores_it() -> None:
+    source = "{% for m in messages if m.role == 'user' %}[{{ m.content }}]{% endfor %}"
+    assert render(source, Message("system", "S"), user("hi")) == "[S\n\nhi]"
+
+
+def test_turns_that_do_not_alternate_are_brought_to() -> None:
+    messages = [user("a"), user("b"), Message("assistant", "c"), Message("assistant", "d"), user("e")]
+    assert render(STRICT, *messages) == "<s>[user] a\n\nb[assistant] c\n\nd[user] e"
+    assert render(STRICT, Message("assistant", "hello"), user("a")) == "<s>[user] [assistant] hello[user] a"
+
+
+def test_a_system_message_in_the_middle_moves_to_the_front_where_the_template_insists() -> None:
+    source = """{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('first!') }}
+{%- endif %}[{{ m.role }}:{{ m.content }}]{% endfor %}"""
+    messages = [Message("system", "A"), user("x"), Message("system", "B"), user("y")]
+    assert render(source, *messages) == "[system:A\n\nB][user:x][user:y]"
+
+
+def test_a_conversation_no_change_helps_is_refused_with_the_templates_words() -> None:
+    with pytest.raises(TemplateError, match="no cats"):
+        render("{% if 'cat' in messages[0].content %}{{ raise_exception('no cats') }}{% endif %}", user("cat"))
+
+
+def test_tools_and_results_are_in_openais_shape() -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    called = Message("assistant", tool_calls=[ToolCall("f", {"é": 1}), ToolCall("g", {})])
+    text = render(TOOLS, user("x"), called, Message("tool", "1"), Message("tool", "2", tool_name="g"), tools=[tool])
+    assert text == (
+        '{"type": "function", "function": {"name": "f", "parameters": {}}}<user>x<assistant>'
+        'CALL call_00000000 f {"é": 1}CALL call_00000001 g {}'
+        "<tool>1 FROM f call_00000000<tool>2 FROM g call_00000001"
+    )
+
+
+def test_a_result_known_by_id_gets_its_name() -> None:
+    called = Message("assistant", tool_calls=[ToolCall("f", {}, "id_b"), ToolCall("g", {}, "id_a")])
+    text = render(TOOLS, user("x"), called, Message("tool", "2", tool_call_id="id_a"))
+    assert text.endswith("<tool>2 FROM g id_a")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("{{ c.function.name + c.function.arguments }}", 'f{"a": "b"}'),
+        ("{% for k, v in c.function.arguments.items() %}{{ c.function.name }} {{ k }}={{ v }}{% endfor %}", "f a=b"),
+        ("{% if m.content is none %}{{ c.function.name }}{{ c.function.arguments | tojson }}{% endif %}",
+         'f{"a": "b"}'),
+        ("{% if c.id | length != 9 %}{{ raise_exception('9!') }}{% endif %}{{ c.id }}{{ c.function | tojson }}",
+         'call00000{"name": "f", "arguments": {"a": "b"}}'),
+    ],
+)  # fmt: skip
+def test_calls_are_written_as_the_template_wants_them(line: str, expected: str) -> None:
+    source = (
+        "{% for m in messages %}{% if m.role != 'assistant' %}{{ m.content }};{% endif %}"
+        "{% for c in m.tool_calls or [] %}" + line + "{% endfor %}{% endfor %}"
+    )
+    called = Message("assistant", tool_calls=[ToolCall("f", {"a": "b"}, "call_abcdefgh")])
+    assert render(source, user("x"), called, Message("tool", "R", tool_name="f")) == f"x;{expected}R;"
+
+
+def test_a_template_without_tools_gets_calls_and_results_as_text() -> None:
+    called = Message("assistant", tool_calls=[ToolCall("f", {"a": 1})])
+    text = render(STRICT, user("x"), called, Message("tool", "R", tool_name="f"))
+    assert text == '<s>[user] x[assistant] {"name": "f", "arguments": {"a": 1}}[user] Result of f:\nR'
+
+
+@pytest.mark.parametrize(
+    ("think", "expected"),
+    [(None, "True True "), (True, "True True "), (False, "False False low"), ("high", "True True high"),
+     ("max", "True True high")],
+)  # fmt: skip
+def test_think_sets_the_names_templates_read(think: bool | str | None, expected: str) -> None:
+    assert render("{{ enable_thinking }} {{ thinking }} {{ reasoning_effort }}", user("x"), think=think) == expected
+
+
+def test_earlier_thinking_is_handed_to_the_template() -> None:
+    source = "{% for m in messages %}{{ m.reasoning_content }}{{ m.thinking }}{{ m.content }};{% endfor %}"
+    assert render(source, user("x"), Message("assistant", "y", thinking="T"), user("z")) == "x;TTy;z;"
+
+
+@pytest.mark.parametrize(
+    ("ending", "opens"), [("<think>\n", True), ("<think>\n\n</think>\n\n", False), ("", False), ("[THINK]", True)]
+)
+def test_a_prompt_that_ends_inside_thinking_says_so(ending: str, opens: bool) -> None:
+    template = PromptTemplate.from_jinja("{{ messages[0].content }}" + ending + "{{ '' }}")
+    assert template.render(GenerateRequest(id=1, messages=[user("x")])).opens_thinking is opens
+
+
+PARTS = """{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}
+{%- if p.type == 'image' %}<image>{% else %}{{ p.text }}{% endif %}{% endfor %}{% endif %}{% endfor %}"""
+
+
+def test_images_are_parts_in_the_order_of_the_prompt() -> None:
+    template = PromptTemplate.from_jinja(PARTS)
+    messages = [Message("user", "a [img] b", images=[b"1", b"2"]), Message("user", "c", images=[b"3"])]
+    rendered = template.render(GenerateRequest(id=1, messages=messages))
+    assert rendered.text == "<image>a <image> b<image>c"
+    assert rendered.images == (b"1", b"2", b"3")
+
+
+def test_a_template_that_wants_parts_gets_them() -> None:
+    source = "{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %};{% endfor %}"
+    assert render(source, Message("system", "S"), user("hi")) == "S;hi;"
+
+
+def test_images_for_a_template_without_them_need_a_marker() -> None:
+    template = PromptTemplate.from_jinja(CHATML)
+    request = GenerateRequest(id=1, messages=[Message("user", "what?", images=[b"1"])])
+    assert "<image>what?" in template.render(request, image_marker="<image>").text
+    with pytest.raises(TemplateError, match="does not support image input"):
+        template.render(request)
+
+
+def test_a_raw_prompt_is_taken_verbatim() -> None:
+    rendered = PromptTemplate.from_jinja(CHATML).render(GenerateRequest(id=1, raw_prompt="{{ x }}"))
+    assert (rendered.text, rendered.add_special) == ("{{ x }}", True)
+
+
+def test_without_a_template_texts_are_joined() -> None:
+    plain = PromptTemplate.plain()
+    assert plain.render(GenerateRequest(id=1, messages=[user("Once upon")])).text == "Once upon"
+    messages = [Message("system", "S"), user("a"), Message("assistant", "b")]
+    assert plain.render(GenerateRequest(id=1, messages=messages)).text == "S\n\na\n\nb"

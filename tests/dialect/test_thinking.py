@@ -1,0 +1,77 @@
+"""Thinking is told apart from the answer, wherever the text is cut into chunks."""
+
+from __future__ import annotations
+
+import pytest
+
+from omlx.dialect.output import PLAIN, OutputDialect, OutputParser, detect_output
+from omlx.dialect.thinking import ThinkMarkers, find_markers
+
+THINKER = OutputDialect(think=ThinkMarkers("<think>", "</think>"))
+
+CASES = [
+    ("<think>a b</think>c", False, "a b", "c"),
+    (" \n<think>\n a \n</think>\n\n c", False, "a \n", "c"),
+    ("a</think>\nc", True, "a", "c"),
+    ("\n\n</think>\n\nc", True, "", "c"),
+    ("plain answer", False, "", "plain answer"),
+    ("  indented answer ", False, "", "  indented answer "),
+    ("text first <think>no</think>", False, "", "text first <think>no</think>"),
+    ("<think>never closed </thin", False, "never closed </thin", ""),
+    ("<thi", False, "", "<thi"),
+    ("<thinner", False, "", "<thinner"),
+    ("<think>a</think>b</think>", False, "a", "b</think>"),
+    ("", False, "", ""),
+]
+
+
+def split(text: str, size: int, *, opens: bool = False, thinking: bool = True) -> tuple[str, str]:
+    parser = OutputParser(THINKER, opens_thinking=opens, thinking=thinking)
+    chunks = [text[at : at + size] for at in range(0, len(text), size)]
+    pieces = [piece for chunk in chunks for piece in parser.feed(chunk)] + parser.finish()
+    return (
+        "".join(piece.text for piece in pieces if piece.kind == "thinking"),
+        "".join(piece.text for piece in pieces if piece.kind == "content"),
+    )
+
+
+@pytest.mark.parametrize(("text", "opens", "thinking", "content"), CASES)
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+def test_thinking_and_content_are_split(text: str, opens: bool, thinking: str, content: str, size: int) -> None:
+    assert split(text, size, opens=opens) == (thinking, content)
+
+
+def test_text_is_passed_on_as_soon_as_it_is_certain() -> None:
+    parser = OutputParser(THINKER)
+    assert parser.feed("Hello <") == [("content", "Hello <", None)]
+    thinking = OutputParser(THINKER, opens_thinking=True)
+    assert [piece.text for piece in thinking.feed("so </")] == ["so "]
+    assert [piece.text for piece in thinking.feed("so")] == ["</so"]
+
+
+def test_unwanted_thinking_is_kept_out_of_the_content() -> None:
+    assert split("<think>a</think>b", 1, thinking=False) == ("", "b")
+
+
+def test_without_markers_all_is_content() -> None:
+    assert OutputParser(PLAIN).feed("<think>x</think>") == [("content", "<think>x</think>", None)]
+
+
+@pytest.mark.parametrize(
+    ("source", "tokens", "opening"),
+    [
+        ("{{ '<think>' }}{{ '</think>' }}", [], "<think>"),
+        ("{{ content.split('</think>')[-1] }}", [], "<think>"),
+        ("", ["<think>", "</think>"], "<think>"),
+        ("[THINK]{{ x }}[/THINK]", [], "[THINK]"),
+        ("{{- if .Thinking }}<reason>{{ .Thinking }}</reason>{{ end }}", [], "<reason>"),
+        ("{{ if $m.Thinking }}<think>\n{{ $m.Thinking }}\n</think>{{ end }}", [], "<think>"),
+        ("", ["<|channel>", "<channel|>"], "<|channel>thought\n"),
+        ("<|START_THINKING|>x<|END_THINKING|>", [], "<|START_THINKING|>"),
+        ("{{ messages }}", ["<|im_start|>"], None),
+    ],
+)
+def test_markers_are_found_in_template_and_vocabulary(source: str, tokens: list[str], opening: str | None) -> None:
+    markers = find_markers(source, tokens)
+    assert (markers and markers.opening) == opening
+    assert detect_output(source, tokens, "llama").think == markers
