@@ -1,0 +1,248 @@
+"""How Ollama reads a JSON body: Go's `encoding/json` rules over msgspec structs, and Go's words when it fails.
+
+A *body* is the first JSON value of a request, decoded into a *wire struct*. Keys match whatever their letter case,
+unknown keys and anything behind the first value are ignored, a later duplicate wins and null means "not given".
+Python's own JSON reader is only the second look at a body msgspec refuses: it tells lone surrogates (which Go replaces)
+from real mistakes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import types
+from collections.abc import Callable
+from functools import cache
+from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+import msgspec
+
+
+class Malformed(Exception):
+    """The body cannot be read into the wire struct; the message is what the client gets, with status 400."""
+
+
+class EmptyBody(Malformed):
+    """There is no JSON value at all (only white space)."""
+
+
+class Go(NamedTuple):
+    """Note on a wire field (`Annotated[..., Go(...)]`): what Go's decoder knows beyond the Python type."""
+
+    type: str = ""
+    """Go's name of the type, for the error text; "" : derived from the Python type."""
+    parse: Callable[[Any], Any] | None = None
+    """Reads the raw JSON value itself; a ValueError's text becomes the answer, a TypeError is a wrong type."""
+    sealed: bool = False
+    """The Go type has its own reader: errors inside it are reported for the field as a whole."""
+
+
+class _Where(NamedTuple):
+    root: str
+    path: str
+    sealed: bool = False
+
+    def field(self, name: str) -> _Where:
+        return self if self.sealed else _Where(self.root, f"{self.path}.{name}" if self.path else name)
+
+
+_T = TypeVar("_T")
+_Reader = Callable[[Any, _Where], Any]
+_TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_PRIMITIVES = {str: "string", bool: "bool", int: "int", float: "float64"}
+
+
+def decode(body: bytes, kind: type[_T]) -> _T:
+    """`body` as the wire struct `kind`. Raises Malformed (EmptyBody where nothing is there)."""
+    value = first_value(body)
+    if value is not None and not isinstance(value, dict):
+        raise Malformed(f"json: cannot unmarshal {_go_kind(value)} into Go value of type api.{kind.__name__}")
+    return cast(_T, _reader(cast(Any, kind))(value or {}, _Where(kind.__name__, "")))
+
+
+def first_value(body: bytes) -> Any:
+    """The first JSON value in `body`, whatever follows it."""
+    try:
+        return msgspec.json.decode(body)
+    except RecursionError:
+        raise Malformed("exceeded max depth") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        trailing = _TRAILING.search(str(error))
+    if trailing is not None:
+        return msgspec.json.decode(body[: int(trailing.group(1)) - 1])
+    if not body.strip(b" \t\r\n"):
+        raise EmptyBody("missing request body")
+    return _second_look(body.decode("utf-8", "replace"))
+
+
+def _second_look(text: str) -> Any:
+    def refuse(constant: str) -> NoReturn:
+        raise Malformed(f"invalid character '{constant[0]}' looking for beginning of value")
+
+    start = len(text) - len(text.lstrip(" \t\r\n"))
+    try:
+        value, _ = json.JSONDecoder(parse_constant=refuse).raw_decode(text, start)
+        plain = _SURROGATE.sub("\ufffd", json.dumps(value, ensure_ascii=False))
+        return msgspec.json.decode(plain)
+    except RecursionError:
+        raise Malformed("exceeded max depth") from None
+    except json.JSONDecodeError as error:
+        raise Malformed(_syntax_text(text, error)) from None
+    except (ValueError, msgspec.DecodeError) as error:
+        raise Malformed(f"json: cannot unmarshal number into Go value: {error}") from None
+
+
+def _syntax_text(text: str, error: json.JSONDecodeError) -> str:
+    """Go's sentence for a syntax error that Python found."""
+    if error.pos >= len(text.rstrip(" \t\r\n")) or error.msg.startswith("Unterminated string"):
+        return "unexpected EOF"
+    character = text[error.pos]
+    shown = {"'": "\\'", "\\": "\\\\"}.get(
+        character, character if character.isprintable() else f"\\x{ord(character):02x}"
+    )
+    situations = {
+        "Expecting property name": "looking for beginning of object key string",
+        "Illegal trailing comma": "looking for beginning of value",
+        "Expecting ':'": "after object key",
+        "Expecting ','": "after object key:value pair",
+        "Invalid control": "in string literal",
+        "Invalid \\": "in string escape code",
+    }
+    situation = next((said for start, said in situations.items() if error.msg.startswith(start)), None)
+    return f"invalid character '{shown}' {situation or 'looking for beginning of value'}"
+
+
+def _go_kind(value: Any) -> str:
+    kinds: tuple[tuple[Any, str], ...] = (
+        (bool, "bool"),
+        (int | float, "number"),
+        (str, "string"),
+        (list, "array"),
+        (dict, "object"),
+    )
+    return next((name for kind, name in kinds if isinstance(value, kind)), "null")
+
+
+def _wrong(value: Any, where: _Where, go_type: str) -> NoReturn:
+    kind = _go_kind(value)
+    if isinstance(value, int | float) and go_type == "int" and kind == "number":
+        kind = f"number {value!r}"
+    raise Malformed(f"json: cannot unmarshal {kind} into Go struct field {where.root}.{where.path} of type {go_type}")
+
+
+@cache
+def _reader(kind: Any) -> _Reader:
+    """The function that reads a JSON value (never null) into `kind`."""
+    note = Go()
+    if get_origin(kind) is Annotated:
+        kind, *notes = get_args(kind)
+        note = next((item for item in notes if isinstance(item, Go)), note)
+    if note.parse is not None:
+        return _custom_reader(note.parse, note.type)
+    if get_origin(kind) in {Union, types.UnionType}:
+        kind = next(part for part in get_args(kind) if part not in {type(None), msgspec.UnsetType})
+    origin = get_origin(kind) or kind
+    if origin is Any:
+        return lambda value, where: value
+    if origin in _PRIMITIVES:
+        return _primitive_reader(origin, note.type or _PRIMITIVES[origin])
+    if origin is list:
+        (item,) = get_args(kind)
+        return _list_reader(item, note)
+    if origin is dict:
+        return _dict_reader(get_args(kind)[1], note)
+    if issubclass(origin, msgspec.Struct):
+        return _struct_reader(origin, note.type or f"api.{origin.__name__}")
+    raise TypeError(f"no reader for {kind}")
+
+
+def _custom_reader(parse: Callable[[Any], Any], go_type: str) -> _Reader:
+    def read(value: Any, where: _Where) -> Any:
+        try:
+            return parse(value)
+        except ValueError as error:
+            raise Malformed(str(error)) from None
+        except TypeError:
+            _wrong(value, where, go_type)
+
+    return read
+
+
+def _primitive_reader(kind: type, go_type: str) -> _Reader:
+    def read(value: Any, where: _Where) -> Any:
+        given = type(value)
+        if given is kind:
+            if kind is int and not -(2**63) <= value < 2**63:
+                _wrong(value, where, go_type)
+            return value
+        if kind is float and given is int:
+            return float(value)
+        _wrong(value, where, go_type)
+
+    return read
+
+
+def _zero(kind: Any) -> Any:
+    """What null is inside an array: the type's zero value, as Go leaves it."""
+    base = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    return None if base is Any else base()
+
+
+class _Later:
+    """The reader of a type, looked up at first use: a struct may contain itself."""
+
+    def __init__(self, kind: Any) -> None:
+        self.kind = kind
+
+    def __call__(self, value: Any, where: _Where) -> Any:
+        return _reader(self.kind)(value, where)
+
+
+def _list_reader(item: Any, note: Go) -> _Reader:
+    read_item = _Later(item)
+    base = get_args(item)[0] if get_origin(item) is Annotated else item
+    go_type = note.type or f"[]{_PRIMITIVES.get(base, getattr(base, '__name__', 'interface {}'))}"
+
+    def read(value: Any, where: _Where) -> list[Any]:
+        if type(value) is not list:
+            _wrong(value, where, go_type)
+        inside = where._replace(sealed=True) if note.sealed else where
+        return [_zero(item) if entry is None else read_item(entry, inside) for entry in value]
+
+    return read
+
+
+def _dict_reader(item: Any, note: Go) -> _Reader:
+    read_item = _Later(item)
+    go_type = note.type or f"map[string]{_PRIMITIVES.get(item, 'interface {}')}"
+
+    def read(value: Any, where: _Where) -> dict[str, Any]:
+        if type(value) is not dict:
+            _wrong(value, where, go_type)
+        inside = where._replace(sealed=True) if note.sealed else where
+        return {key: _zero(item) if entry is None else read_item(entry, inside) for key, entry in value.items()}
+
+    return read
+
+
+def _struct_reader(kind: type[msgspec.Struct], go_type: str) -> _Reader:
+    hints = get_type_hints(kind, include_extras=True)
+    fields = {
+        wire: (name, wire, _reader(hints[name]))
+        for name, wire in zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
+    }
+    folded = {wire.lower(): field for wire, field in fields.items()}
+
+    def read(value: Any, where: _Where) -> Any:
+        if type(value) is not dict:
+            _wrong(value, where, go_type)
+        given = {}
+        for key, entry in value.items():
+            field = fields.get(key) or folded.get(key.lower())
+            if field is not None and entry is not None:
+                name, wire, read_field = field
+                given[name] = read_field(entry, where.field(wire))
+        return kind(**given)
+
+    return read

@@ -1,0 +1,63 @@
+"""The *application*: Litestar with all routes, their dependencies and the one error handler, behind the gate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from litestar import Litestar
+from litestar.di import Provide
+from omlx_registry import Registry
+
+from omlx.pool import Pool
+from omlx.server import errors
+from omlx.server.guards import Gate, Hosts, Origins, Policy, Routes
+from omlx.server.routes import admin, ollama_account, ollama_embed, ollama_generate, ollama_info, ollama_models
+from omlx.settings import Settings, bind_address
+
+if TYPE_CHECKING:
+    from litestar.types import ControllerRouterHandler
+
+HANDLERS: Sequence[ControllerRouterHandler] = (
+    *(ollama_info.root, ollama_info.version, ollama_info.status),
+    *(ollama_info.tags, ollama_info.ps, ollama_info.show),
+    *(ollama_generate.generate, ollama_generate.chat),
+    *(ollama_embed.embed, ollama_embed.embeddings),
+    *(ollama_models.copy, ollama_models.remove, ollama_models.pull, ollama_models.push, ollama_models.create),
+    *(ollama_models.has_blob, ollama_models.put_blob),
+    *(ollama_account.me, ollama_account.signout, ollama_account.remove_key),
+    *(ollama_account.web_search, ollama_account.web_fetch, ollama_account.recommendations),
+    *(admin.health, admin.ready),
+)
+
+
+def create_app(settings: Settings, registry: Registry, pool: Pool) -> Gate:
+    """The whole server as one ASGI application; its lifespan starts and closes the pool.
+
+    Raises OriginError where `settings.origins` holds an entry that cannot be used.
+    """
+    origins, hosts = Origins(settings.origins), Hosts(bind_address(settings)[0])
+    app = Litestar(
+        route_handlers=list(HANDLERS),
+        dependencies={
+            "registry": Provide(lambda: registry, sync_to_thread=False),
+            "pool": Provide(lambda: pool, sync_to_thread=False),
+            "settings": Provide(lambda: settings, sync_to_thread=False),
+        },
+        exception_handlers={Exception: errors.answer},
+        on_startup=[pool.start],
+        on_shutdown=[pool.close],
+        openapi_config=None,
+        logging_config=None,
+    )
+    return Gate(app, Policy(origins, hosts, Routes(_paths(app))))
+
+
+def _paths(app: Litestar) -> Mapping[str, Sequence[str]]:
+    """Each path with its methods; Litestar's own OPTIONS handlers do not count: the gate answers those."""
+    table: dict[str, list[str]] = {}
+    for route in app.routes:
+        path = "/".join(part if isinstance(part, str) else f"{{{part.name}}}" for part in ("", *route.path_components))
+        methods = [str(method) for method in route.methods if method != "OPTIONS"]
+        table.setdefault(path or "/", []).extend(methods)
+    return table

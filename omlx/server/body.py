@@ -1,0 +1,50 @@
+"""Reading a request's body: bounded in size, blind to Content-Type, decoded by Go's rules."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, TypeVar
+
+from litestar import Request
+
+from omlx.api import gojson
+from omlx.dialect.refusal import Refusal
+from omlx.server.errors import ClientGone
+from omlx.units import human_bytes
+
+_T = TypeVar("_T")
+
+
+async def read_json(request: Request[Any, Any, Any], kind: type[_T], limit: int) -> _T:
+    """The body as wire struct `kind`. Raises Malformed, or Refusal(413) past `limit` bytes."""
+    return gojson.decode(await read_bytes(request, limit), kind)
+
+
+async def read_bytes(request: Request[Any, Any, Any], limit: int) -> bytes:
+    """The whole body, at most `limit` bytes."""
+    parts = [part async for part in chunks(request, limit)]
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def chunks(request: Request[Any, Any, Any], limit: int) -> AsyncIterator[bytes]:
+    """The body piece by piece, never more than `limit` bytes in all (0: no limit)."""
+    announced = request.headers.get("content-length", "")
+    if limit and announced.isdigit() and int(announced) > limit:
+        raise _too_large(limit)
+    size = 0
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        part: bytes = message.get("body", b"")  # type: ignore[assignment]
+        size += len(part)
+        if limit and size > limit:
+            raise _too_large(limit)
+        if part:
+            yield part
+        if not message.get("more_body", False):
+            return
+
+
+def _too_large(limit: int) -> Refusal:
+    return Refusal(413, f"the request body is larger than {human_bytes(limit)}; raise the setting max_body to allow it")

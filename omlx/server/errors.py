@@ -1,0 +1,96 @@
+"""What a client is told when something goes wrong: one table from exceptions to status and sentence.
+
+Native routes answer `{"error": "sentence"}`. A `Refusal` is an error a route itself decides on; everything else is
+looked up in `_TABLE`. An exception nobody foresaw becomes a 500 that names the request id under which the log holds the
+traceback; the traceback itself never leaves the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import msgspec
+from litestar import Request, Response
+from litestar.exceptions import HTTPException
+from omlx_registry import CreateError, InvalidDigest, InvalidName, NotFound, RegistryError
+
+from omlx.api.gojson import Malformed
+from omlx.dialect.options import OptionError
+from omlx.dialect.refusal import Refusal
+from omlx.pool import PoolError, RequestFailed
+from omlx.server.log import logger
+
+JSON_TYPE = "application/json; charset=utf-8"
+
+
+class ClientGone(Exception):
+    """The client closed the connection before its answer was complete."""
+
+
+class Problem(NamedTuple):
+    """An error as a protocol tells it; each dialect wraps it in its own envelope."""
+
+    status: int
+    message: str
+    extra: Mapping[str, str] = MappingProxyType({})
+
+
+_FAILED_STATUS = {"invalid": 400, "too_long": 400, "unsupported": 400, "busy": 503, "timeout": 503}
+
+
+def _request_failed(error: RequestFailed) -> Problem:
+    return Problem(_FAILED_STATUS.get(error.kind, 500), error.message)
+
+
+def _pool_error(error: PoolError) -> Problem:
+    return Problem(503 if error.kind == "busy" else 500, error.message)
+
+
+_TABLE: tuple[tuple[type[Exception], Callable[[Any], Problem]], ...] = (
+    (Refusal, lambda error: Problem(error.status, error.message, error.extra)),
+    (Malformed, lambda error: Problem(400, str(error))),
+    (OptionError, lambda error: Problem(500, str(error))),
+    (PoolError, _pool_error),
+    (RequestFailed, _request_failed),
+    (InvalidName, lambda error: Problem(400, error.message)),
+    (NotFound, lambda error: Problem(404, error.message)),
+    (InvalidDigest, lambda error: Problem(400, error.message)),
+    (CreateError, lambda error: Problem(error.status, error.message)),
+    (RegistryError, lambda error: Problem(500, error.message)),
+    (ClientGone, lambda error: Problem(499, "request canceled")),
+    # Numbers a frame cannot carry; Go would have read them as floats.
+    (OverflowError, lambda error: Problem(400, "json: cannot unmarshal number: it is out of range")),
+    (RecursionError, lambda error: Problem(400, "exceeded max depth")),
+    (HTTPException, lambda error: Problem(error.status_code, error.detail)),
+)
+
+
+def problem(error: Exception, request_id: str) -> Problem:
+    """Status and sentence for `error`; an unforeseen one is logged here, with its traceback."""
+    for kind, tell in _TABLE:
+        if isinstance(error, kind):
+            return tell(error)
+    logger.error("request %s failed: %s", request_id, error or type(error).__name__, exc_info=error)
+    return Problem(500, f"internal error: see the server's log for request {request_id}")
+
+
+def body(found: Problem) -> bytes:
+    """The native envelope."""
+    return msgspec.json.encode({"error": found.message, **found.extra})
+
+
+def headers(found: Problem) -> dict[str, str]:
+    return {"retry-after": "1"} if found.status == 503 else {}
+
+
+def answer(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """Litestar's handler for every exception of a native route."""
+    found = problem(error, request_id(request.scope))
+    return Response(body(found), status_code=found.status, media_type=JSON_TYPE, headers=headers(found))
+
+
+def request_id(scope: Any) -> str:
+    """The id the log knows a request by."""
+    return str(scope.get("omlx.request_id", "?"))

@@ -1,0 +1,257 @@
+"""The *gate*: what every request passes before a route sees it.
+
+In this order, as in Ollama: the Origin check (CORS), the Host check against DNS rebinding, then the router's own
+answers (404 and 405 as plain text, redirects for a trailing slash). The gate also gives each request its id and writes
+its line in the log. Rules are compiled once from settings; deciding is pure, `Gate` only acts on the decision.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+import re
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from omlx.server.log import logger, spell
+
+if TYPE_CHECKING:
+    from litestar.types import ASGIApp, Receive, Send
+
+_EXTENSIONS = ("chrome-extension://", "safari-extension://", "moz-extension://", "ms-browser-extension://")
+_BUILT_IN = (
+    *(
+        f"{scheme}://{host}{port}"
+        for host in ("localhost", "127.0.0.1", "0.0.0.0")  # noqa: S104 (an origin; nothing is bound)
+        for port in ("", ":*")
+        for scheme in ("http", "https")
+    ),
+    "app://*",
+    "file://*",
+    "tauri://*",
+    "vscode-webview://*",
+    "vscode-file://*",
+)
+_STAINLESS = ("Arch", "Async", "Custom-Poll-Interval", "Helper-Method", "Lang", "Os", "Package-Version", "Poll-Helper",
+              "Retry-Count", "Runtime", "Runtime-Version", "Timeout")  # fmt: skip
+_PREFLIGHT = {
+    "access-control-allow-methods": "GET,POST,PUT,PATCH,DELETE,HEAD,OPTIONS",
+    "access-control-allow-headers": ",".join(
+        ("Authorization", "Content-Type", "User-Agent", "Accept", "X-Requested-With", "Openai-Beta",
+         *(f"X-Stainless-{name}" for name in _STAINLESS))
+    ),
+    "access-control-max-age": "43200",
+}  # fmt: skip
+_PREFLIGHT_VARY = ("Origin", "Access-Control-Request-Method", "Access-Control-Request-Headers")
+
+
+class OriginError(ValueError):
+    """An allowed origin is not written as Ollama wants it; the message names it."""
+
+
+class Origins:
+    """The browser origins that may call this server. Raises OriginError for an entry that cannot be used."""
+
+    def __init__(self, entries: Iterable[str]) -> None:
+        self.exact: set[str] = set()
+        self.wild: list[tuple[str, str]] = []
+        self.patterns: list[re.Pattern[str]] = []
+        for entry in (*entries, *_BUILT_IN):
+            self._add(entry)
+
+    @property
+    def everyone(self) -> bool:
+        return ("", "") in self.wild
+
+    def _add(self, entry: str) -> None:
+        if len(entry) > 2 and entry.startswith("/") and entry.endswith("/"):
+            try:
+                self.patterns.append(re.compile(entry[1:-1]))
+            except re.error as error:
+                raise OriginError(f'the origin "{entry}" is no regular expression: {error}') from None
+            return
+        text = entry.lower()
+        if text.count("*") > 1:
+            raise OriginError(f'the origin "{entry}" holds more than one *')
+        if "*" in text:
+            before, _, behind = text.partition("*")
+            self.wild.append((before, behind))
+        elif text.startswith(("http://", "https://", *_EXTENSIONS)):
+            self.exact.add(text)
+        else:
+            raise OriginError(f'the origin "{entry}" must start with http://, https:// or a browser extension scheme')
+
+    def allow(self, origin: str) -> bool:
+        text = origin.lower()
+        return (
+            text in self.exact
+            or any(text.startswith(before) and text.endswith(behind) for before, behind in self.wild)
+            or any(pattern.search(origin) for pattern in self.patterns)
+        )
+
+
+class Hosts:
+    """Which Host headers a server bound to loopback answers; bound to anything else it answers all."""
+
+    def __init__(self, bound_to: str) -> None:
+        self.checked = _is_loopback(bound_to)
+        self.own_name = socket.gethostname().lower()
+
+    def allow(self, header: str) -> bool:
+        if not self.checked:
+            return True
+        host = split_port(header).lower()
+        return self.named(header) or (is_address(host) and _is_local(host))
+
+    def named(self, header: str) -> bool:
+        """Allowed as a *name* (an address does not count)."""
+        host = split_port(header).lower()
+        return host in {"", "localhost", self.own_name} or host.endswith((".localhost", ".local", ".internal"))
+
+
+def split_port(header: str) -> str:
+    """Host of a Host header, without port and brackets."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.partition(":")[0] if header.count(":") == 1 else header
+
+
+def is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def _is_local(host: str) -> bool:
+    address = ipaddress.ip_address(host)
+    if address.is_loopback or address.is_private or address.is_unspecified:
+        return True
+    import psutil  # rarely needed, and not free to import
+
+    own = (entry.address.partition("%")[0] for entries in psutil.net_if_addrs().values() for entry in entries)
+    return any(is_address(text) and ipaddress.ip_address(text) == address for text in own)
+
+
+class Routes:
+    """The paths that exist and their methods; `{x}` in a path stands for one segment."""
+
+    def __init__(self, table: Mapping[str, Iterable[str]]) -> None:
+        self._static = {path: tuple(methods) for path, methods in table.items() if "{" not in path}
+        self._patterns = [
+            (re.compile(re.sub(r"\{[^}]*\}", "[^/]+", path)), tuple(methods))
+            for path, methods in table.items()
+            if "{" in path
+        ]
+
+    def methods(self, path: str) -> tuple[str, ...]:
+        """The methods registered for `path`; empty where there is no such path."""
+        found = self._static.get(path)
+        if found is not None:
+            return found
+        return next((methods for pattern, methods in self._patterns if pattern.fullmatch(path)), ())
+
+
+class Verdict(NamedTuple):
+    """What the gate does with a request: answer it itself (`status`), or pass it on and add `headers`."""
+
+    status: int = 0
+    headers: tuple[tuple[str, str], ...] = ()
+    text: str = ""
+
+
+class Policy(NamedTuple):
+    """The compiled rules."""
+
+    origins: Origins
+    hosts: Hosts
+    routes: Routes
+
+    def judge(self, method: str, path: str, query: str, host: str, origin: str | None) -> Verdict:
+        cors: tuple[tuple[str, str], ...] = ()
+        if origin is not None and origin not in {f"http://{host}", f"https://{host}"}:
+            if not self.origins.allow(origin):
+                return Verdict(403)
+            cors = self._cors(origin, preflight=method == "OPTIONS")
+            if method == "OPTIONS":
+                return Verdict(204, cors)
+        if not self.hosts.allow(host):
+            return Verdict(403)
+        if method == "OPTIONS" and self.hosts.checked and self.hosts.named(host):
+            return Verdict(204, cors)
+        return self._route(method, path, query, cors)
+
+    def _cors(self, origin: str, *, preflight: bool) -> tuple[tuple[str, str], ...]:
+        everyone = self.origins.everyone
+        headers = [("access-control-allow-origin", "*" if everyone else origin)]
+        if preflight:
+            headers += [*_PREFLIGHT.items(), *(("vary", name) for name in _PREFLIGHT_VARY)]
+        elif not everyone:
+            headers.append(("vary", "Origin"))
+        return tuple(headers)
+
+    def _route(self, method: str, path: str, query: str, cors: tuple[tuple[str, str], ...]) -> Verdict:
+        allowed = self.routes.methods(path)
+        if method in allowed:
+            return Verdict(headers=cors)
+        if allowed:
+            return Verdict(405, (*cors, ("allow", ", ".join(allowed))), "405 method not allowed")
+        bare = path.rstrip("/")
+        if path == bare + "/" and method in self.routes.methods(bare):
+            place = bare + (f"?{query}" if query else "")
+            return Verdict(301 if method == "GET" else 307, (*cors, ("location", place)))
+        return Verdict(404, cors, "404 page not found")
+
+
+class Gate:
+    """The outermost ASGI application: applies the policy, logs the request, hands the rest to `app`."""
+
+    def __init__(self, app: ASGIApp, policy: Policy) -> None:
+        self.app = app
+        self.policy = policy
+        self._ids = itertools.count(1)
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started = time.perf_counter()
+        scope["omlx.request_id"] = f"r{next(self._ids)}"
+        method, path = scope["method"], scope["path"]
+        fields = {name: value.decode("latin-1") for name, value in scope["headers"] if name in {b"host", b"origin"}}
+        host, origin, query = fields.get(b"host", ""), fields.get(b"origin"), scope["query_string"].decode("latin-1")
+        verdict = self.policy.judge(method, path, query, host, origin)
+        status = 0
+        extra = [(name.encode(), value.encode("latin-1")) for name, value in verdict.headers]
+
+        async def watched(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                if extra:
+                    message["headers"] = [*message["headers"], *extra]
+            await send(message)
+
+        try:
+            if verdict.status:
+                await _answer(watched, verdict)
+            else:
+                await self.app(scope, receive, watched)
+        finally:
+            logger.info("%s %s %s %s", method, path, status or "closed", spell(time.perf_counter() - started))
+
+
+async def _answer(send: Send, verdict: Verdict) -> None:
+    text = verdict.text.encode()
+    headers = [(b"content-length", str(len(text)).encode())] if verdict.status != 204 else []
+    if text:
+        headers.append((b"content-type", b"text/plain"))
+    await send({"type": "http.response.start", "status": verdict.status, "headers": headers})
+    await send({"type": "http.response.body", "body": text, "more_body": False})

@@ -1,0 +1,44 @@
+"""Finding the model a request names, with each route's own words when it cannot be found."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from omlx_registry import ModelSpec, NotFound, Registry, parse_name
+
+from omlx.dialect.refusal import Refusal
+
+CLOUD_OFF = "ollama cloud is disabled"
+
+NotFoundText = Callable[[str], str]
+
+
+def single_quoted(name: str) -> str:
+    return f"model '{name}' not found"
+
+
+def double_quoted(name: str) -> str:
+    return f'model "{name}" not found, try pulling it first'
+
+
+async def find(registry: Registry, name: str, said: NotFoundText = single_quoted) -> ModelSpec:
+    """The model a request names. Raises InvalidName, or Refusal: 404 in the route's words, 403 for a cloud model."""
+    refuse_cloud(name, "remote model is unavailable")
+    try:
+        return await asyncio.to_thread(registry.resolve, name)
+    except NotFound:
+        raise Refusal(404, said(name)) from None
+
+
+def refuse_cloud(name: str, reason: str) -> None:
+    """Models that run on Ollama's servers are not available here. Raises InvalidName, Refusal(403)."""
+    if parse_name(name).is_cloud:
+        raise Refusal(403, f"{CLOUD_OFF}: {reason}")
+
+
+def required(name: str) -> str:
+    """`name`, or Refusal where none is given."""
+    if not name:
+        raise Refusal(400, "model is required")
+    return name

@@ -1,0 +1,143 @@
+"""The *server process*: binds the port, runs the application under uvicorn, and ends in order.
+
+On SIGTERM or SIGINT no new connection is taken, all runners are ended (which gives open streams their error line), and
+the process exits 0 within seconds whatever clients do. A second signal does not wait for anybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import signal
+import socket
+import sys
+from collections.abc import Generator
+from pathlib import Path
+
+import uvicorn
+from omlx_registry import Registry, RegistryError
+
+from omlx import __version__
+from omlx.pool import Pool, PoolError
+from omlx.server import log
+from omlx.server.app import create_app
+from omlx.server.guards import OriginError
+from omlx.settings import Settings, bind_address
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_LINGER_S = 1
+"""How long answers get to end once their runners are gone."""
+_IDLE_CONNECTION_S = 120
+
+
+def run(settings: Settings) -> int:
+    log.configure("debug" if settings.debug else settings.log_level)
+    registry, pool = Registry(Path(settings.models)), Pool(settings)
+    try:
+        app = create_app(settings, registry, pool)
+        listener = listen(*bind_address(settings))
+    except OSError as error:
+        return _refuse(f"listen tcp {_address(settings)}: bind: {_reason(error)}")
+    except OriginError as error:
+        return _refuse(str(error))
+    config = uvicorn.Config(
+        app,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=_IDLE_CONNECTION_S,
+        timeout_graceful_shutdown=_LINGER_S,
+    )
+    server = _Server(config, settings, registry, pool)
+    server.run(sockets=[listener])
+    return 0 if server.started else 1
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; "::" takes IPv4 as well. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    both = host == "::" and socket.has_dualstack_ipv6()
+    listener = socket.create_server((host, port), family=family, backlog=2048, dualstack_ipv6=both)
+    listener.setblocking(False)
+    return listener
+
+
+class _Server(uvicorn.Server):
+    """uvicorn with our signals, our log lines and our order of ending."""
+
+    def __init__(self, config: uvicorn.Config, settings: Settings, registry: Registry, pool: Pool) -> None:
+        super().__init__(config)
+        self._settings = settings
+        self._registry = registry
+        self._pool = pool
+        self._preloading: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            version = self._settings.ollama_version
+            log.logger.info("Listening on %s (version %s, omlx %s)", _address(self._settings), version, __version__)
+            self._preloading = asyncio.create_task(self._preload())
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """uvicorn would raise the signal again at the end and so lose the exit code."""
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self._stop, number)
+        try:
+            yield
+        finally:
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+
+    def _stop(self, number: int) -> None:
+        if self.should_exit:
+            self.force_exit = True
+            return
+        log.logger.info("%s: stopping", signal.Signals(number).name)
+        self.should_exit = True
+
+    async def _preload(self) -> None:
+        for name in self._settings.preload:
+            try:
+                spec = await asyncio.to_thread(self._registry.resolve, name)
+                async with await self._pool.acquire(spec):
+                    pass
+            except (RegistryError, PoolError) as error:
+                log.logger.error("%s could not be preloaded: %s", name, error.message)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        if self._preloading is not None:
+            self._preloading.cancel()
+        await self._pool.close()
+        await super().shutdown(sockets)
+        log.logger.info("Stopped")
+
+
+def _refuse(sentence: str) -> int:
+    print(f"Error: {sentence}", file=sys.stderr)  # noqa: T201
+    return 1
+
+
+def _address(settings: Settings) -> str:
+    host, port = bind_address(settings)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _reason(error: OSError) -> str:
+    """Go's words: lower case, without the number."""
+    if isinstance(error, socket.gaierror):
+        return "no such host"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "cannot assign requested address"
+    return os.strerror(error.errno).lower() if error.errno else str(error)

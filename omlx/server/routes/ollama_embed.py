@@ -1,0 +1,85 @@
+"""/api/embed and the older /api/embeddings: text in, vectors out."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from litestar import Request, post
+from omlx_registry import ModelSpec, Registry
+
+from omlx.api import ollama as wire
+from omlx.dialect.options import parse_options
+from omlx.dialect.refusal import Refusal
+from omlx.pool import Pool, RequestFailed
+from omlx.server.body import read_json
+from omlx.server.names import double_quoted, find, required, single_quoted
+from omlx.server.stream import Answer, LiveObject, encode
+from omlx.settings import Settings
+
+
+@post("/api/embed", status_code=200)
+async def embed(request: Request[Any, Any, Any], registry: Registry, pool: Pool, settings: Settings) -> Answer:
+    started = time.monotonic_ns()
+    asked = await read_json(request, wire.EmbedRequest, settings.max_body)
+    texts = read_input(asked.input)
+    if not asked.model:
+        raise Refusal(404, single_quoted(""))
+    spec = await find(registry, asked.model, double_quoted)
+    parse_options(asked.options)
+    return LiveObject(_embed(pool, spec, asked, texts, started))
+
+
+@post("/api/embeddings", status_code=200)
+async def embeddings(request: Request[Any, Any, Any], registry: Registry, pool: Pool, settings: Settings) -> Answer:
+    asked = await read_json(request, wire.EmbeddingRequest, settings.max_body)
+    spec = await find(registry, required(asked.model), double_quoted)
+    parse_options(asked.options)
+    return LiveObject(_embed_one(pool, spec, asked))
+
+
+def read_input(value: Any) -> list[str]:
+    """`input`: a text or a list of them; nothing, "" and [] only load the model. Raises Refusal."""
+    if value is None or value == "":
+        return []
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise Refusal(400, "invalid input type")
+    return value
+
+
+async def _embed(pool: Pool, spec: ModelSpec, asked: wire.EmbedRequest, texts: list[str], started: int) -> bytes:
+    async with await pool.acquire(spec, keep_alive=asked.keep_alive) as lease:
+        if not texts:
+            return encode(wire.EmbedResponse(model=asked.model, embeddings=[]))
+        try:
+            found = await lease.embed(texts, truncate=asked.truncate, dimensions=max(0, asked.dimensions))
+        except RequestFailed as failure:
+            # Whatever goes wrong with a text is the request's fault here; only a dead runner is not.
+            raise failure if failure.kind == "crashed" else Refusal(400, failure.message) from None
+        return encode(
+            wire.EmbedResponse(
+                model=asked.model,
+                embeddings=[shortened(vector) for vector in found.vectors],
+                total_duration=max(1, time.monotonic_ns() - started),
+                load_duration=max(1, lease.load_ns),
+                prompt_eval_count=found.prompt_tokens,
+            )
+        )
+
+
+async def _embed_one(pool: Pool, spec: ModelSpec, asked: wire.EmbeddingRequest) -> bytes:
+    async with await pool.acquire(spec, keep_alive=asked.keep_alive) as lease:
+        if not asked.prompt:
+            return encode(wire.EmbeddingResponse([]))
+        try:
+            found = await lease.embed([asked.prompt])
+        except RequestFailed as failure:
+            raise failure if failure.kind == "crashed" else Refusal(500, failure.message) from None
+        return encode(wire.EmbeddingResponse(found.vectors[0]))
+
+
+def shortened(vector: list[float]) -> list[float]:
+    """The values are float32: nine digits say all of them, and halve the answer."""
+    return [float(f"{value:.9g}") for value in vector]

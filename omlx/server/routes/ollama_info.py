@@ -1,0 +1,129 @@
+"""What the server is and which models it has: /, version, status, tags, ps, show."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from litestar import HttpMethod, Request, get, post, route
+from omlx_registry import Details, ModelShow, ModelSpec, NotFound, Registry
+
+from omlx import __version__
+from omlx.api import ollama as wire
+from omlx.dialect.ollama import local_time
+from omlx.dialect.refusal import Refusal
+from omlx.pool import LoadedModel, Pool
+from omlx.server.body import read_json
+from omlx.server.names import refuse_cloud, required, single_quoted
+from omlx.server.stream import Answer, Complete, as_json
+from omlx.settings import Settings
+
+_READ = [HttpMethod.GET, HttpMethod.HEAD]
+PROJECT_HEADER = "x-omlx-version"
+
+
+@route("/", http_method=_READ, status_code=200)
+async def root() -> Answer:
+    return Complete(b"Ollama is running", content_type="text/plain; charset=utf-8")
+
+
+@route("/api/version", http_method=_READ, status_code=200)
+async def version(settings: Settings) -> Answer:
+    """The Ollama version this server is compatible with (clients compare it), and its own."""
+    body = wire.VersionResponse(settings.ollama_version, __version__)
+    return as_json(body, headers=((PROJECT_HEADER, __version__),))
+
+
+@get("/api/status")
+async def status() -> Answer:
+    return as_json(wire.StatusResponse(wire.CloudStatus(disabled=True, source="env")))
+
+
+@route("/api/tags", http_method=_READ, status_code=200)
+async def tags(registry: Registry) -> Answer:
+    specs = await asyncio.to_thread(registry.list)
+    return as_json(wire.ListResponse([_listed(spec) for spec in specs]))
+
+
+@get("/api/ps")
+async def ps(pool: Pool) -> Answer:
+    """The loaded models, the one that stays longest first; one that is just being unloaded counts as gone."""
+    return as_json(wire.ProcessResponse([_loaded(model) for model in pool.loaded() if model.state != "leaving"]))
+
+
+@post("/api/show", status_code=200)
+async def show(request: Request[Any, Any, Any], registry: Registry, settings: Settings) -> Answer:
+    asked = await read_json(request, wire.ShowRequest, settings.max_body)
+    name = required(asked.wanted)
+    refuse_cloud(name, "remote model details are unavailable")
+    try:
+        shown = await asyncio.to_thread(registry.show, name, verbose=asked.verbose)
+    except NotFound as error:
+        raise Refusal(404, single_quoted(error.normalized)) from None
+    answer = _shown(shown)
+    if asked.system:
+        answer.system = asked.system
+    if request.headers.get("user-agent", "").startswith("GitHubCopilotChat/"):
+        answer.model_info = {**answer.model_info, "general.basename": name}
+    return as_json(answer)
+
+
+def _listed(spec: ModelSpec) -> wire.ListedModel:
+    return wire.ListedModel(
+        name=spec.name,
+        model=spec.name,
+        modified_at=local_time(spec.modified_at),
+        size=spec.size,
+        digest=spec.digest,
+        details=details(spec.details, context_length=spec.context_length, embedding_length=spec.embedding_length),
+        capabilities=spec.capabilities,
+    )
+
+
+def _loaded(model: LoadedModel) -> wire.LoadedModel:
+    shown = details(model.spec.details)
+    shown.parent_model = ""
+    return wire.LoadedModel(
+        name=model.spec.name,
+        model=model.spec.name,
+        size=model.size,
+        digest=model.spec.digest,
+        details=shown,
+        expires_at=local_time(model.expires_at),
+        size_vram=model.size_vram,
+        context_length=model.context_length,
+    )
+
+
+def _shown(shown: ModelShow) -> wire.ShowResponse:
+    spec = shown.spec
+    return wire.ShowResponse(
+        license="\n".join(spec.licenses),
+        modelfile=shown.modelfile,
+        parameters=shown.parameters_text,
+        template=shown.template_text,
+        system=spec.system,
+        renderer=spec.renderer,
+        parser=spec.parser,
+        requires=spec.requires,
+        details=details(spec.details),
+        messages=[wire.ShowMessage(item["role"], item["content"]) for item in spec.messages],
+        model_info=shown.model_info,
+        projector_info=shown.projector_info or {},
+        tensors=shown.tensors or [],
+        capabilities=spec.capabilities,
+        modified_at=local_time(spec.modified_at),
+    )
+
+
+def details(found: Details, *, context_length: int = 0, embedding_length: int = 0) -> wire.ModelDetails:
+    return wire.ModelDetails(
+        parent_model=found.parent_model,
+        format=found.format,
+        family=found.family,
+        families=found.families,
+        parameter_size=found.parameter_size,
+        quantization_level=found.quantization_level,
+        context_length=context_length,
+        embedding_length=embedding_length,
+    )

@@ -1,0 +1,139 @@
+"""Changing the store: copy, delete, pull, push, create, blobs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+from litestar import HttpMethod, Request, delete, post, route
+from omlx_registry import InvalidName, NotFound, Progress, Registry, parse_name
+
+from omlx.api import ollama as wire
+from omlx.dialect.refusal import Refusal
+from omlx.server.body import chunks, read_json
+from omlx.server.names import refuse_cloud, required, single_quoted
+from omlx.server.stream import Answer, Complete, LiveObject, LiveStream, encode, line
+from omlx.settings import Settings
+
+_BLOCK = 4 << 20
+"""Bytes of an upload that are hashed and written at once, off the event loop."""
+_NO_PUSH = "push is not available: oMLX cannot upload models to a registry yet"
+
+
+@post("/api/copy", status_code=200)
+async def copy(request: Request[Any, Any, Any], registry: Registry, settings: Settings) -> Answer:
+    asked = await read_json(request, wire.CopyRequest, settings.max_body)
+    for field, name in (("source", asked.source), ("destination", asked.destination)):
+        try:
+            parse_name(name)
+        except InvalidName:
+            raise Refusal(400, f'{field} "{name}" is invalid') from None
+    try:
+        await asyncio.to_thread(registry.copy, asked.source, asked.destination)
+    except NotFound:
+        raise Refusal(404, f'model "{asked.source}" not found') from None
+    return Complete()
+
+
+@delete("/api/delete", status_code=200)
+async def remove(request: Request[Any, Any, Any], registry: Registry, settings: Settings) -> Answer:
+    asked = await read_json(request, wire.DeleteRequest, settings.max_body)
+    name = required(asked.wanted)
+    try:
+        await asyncio.to_thread(registry.delete, name)
+    except InvalidName:
+        raise Refusal(400, f'name "{name}" is invalid') from None
+    except NotFound:
+        raise Refusal(404, single_quoted(name)) from None
+    return Complete()
+
+
+@post("/api/pull", status_code=200)
+async def pull(request: Request[Any, Any, Any], registry: Registry, settings: Settings) -> Answer:
+    asked = await read_json(request, wire.PullRequest, settings.max_body)
+    refuse_cloud(asked.wanted, "remote model is unavailable")
+    return _progress(registry.pull(asked.wanted, insecure=asked.insecure), stream=asked.stream)
+
+
+@post("/api/push", status_code=200)
+async def push(request: Request[Any, Any, Any], registry: Registry, settings: Settings) -> Answer:
+    asked = await read_json(request, wire.PushRequest, settings.max_body)
+    name = required(asked.wanted)
+    parse_name(name)
+    return _progress(_push(registry, name), stream=asked.stream)
+
+
+async def _push(registry: Registry, name: str) -> AsyncIterator[Progress]:
+    yield Progress("retrieving manifest")
+    try:
+        await asyncio.to_thread(registry.resolve, name)
+    except NotFound:
+        yield Progress("couldn't retrieve manifest")
+        raise
+    raise Refusal(501, _NO_PUSH)
+
+
+@post("/api/create", status_code=200)
+async def create(request: Request[Any, Any, Any], registry: Registry, settings: Settings) -> Answer:
+    asked = await read_json(request, wire.CreateRequest, settings.max_body)
+    parse_name(asked.wanted)
+    raise Refusal(501, "creating models is not available yet")
+
+
+@route("/api/blobs/{digest:str}", http_method=[HttpMethod.HEAD], status_code=200)
+async def has_blob(digest: str, registry: Registry) -> Answer:
+    return Complete(status=200 if await asyncio.to_thread(registry.has_blob, digest) else 404)
+
+
+@post("/api/blobs/{digest:str}", status_code=201)
+async def put_blob(request: Request[Any, Any, Any], digest: str, registry: Registry) -> Answer:
+    if await asyncio.to_thread(registry.has_blob, digest):
+        return Complete(status=200)
+    await _store(registry, digest, request)
+    return Complete(status=201)
+
+
+async def _store(registry: Registry, digest: str, request: Request[Any, Any, Any]) -> None:
+    """Write the body to disk as it arrives; nothing is left of one that ends early or has another digest."""
+    blob = registry.blob_writer(digest)
+    writer = await asyncio.to_thread(blob.__enter__)
+    try:
+        async for block in _blocks(chunks(request, 0)):
+            await asyncio.to_thread(writer.write, block)
+    except BaseException as error:
+        await asyncio.to_thread(blob.__exit__, type(error), error, error.__traceback__)
+        raise
+    await asyncio.to_thread(blob.__exit__, None, None, None)
+
+
+async def _blocks(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    block = bytearray()
+    async for part in parts:
+        block += part
+        if len(block) >= _BLOCK:
+            yield bytes(block)
+            block.clear()
+    yield bytes(block)
+
+
+def _progress(steps: AsyncIterator[Progress], *, stream: bool) -> Answer:
+    """Ollama's status lines; without `stream` only the last one, or the error with its status."""
+    if stream:
+        return LiveStream(_lines(steps))
+    return LiveObject(_last(steps), content_type="application/json")
+
+
+async def _lines(steps: AsyncIterator[Progress]) -> AsyncIterator[bytes]:
+    async with aclosing(steps):  # type: ignore[type-var]
+        async for step in steps:
+            yield line(step)
+
+
+async def _last(steps: AsyncIterator[Progress]) -> bytes:
+    last = Progress("success")
+    async with aclosing(steps):  # type: ignore[type-var]
+        async for step in steps:
+            last = step
+    return encode(last)

@@ -1,0 +1,121 @@
+"""Which origins, hosts, paths and methods get past the gate."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from omlx.server.guards import Hosts, OriginError, Origins, Policy, Routes, Verdict
+
+ROUTES = Routes(
+    {"/": ["GET", "HEAD"], "/api/tags": ["GET", "HEAD"], "/api/chat": ["POST"], "/api/blobs/{digest}": ["HEAD", "POST"]}
+)
+HOST = "127.0.0.1:11434"
+
+
+def policy(*origins: str, bound_to: str = "127.0.0.1") -> Policy:
+    return Policy(Origins(origins), Hosts(bound_to), ROUTES)
+
+
+def judge(method: str, path: str, *, host: str = HOST, origin: str | None = None, query: str = "") -> Verdict:
+    return policy().judge(method, path, query, host, origin)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["http://localhost", "https://localhost:3000", "http://127.0.0.1:8080", "http://0.0.0.0", "app://obsidian.md",
+     "file://", "tauri://localhost", "vscode-webview://1ab", "vscode-file://vscode-app", "HTTP://LOCALHOST:1"],
+)  # fmt: skip
+def test_built_in_origins_are_allowed_and_echoed(origin: str) -> None:
+    verdict = judge("GET", "/api/tags", origin=origin)
+    assert verdict.status == 0
+    assert dict(verdict.headers) == {"access-control-allow-origin": origin, "vary": "Origin"}
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "https://localhost.evil.example", "null", "", "ftp://localhost"]
+)
+def test_foreign_origins_are_refused_without_a_word(origin: str) -> None:
+    for method, path in (("GET", "/api/tags"), ("OPTIONS", "/api/tags"), ("GET", "/nowhere")):
+        assert judge(method, path, origin=origin) == Verdict(403)
+
+
+def test_the_same_origin_gets_no_cors_headers() -> None:
+    assert policy().judge("GET", "/", "", "box.local", "http://box.local") == Verdict()
+
+
+def test_a_preflight_names_what_is_allowed() -> None:
+    verdict = judge("OPTIONS", "/api/chat", origin="http://localhost:5173")
+    assert verdict.status == 204
+    headers = dict(verdict.headers)
+    assert headers["access-control-allow-methods"] == "GET,POST,PUT,PATCH,DELETE,HEAD,OPTIONS"
+    assert headers["access-control-max-age"] == "43200"
+    assert "X-Stainless-Poll-Helper" in headers["access-control-allow-headers"].split(",")
+    assert [value for name, value in verdict.headers if name == "vary"] == [
+        "Origin",
+        "Access-Control-Request-Method",
+        "Access-Control-Request-Headers",
+    ]
+
+
+def test_further_origins_may_be_set() -> None:
+    own = policy("https://chat.example", "https://*.corp.example", "chrome-extension://*", r"/^https://x\d+\.test$/")
+    for origin in ("https://chat.example", "https://a.corp.example", "chrome-extension://abc", "https://x12.test"):
+        assert own.judge("GET", "/", "", HOST, origin).status == 0
+    for origin in ("https://chat.example.evil", "https://corp.example", "https://xx.test"):
+        assert own.judge("GET", "/", "", HOST, origin).status == 403
+
+
+def test_a_star_lets_everyone_in() -> None:
+    verdict = policy("*").judge("GET", "/", "", HOST, "http://any.example")
+    assert verdict.headers == (("access-control-allow-origin", "*"),)
+
+
+@pytest.mark.parametrize("entry", ["chat.example", "ftp://x", "http://*.x.*", "/(/"])
+def test_an_origin_that_means_nothing_is_named(entry: str) -> None:
+    with pytest.raises(OriginError) as caught:
+        Origins([entry])
+    assert f'"{entry}"' in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["localhost", "LocalHost:1", "127.0.0.1:11434", "127.8.9.1", "192.168.1.5:80", "10.0.0.1", "[::1]:11434", "0.0.0.0",
+     "", "my.localhost", "box.local:11434", "x.internal", socket.gethostname()],
+)  # fmt: skip
+def test_local_hosts_are_answered(host: str) -> None:
+    assert judge("GET", "/", host=host).status == 0
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:11434", "8.8.8.8", "localhost.evil.example", "local"])
+def test_foreign_hosts_are_refused(host: str) -> None:
+    assert judge("GET", "/", host=host) == Verdict(403)
+
+
+@pytest.mark.parametrize("bound_to", ["0.0.0.0", "::", "192.168.1.5", "box.example"])
+def test_a_server_on_the_network_answers_every_host(bound_to: str) -> None:
+    assert policy(bound_to=bound_to).judge("GET", "/", "", "evil.example", None).status == 0
+
+
+def test_unknown_paths_and_methods_are_answered_as_gos_router_does() -> None:
+    assert judge("GET", "/api/nothing") == Verdict(404, (), "404 page not found")
+    assert judge("GET", "/API/tags").status == 404
+    assert judge("GET", "//api/tags").status == 404
+    assert judge("POST", "/api/blobs/a/b").status == 404
+    assert judge("PUT", "/api/tags") == Verdict(405, (("allow", "GET, HEAD"),), "405 method not allowed")
+    assert judge("GET", "/api/blobs/sha256:x") == Verdict(405, (("allow", "HEAD, POST"),), "405 method not allowed")
+
+
+def test_a_trailing_slash_is_redirected_for_the_methods_that_exist() -> None:
+    assert judge("GET", "/api/tags/", query="a=1") == Verdict(301, (("location", "/api/tags?a=1"),))
+    assert judge("HEAD", "/api/tags/").status == 307
+    assert judge("POST", "/api/chat/") == Verdict(307, (("location", "/api/chat"),))
+    assert judge("GET", "/api/chat/").status == 404
+    assert judge("GET", "/api/tags//").status == 404
+
+
+def test_options_without_origin_is_answered_by_name_only() -> None:
+    assert judge("OPTIONS", "/api/tags", host="localhost:11434").status == 204
+    assert judge("OPTIONS", "/api/tags").status == 405
+    assert policy(bound_to="0.0.0.0").judge("OPTIONS", "/api/tags", "", "localhost", None).status == 405
