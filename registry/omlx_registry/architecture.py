@@ -13,8 +13,8 @@ import msgspec
 
 _TEXT_SECTIONS: Final = ("text_config", "llm_config", "language_config", "thinker_config")
 _FIELDS: Final = (
-    ("context_length", ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx", "max_sequence_length",
-                        "model_max_length")),
+    ("context_length", ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx",
+                        "max_sequence_length", "model_max_length")),
     ("embedding_length", ("hidden_size", "n_embd", "d_model", "dim")),
     ("block_count", ("num_hidden_layers", "n_layer", "n_layers", "num_layers")),
     ("attention.head_count", ("num_attention_heads", "n_head", "n_heads")),
@@ -29,9 +29,10 @@ _FIELDS: Final = (
     ("vocab_size", ("vocab_size",)),
 )  # fmt: skip
 _IRRELEVANT_TO_KV: Final = frozenset(
-    {"_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache", "architectures", "auto_map", "eos_token_id",
-     "bos_token_id", "pad_token_id", "initializer_range", "attention_dropout", "hidden_dropout", "label2id", "id2label",
-     "task_specific_params", "output_attentions", "output_hidden_states", "return_dict", "finetuning_task"}
+    {"_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache", "architectures", "auto_map",
+     "eos_token_id", "bos_token_id", "pad_token_id", "initializer_range", "attention_dropout", "hidden_dropout",
+     "label2id", "id2label", "task_specific_params", "output_attentions", "output_hidden_states", "return_dict",
+     "finetuning_task"}
 )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
-"""Assembling: from blobs that are already stored to a manifest that names them. The last step of every import and create.
+"""Assembling: from blobs that are stored to a manifest that names them. The last step of every import and create.
 
-Texts around the weights become layers of their own, facts are derived, the config blob is written, and the manifest last.
+Texts around the weights become layers of their own, facts are derived, the config blob is written, the manifest last.
 Whoever assembles holds `Store.working()` from before its first blob until after this.
 """
 

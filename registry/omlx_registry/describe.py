@@ -121,9 +121,7 @@ def print_modelfile(spec: ModelSpec) -> str:
         commands.append(Command("template", NO_TEMPLATE))
     if spec.system:
         commands.append(Command("system", spec.system))
-    for name in ("renderer", "parser"):
-        if getattr(spec, name):
-            commands.append(Command(name, getattr(spec, name)))
+    commands += [Command(name, text) for name, text in (("renderer", spec.renderer), ("parser", spec.parser)) if text]
     for name, value in spec.parameters.items():
         values = value if isinstance(value, list) else [value]
         commands += [Command("parameter", _parameter_text(item), name) for item in values]

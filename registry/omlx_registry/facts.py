@@ -1,7 +1,7 @@
 """Facts: what is found out once about a model's files and kept in its config blob.
 
-Reading headers, tokenizer and configuration of a model takes milliseconds to a second; a listing of a thousand models has
-no time for that. So it is done when a manifest is written, and again only when `REVISION` says that the rules changed.
+Reading headers, tokenizer and configuration of a model takes milliseconds to a second; a listing of a thousand models
+has no time for that. So it is done when a manifest is written, and again only when `REVISION` says the rules changed.
 """
 
 from __future__ import annotations

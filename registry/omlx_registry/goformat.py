@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-_ESCAPES: Final = {"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v", "\\": "\\\\",
-                   '"': '\\"'}  # fmt: skip
+_ESCAPES: Final = {"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v",
+                   "\\": "\\\\", '"': '\\"'}  # fmt: skip
 _NAME_COLUMNS: Final = 30
 
 
 def print_parameters(parameters: Mapping[str, Any]) -> str:
     """One line per value: the name in 30 columns, a blank, the value; strings quoted. No newline at the end."""
-    lines = []
-    for name, value in parameters.items():
-        for item in value if isinstance(value, list) else [value]:
-            lines.append(f"{name:<{_NAME_COLUMNS}} {go_syntax(item)}")
-    return "\n".join(lines)
+    return "\n".join(
+        f"{name:<{_NAME_COLUMNS}} {go_syntax(item)}"
+        for name, value in parameters.items()
+        for item in (value if isinstance(value, list) else [value])
+    )
 
 
 def go_syntax(value: Any) -> str:

@@ -46,7 +46,7 @@ def try_exclusive(path: Path) -> Iterator[bool]:
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Closing the descriptor releases the lock: each holder has its own, so threads of one process exclude each other too.
+    # Closing the descriptor releases the lock. Each holder has its own: threads of one process exclude each other too.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         yield descriptor

@@ -77,7 +77,7 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was derived from the weights and configuration when the model was made, so that a listing opens no weights."""
+    """What was derived from weights and configuration when the model was made, so that a listing opens no weights."""
 
     revision: int
     """Of the derivation; facts of another revision are derived anew."""

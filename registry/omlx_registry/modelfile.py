@@ -1,11 +1,11 @@
 """Modelfiles: the text from which a model is made. Parser, printer and the meaning of each instruction. Pure.
 
-Line form `INSTRUCTION value`, `#` comments, values plain to the end of the line or in `"…"` or `\"\"\"…\"\"\"` over several
-lines, no escapes. A quoted value ends at the first line end at which its text ends with the closing quote: quotes
-inside a line are part of the value. Control characters are dropped, but for line ends and tabs.
+Line form `INSTRUCTION value`, `#` comments, values plain to the end of the line or in `"…"` or `\"\"\"…\"\"\"` over
+several lines, no escapes. A quoted value ends at the first line end at which its text ends with the closing quote:
+quotes inside a line are part of the value. Control characters are dropped, but for line ends and tabs.
 
-Deviations from Ollama, both on purpose: invisible characters that are no controls (zero-width joiner, no-break space) are
-kept, since dropping them damages emoji and text; an instruction with nothing behind it is always `unexpected EOF`.
+Deviations from Ollama, both on purpose: invisible characters that are no controls (zero-width joiner, no-break space)
+are kept, since dropping them damages emoji and text; an instruction with nothing behind it is always `unexpected EOF`.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ import msgspec
 from omlx_registry.errors import ModelfileError
 
 COMMANDS: Final = (
-    "from", "license", "template", "system", "adapter", "draft", "renderer", "parser", "parameter", "message", "requires",
+    "from", "license", "template", "system", "adapter", "draft", "renderer", "parser", "parameter", "message",
+    "requires",
 )  # fmt: skip
 ROLES: Final = ("system", "user", "assistant")
 UNEXPECTED_END: Final = "unexpected EOF"
 
 _INTEGERS: Final = frozenset(
-    {"num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "draft_num_predict", "num_keep", "seed", "num_predict", "top_k",
-     "repeat_last_n", "mirostat"}
+    {"num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "draft_num_predict", "num_keep", "seed",
+     "num_predict", "top_k", "repeat_last_n", "mirostat"}
 )  # fmt: skip
 _FLOATS: Final = frozenset(
-    {"top_p", "min_p", "typical_p", "temperature", "repeat_penalty", "presence_penalty", "frequency_penalty", "mirostat_tau",
-     "mirostat_eta"}
+    {"top_p", "min_p", "typical_p", "temperature", "repeat_penalty", "presence_penalty", "frequency_penalty",
+     "mirostat_tau", "mirostat_eta"}
 )  # fmt: skip
 _BOOLEANS: Final = frozenset({"use_mmap"})
 _DEPRECATED: Final = frozenset(
@@ -46,6 +47,11 @@ _FLOAT: Final = re.compile(
 )
 _SEMVER: Final = re.compile(
     r"v?(?:0|[1-9]\d*)(?:\.(?:0|[1-9]\d*)(?:\.(?:0|[1-9]\d*)(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?)?)?", re.ASCII
+)
+_BYTE_ORDER_MARKS: Final = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 _LINE_END: Final = re.compile(r"[\r\n]|\Z")
 _BLANKS: Final = " \t"
@@ -151,7 +157,7 @@ def interpret(modelfile: Modelfile) -> Meaning:
 
 
 def parse_parameter(name: str, text: str) -> int | float | bool | str:
-    """The typed value of one PARAMETER line. Raises ModelfileError (`unknown parameter 'x'`, `invalid int value [x]`)."""
+    """The typed value of a PARAMETER. Raises ModelfileError (`unknown parameter 'x'`, `invalid int value [x]`)."""
     if name in _INTEGERS:
         if not _INTEGER.fullmatch(text) or not -(2**63) <= int(text) < 2**63:
             raise ModelfileError(f"invalid int value [{text}]")

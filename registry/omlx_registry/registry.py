@@ -1,7 +1,7 @@
 """The registry: models by name. What the server, the CLI's server side and the pool talk to.
 
-Joins names, store, descriptions and sources. Methods without `async` touch the disk briefly; heavy work (convert, quantize,
-download) runs in a worker process.
+Joins names, store, descriptions and sources. Methods without `async` touch the disk briefly; heavy work (convert,
+quantize, download) runs in a worker process.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Registry:
         return self.store.blobs.has(digest)
 
     def blob_writer(self, digest: str | None = None) -> BlobWriter:
-        """Takes the bytes of a blob and verifies them: `with registry.blob_writer(digest) as writer: writer.write(data)`."""
+        """Takes the bytes of a blob and verifies them: `with registry.blob_writer(digest) as w: w.write(data)`."""
         return self.store.blobs.writer(digest)
 
     def prune(self) -> PruneReport:

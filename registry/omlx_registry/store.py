@@ -108,7 +108,7 @@ class Store:
                                 yield _entry(name, tag.path, tag.stat(follow_symlinks=False))
 
     def locate(self, name: Name) -> Name:
-        """The name in the letter case the store has for it, part by part; parts the store does not know stay as given."""
+        """The name in the letter case the store has for it, part by part; unknown parts stay as given."""
         folder, parts = self.manifests, list(name.parts)
         for index, part in enumerate(parts):
             stored = _stored_case(folder, part)
@@ -312,7 +312,8 @@ def _folders(path: str | Path) -> list[os.DirEntry[str]]:
 def _stored_case(folder: Path, part: str) -> str | None:
     """The entry of a folder that equals `part` but for letter case; the exact one where several do."""
     try:
-        names = os.listdir(folder)
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries]
     except OSError:
         return None
     if part in names:

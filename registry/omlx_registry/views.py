@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from omlx_registry.blobs import BlobStore
 from omlx_registry.errors import Damaged
+from omlx_registry.hub_files import is_safe_path
 from omlx_registry.manifest import Layer, Manifest
 
 
@@ -94,16 +95,6 @@ def model_files(manifest: Manifest) -> dict[str, Layer]:
             raise Damaged(f"the manifest names an unsafe path: {layer.path!r}")
         files[layer.path] = layer
     return files
-
-
-def is_safe_path(path: str) -> bool:
-    """A relative path of plain names: no `..`, no root, no empty or dot part, no control character or back slash."""
-    if not path or path.startswith("/") or "\\" in path or not path.isprintable():
-        return False
-    parts = path.split("/")
-    return all(part not in {"", ".", ".."} and len(part.encode()) <= 255 for part in parts) and PurePosixPath(
-        path
-    ).parts == tuple(parts)
 
 
 def _link(source: Path, target: Path) -> None:

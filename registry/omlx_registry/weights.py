@@ -123,8 +123,8 @@ def _count(tensor: Tensor, by_name: Mapping[str, Tensor], config: Mapping[str, A
         packing = quantization_of(stem, config) or _guess(tensor, by_name[f"{stem}.scales"])
         return packing.text, number * 32 // packing.bits
     if last in {"qweight", "weight_packed"} and tensor.dtype == "I32":
-        packing = quantization_of(stem, config)
-        bits = packing.bits if packing else 4
+        told = quantization_of(stem, config)
+        bits = told.bits if told else 4
         return f"int{bits}", number * 32 // bits
     if last.endswith("_blocks") and tensor.dtype == "U8":
         return "mxfp4", number * 2
@@ -139,11 +139,9 @@ def _guess(weight: Tensor, scales: Tensor) -> Quantization:
         return Quantization(4, 64)
     words = weight.shape[-1] / scales.shape[-1]
     if scales.dtype == "U8":
-        return (
-            Quantization(4, 16, "nvfp4")
-            if words == 2
-            else Quantization(8 if words == 8 else 4, 32, "mxfp8" if words == 8 else "mxfp4")
-        )
+        if words == 2:
+            return Quantization(4, 16, "nvfp4")
+        return Quantization(8, 32, "mxfp8") if words == 8 else Quantization(4, 32, "mxfp4")
     for group in (64, 32, 128):
         bits = words * 32 / group
         if bits in {2, 3, 4, 5, 6, 8}:
