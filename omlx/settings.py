@@ -120,6 +120,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ollama_version: Annotated[str, _setting("Ollama version that /api/version reports")] = "0.33.0"
     log_level: Annotated[Literal["debug", "info", "warning", "error"], _setting("What is logged")] = "info"
     debug: Annotated[bool, _setting("Same as log_level debug", ollama="OLLAMA_DEBUG")] = False
+    autostart: Annotated[bool, _setting("Commands start a server in the background where none listens")] = True
     no_history: Annotated[bool, _setting("Keep no history of typed lines", ollama="OLLAMA_NOHISTORY")] = False
     no_prune: Annotated[bool, _setting("Leave unreferenced blobs in place at start", ollama="OLLAMA_NOPRUNE")] = False
 

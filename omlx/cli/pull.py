@@ -1,6 +1,40 @@
-from omlx.cli.command import verb
+"""`omlx pull`: fetch a model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import rich_click as click
+
+from omlx.cli.command import Count, verb
+
+if TYPE_CHECKING:
+    from omlx.client import Client
 
 
-@verb("pull")
-def command(args):
-    "pull"
+@verb("pull", usage="MODEL", count=Count(1, 1), models=True)
+@click.option("--insecure", is_flag=True, help="Use an insecure registry")
+def command(args: tuple[str, ...], insecure: bool) -> None:
+    """Pull a model from a registry
+
+    MODEL is a short name (smollm2, qwen3:8b) or a repository (hf.co/mlx-community/Qwen3-8B-4bit). What is there
+    already is not fetched again, and an interrupted pull goes on where it stopped.
+    """
+    from omlx.cli.console import run_async
+
+    run_async(_pull(args[0], insecure))
+
+
+async def _pull(model: str, insecure: bool) -> None:
+    from omlx.cli.console import connected
+
+    async with connected() as client:
+        await pull(client, model, insecure=insecure)
+
+
+async def pull(client: Client, model: str, *, insecure: bool = False) -> None:
+    """Pull with progress on stderr."""
+    from omlx.cli.progress import Display, follow
+
+    with Display() as display:
+        await follow(client.pull(model, insecure=insecure), display)

@@ -1,6 +1,27 @@
-from omlx.cli.command import verb
+"""`omlx push`: send a model to a registry."""
+
+from __future__ import annotations
+
+import rich_click as click
+
+from omlx.cli.command import Count, verb
 
 
-@verb("push")
-def command(args):
-    "push"
+@verb("push", usage="MODEL", count=Count(1, 1), models=True)
+@click.option("--insecure", is_flag=True, help="Use an insecure registry")
+def command(args: tuple[str, ...], insecure: bool) -> None:
+    """Push a model to a registry"""
+    from omlx.cli.console import run_async
+
+    run_async(_push(args[0], insecure))
+
+
+async def _push(model: str, insecure: bool) -> None:
+    from omlx.cli.console import connected, out
+    from omlx.cli.progress import Display, follow
+
+    async with connected() as client:
+        with Display() as display:
+            await follow(client.push(model, insecure=insecure), display)
+    host = model if model.count("/") > 1 else f"ollama.com/{model}"
+    out(f"\nYou can find your model at:\n\n\thttps://{host}")

@@ -1,6 +1,182 @@
-from omlx.cli.command import verb
+"""`omlx run`: ask a model once, or talk with it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import rich_click as click
+
+from omlx.cli.command import CliError, Count, GoInt, OptionalValue, verb
+
+if TYPE_CHECKING:
+    from omlx.api import ollama as wire
+    from omlx.client import Client
+
+THINK_VALUES = ("true", "false", "high", "medium", "low", "max")
 
 
-@verb("run")
-def command(args):
-    "run"
+class Session(msgspec.Struct, kw_only=True):
+    """What a run was asked to do; the interactive session changes some of it."""
+
+    model: str
+    format: Any = None
+    """None, "json" or a JSON schema."""
+    think: bool | str | None = None
+    hide_thinking: bool = False
+    keep_alive: str | None = None
+    verbose: bool = False
+    wrap: bool = True
+    multimodal: bool = False
+
+    def fields(self) -> dict[str, Any]:
+        """What goes into every request."""
+        found = {"format": self.format, "think": self.think, "keep_alive": self.keep_alive}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+@verb(
+    "run",
+    usage="MODEL [PROMPT]...",
+    count=Count(1),
+    models=True,
+    environment=("host", "autostart", "no_history"),
+)
+@click.option("--keepalive", metavar="DURATION", default="", help="Duration to keep a model loaded (e.g. 5m)")
+@click.option("--verbose", is_flag=True, help="Show timings for response")
+@click.option("--insecure", is_flag=True, help="Use an insecure registry")
+@click.option("--nowordwrap", is_flag=True, help="Don't wrap words to the next line automatically")
+@click.option("--format", metavar="FORMAT", default="", help="Response format: json, or a JSON schema")
+@click.option(
+    "--think", cls=OptionalValue, bare="true", metavar="[=LEVEL]",
+    help="Think before answering: true, false, high, medium, low or max (default: if the model can)",
+)  # fmt: skip
+@click.option("--hidethinking", is_flag=True, help="Hide thinking output (if provided)")
+@click.option(
+    "--truncate/--no-truncate", default=True,
+    help="Embedding models: cut inputs that exceed the context (default); --truncate=false: fail instead",
+)  # fmt: skip
+@click.option("--dimensions", type=GoInt(), default=0, help="Embedding models: cut the embedding to this many values")
+def command(args: tuple[str, ...], **flags: Any) -> None:
+    """Run a model
+
+    With a prompt, as arguments or on stdin, prints the answer and ends. Without one, starts a session; `/?` lists its
+    commands. A model that is not there is pulled first. Where no server listens, one is started in the background.
+    """
+    from omlx.cli.console import run_async
+    from omlx.units import parse_duration
+
+    session = Session(
+        model=args[0],
+        format=_format(flags["format"]),
+        think=parse_think(flags["think"]),
+        hide_thinking=flags["hidethinking"],
+        keep_alive=flags["keepalive"] or None,
+        verbose=flags["verbose"],
+        wrap=not flags["nowordwrap"],
+    )
+    if session.keep_alive:
+        try:
+            parse_duration(session.keep_alive)
+        except ValueError as error:
+            raise CliError(str(error)) from error
+    run_async(_run(session, list(args[1:]), flags))
+
+
+def _format(text: str) -> Any:
+    if text in {"", "json"}:
+        return text or None
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise CliError(f"invalid value for --format: it must be json or a JSON schema ({error})") from error
+
+
+def parse_think(text: str | None) -> bool | str | None:
+    """The value of `--think`. Raises CliError."""
+    if text is None or text in {"true", "false"}:
+        return None if text is None else text == "true"
+    if text not in THINK_VALUES:
+        raise CliError(f'invalid value for --think: "{text}" (must be true, false, high, medium, low, or max)')
+    return text
+
+
+async def _run(session: Session, words: list[str], flags: dict[str, Any]) -> None:
+    from omlx.cli.console import connected, is_terminal, until_interrupted
+
+    async with connected() as client:
+        shown = await _show_or_pull(client, session.model, insecure=flags["insecure"])
+        piped = "" if is_terminal(sys.stdin) else sys.stdin.buffer.read().decode("utf-8", "replace")
+        prompt = " ".join([piped, *words] if piped else words)
+        adopt(session, shown)
+        if "embedding" in shown.capabilities:
+            await _embed(client, session, prompt, flags)
+        elif not prompt and not words and is_terminal(sys.stdin) and is_terminal(sys.stdout):
+            from omlx.cli.repl import converse
+
+            await converse(client, session, shown)
+        else:
+            await until_interrupted(_ask(client, session, prompt))
+
+
+def adopt(session: Session, shown: wire.ShowResponse) -> None:
+    """Fit the session to the model: it thinks if it can and nobody said otherwise."""
+    session.multimodal = bool({"vision", "audio"} & set(shown.capabilities))
+    if session.think is None and "thinking" in shown.capabilities:
+        session.think = True
+
+
+async def _show_or_pull(client: Client, model: str, *, insecure: bool) -> wire.ShowResponse:
+    from omlx.cli.pull import pull
+    from omlx.client import ClientError
+
+    try:
+        return await client.show(model)
+    except ClientError as error:
+        if error.status != 404:
+            raise
+    await pull(client, model, insecure=insecure)
+    return await client.show(model)
+
+
+async def _embed(client: Client, session: Session, prompt: str, flags: dict[str, Any]) -> None:
+    from omlx.cli.console import out
+
+    if not prompt:
+        raise CliError(f'embedding models require input text. Usage: omlx run {session.model} "your text here"')
+    fields: dict[str, Any] = {"truncate": flags["truncate"]}
+    if flags["dimensions"] > 0:
+        fields["dimensions"] = flags["dimensions"]
+    if session.keep_alive:
+        fields["keep_alive"] = session.keep_alive
+    out(msgspec.json.encode(await client.embed(session.model, prompt, **fields)).decode())
+
+
+async def _ask(client: Client, session: Session, prompt: str) -> None:
+    """One prompt, one answer on stdout. An empty prompt loads the model."""
+    from omlx.cli.answer import Answer, print_numbers
+    from omlx.cli.console import out
+    from omlx.cli.media import attach
+    from omlx.cli.progress import Display
+
+    body = {"model": session.model, "prompt": prompt, **session.fields()}
+    if session.multimodal:
+        text, files = attach(prompt)
+        body |= {"prompt": text, "images": files}
+    answer = Answer(wrap=session.wrap, hide_thinking=session.hide_thinking)
+    last = None
+    with Display() as waiting:
+        waiting.step("")
+        try:
+            async for chunk in client.generate(body):
+                waiting.stop(clear=True)
+                answer.feed(chunk.response, chunk.thinking)
+                last = chunk
+        finally:
+            waiting.stop(clear=True)
+            answer.end()
+    if prompt:
+        out("\n")
+    if session.verbose and last:
+        print_numbers(last)

@@ -11,7 +11,7 @@ from omlx import settings
 from omlx.cli.command import Count, OptionalValue, verb
 from omlx.units import format_duration, human_bytes
 
-_NOT_FOR_THE_SERVER = {"no_history"}
+_NOT_FOR_THE_SERVER = {"autostart", "no_history"}
 _METAVARS = {"keep_alive": "DURATION", "size": "SIZE", "host": "HOST", "list": "LIST", "path": "PATH"}
 
 

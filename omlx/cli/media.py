@@ -1,0 +1,76 @@
+"""Media paths in a prompt: files named in the text become images (or sounds) of the message."""
+
+from __future__ import annotations
+
+import base64
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from omlx.cli.command import CliError
+from omlx.cli.console import err
+
+MAX_BYTES = 100 * 1000 * 1000
+_START = re.compile(r"(?<![^\s'\"])(?:[a-zA-Z]:)?(?:\.{0,2}/|~/|\\)")
+_END = re.compile(r"\.(?:jpe?g|png|webp|wav)\b", re.IGNORECASE)
+_ESCAPED = re.compile(r"\\(\W)")
+
+
+class Media(NamedTuple):
+    """A prompt without its media paths, and the files as base64."""
+
+    text: str
+    files: list[str]
+
+
+def begins_with_path(text: str) -> bool:
+    """Whether `text` begins with what looks like the path of a media file (it need not exist)."""
+    return _START.match(text) is not None and _END.search(text) is not None
+
+
+def attach(text: str) -> Media:
+    """Read the media files `text` names; each is reported on stderr. A path without a file stays text.
+
+    Blanks in a path may be escaped or not. Raises CliError for a file that is too large or not what its name says.
+    """
+    files = []
+    kept, position = "", 0
+    for end in _END.finditer(text):
+        found = _file_before(text, position, end.end())
+        if found is None:
+            continue
+        start, path = found
+        content = _read(path)
+        files.append(base64.b64encode(content).decode("ascii"))
+        err(f"Added {'audio' if content.startswith(b'RIFF') and content[8:12] == b'WAVE' else 'image'} '{path}'")
+        kept += text[position:start]
+        position = end.end()
+        if kept.endswith("'") and text[position : position + 1] == "'":
+            kept, position = kept[:-1], position + 1
+    return Media((kept + text[position:]).strip() if files else text, files)
+
+
+def _file_before(text: str, start: int, end: int) -> tuple[int, Path] | None:
+    """Where the path of an existing file that ends at `end` starts, and the path; the longest such path wins."""
+    for begin in _START.finditer(text, start, end):
+        path = Path(_ESCAPED.sub(r"\1", text[begin.start() : end])).expanduser()
+        if path.is_file():
+            return begin.start(), path
+    return None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise CliError(f"file size of '{path}' exceeds maximum limit (100MB)")
+        content = path.read_bytes()
+    except OSError as error:
+        raise CliError(f"couldn't read '{path}': {error.strerror}") from error
+    if not _is_media(content):
+        raise CliError(f"invalid file type: '{path}' is no JPEG, PNG, WebP or WAV file")
+    return content
+
+
+def _is_media(content: bytes) -> bool:
+    riff = content.startswith(b"RIFF") and content[8:12] in {b"WEBP", b"WAVE"}
+    return riff or content.startswith((b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"))
