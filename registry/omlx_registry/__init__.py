@@ -4,6 +4,7 @@ A library of its own: it imports neither omlx nor MLX, and opens nothing heavy u
 """
 
 from omlx_registry.assemble import Overrides, Texts
+from omlx_registry.create import CreateRequest, Info
 from omlx_registry.errors import (
     CreateError,
     Damaged,
@@ -23,10 +24,12 @@ from omlx_registry.store import Damage, PruneReport, Store, VerifyReport
 
 __all__ = [
     "CreateError",
+    "CreateRequest",
     "Damage",
     "Damaged",
     "Details",
     "DigestMismatch",
+    "Info",
     "InvalidDigest",
     "InvalidModel",
     "InvalidName",

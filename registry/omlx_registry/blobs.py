@@ -20,6 +20,7 @@ from omlx_registry.errors import DigestMismatch, InvalidDigest
 
 _DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
 _BLOB_FILE = re.compile(r"sha256-[0-9a-f]{64}")
+_PARTIAL = re.compile(r"sha(?:1-[0-9a-f]{40}|256-[0-9a-f]{64})-partial.*")
 _TEMPORARY: Final = ".omlx-"
 _CHUNK: Final = 1 << 20
 
@@ -189,12 +190,22 @@ class BlobStore:
                 if _BLOB_FILE.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                     yield entry.name.replace("-", ":"), entry.stat(follow_symlinks=False)
 
-    def sweep(self) -> int:
-        """Remove temporary files; only for a caller who knows that no writer lives. Returns the bytes freed."""
+    def sweep(self, partials_before: float) -> int:
+        """Remove temporary files, and partial downloads last written before that time (seconds since 1970).
+
+        Only for a caller who knows that no writer lives. Returns the bytes freed.
+        """
         freed = 0
-        for path in self.folder.glob(f"{_TEMPORARY}*"):
-            freed += path.stat(follow_symlinks=False).st_size
-            path.unlink()
+        for path in self.folder.glob("*") if self.folder.is_dir() else ():
+            status = path.lstat()
+            partial = _PARTIAL.fullmatch(path.name) and status.st_mtime < partials_before
+            if not partial and not path.name.startswith(_TEMPORARY):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                freed += status.st_size
+                path.unlink(missing_ok=True)
         return freed
 
 

@@ -45,7 +45,7 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _FLOAT: Final = re.compile(
     r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?(?:inf|infinity|nan)", re.IGNORECASE
 )
-_SEMVER: Final = re.compile(
+SEMVER: Final = re.compile(
     r"v?(?:0|[1-9]\d*)(?:\.(?:0|[1-9]\d*)(?:\.(?:0|[1-9]\d*)(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?)?)?", re.ASCII
 )
 _BYTE_ORDER_MARKS: Final = (
@@ -125,7 +125,7 @@ def decode_text(data: bytes) -> str:
 def interpret(modelfile: Modelfile) -> Meaning:
     """The typed meaning of the instructions. Raises ModelfileError for a wrong parameter or version."""
     requires = modelfile.last("requires")
-    if requires is not None and not _SEMVER.fullmatch(requires):
+    if requires is not None and not SEMVER.fullmatch(requires):
         raise ModelfileError("requires must be a valid semver (e.g. 0.14.0)")
     parameters: dict[str, Any] = {}
     warnings = []

@@ -7,15 +7,19 @@ quantize, download) runs in a worker process.
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Protocol
 
 from omlx_registry.assemble import Overrides, Texts
 from omlx_registry.blobs import BlobWriter, Transfer
+from omlx_registry.bundled_source import BundledSource
+from omlx_registry.create import CheckTemplate, CreateRequest, check_request, create
 from omlx_registry.describe import describe, show
-from omlx_registry.errors import Damaged, InvalidDigest, PullError
+from omlx_registry.errors import CreateError, Damaged, InvalidDigest, PullError
 from omlx_registry.folders import add_model_folder
+from omlx_registry.jobs import Jobs
 from omlx_registry.names import Name, parse_name
 from omlx_registry.spec import ModelShow, ModelSpec, Progress
 from omlx_registry.store import Entry, PruneReport, Store, VerifyReport
@@ -28,7 +32,7 @@ class Source(Protocol):
         """Whether this source may have the model; must not use the network."""
         ...
 
-    def pull(self, name: Name, store: Store, *, insecure: bool) -> AsyncIterator[Progress]:
+    def pull(self, name: Name, store: Store, *, insecure: bool) -> AsyncGenerator[Progress]:
         """Bring the model into the store under exactly this name, manifest last; raises PullError.
 
         Statuses between `pulling manifest` and `success`, which the registry adds.
@@ -36,13 +40,25 @@ class Source(Protocol):
         ...
 
 
+def default_sources() -> list[Source]:
+    """The bundled package: a model that needs no network."""
+    return [BundledSource()]
+
+
 class Registry:
     """Models in one folder. Thread-safe; several processes may share the folder."""
 
-    def __init__(self, root: Path, sources: Iterable[Source] = ()) -> None:
+    def __init__(
+        self, root: Path, sources: Iterable[Source] | None = None, *, check_template: CheckTemplate | None = None
+    ) -> None:
+        """`sources`: None means the bundled package, then the Hub. `check_template` refuses Go templates that do not
+        parse, with a ValueError: this library has no parser for them.
+        """
         self.store = Store(root)
-        self.sources = list(sources)
+        self.sources = default_sources() if sources is None else [*sources]
         """Asked in order by `pull`; the first that offers the name is used."""
+        self._check_template = check_template
+        self._jobs = Jobs()
         self._known: dict[str, tuple[tuple[int, int, int], ModelSpec | None]] = {}
         self._known_lock = threading.Lock()
 
@@ -126,17 +142,50 @@ class Registry:
         """Read and hash everything again; `repair` drops what is corrupt."""
         return self.store.verify(repair=repair)
 
-    # Pull
+    # Pull and create
 
-    async def pull(self, name: str, *, insecure: bool = False) -> AsyncIterator[Progress]:
-        """Fetch a model; the last line says `success`. Raises InvalidName, PullError."""
+    async def pull(self, name: str, *, insecure: bool = False) -> AsyncGenerator[Progress]:
+        """Fetch a model; the last line says `success`. Raises InvalidName, PullError.
+
+        Pulls of one name share one job; it is cancelled when nobody follows it any more. A name keeps the letter case
+        the store has for it.
+        """
         wanted = self.store.locate(parse_name(name))
+        async with aclosing(self._jobs.watch(wanted.folded, lambda: self._pull(wanted, insecure))) as lines:
+            async for progress in lines:
+                yield progress
+
+    async def _pull(self, wanted: Name, insecure: bool) -> AsyncGenerator[Progress]:
         yield Progress("pulling manifest")
         source = next((source for source in self.sources if source.offers(wanted)), None)
         if source is None:
             raise PullError("pull model manifest: file does not exist")
-        async for progress in source.pull(wanted, self.store, insecure=insecure):
-            yield progress
+        async with aclosing(source.pull(wanted, self.store, insecure=insecure)) as lines:
+            async for progress in lines:
+                yield progress
+        yield Progress("success")
+
+    async def create(self, request: CreateRequest) -> AsyncGenerator[Progress]:
+        """Make a model; the last line says `success`. Raises InvalidName, CreateError, PullError, Damaged.
+
+        A base model that is not here is pulled first.
+        """
+        name = parse_name(request.model)
+        check_request(request)
+        if request.template and self._check_template is not None:
+            try:
+                self._check_template(request.template)
+            except ValueError as error:
+                raise CreateError(f"template error: {error}") from error
+        if request.source and not self.has(request.source):
+            async with aclosing(self.pull(request.source)) as lines:
+                async for progress in lines:
+                    if progress.status != "success":
+                        yield progress
+        base = self.store.get(request.source) if request.source else None
+        async with aclosing(create(self.store, name, request, base)) as lines:
+            async for progress in lines:
+                yield progress
         yield Progress("success")
 
     def _spec(self, entry: Entry) -> ModelSpec | None:

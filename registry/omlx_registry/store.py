@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import stat
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -30,6 +31,10 @@ from omlx_registry.views import Views
 
 UPLOAD_GRACE_S = 3600.0
 """Blobs younger than this survive a prune: a client uploads files first and creates the model from them later."""
+
+
+PARTIAL_GRACE_S = 7 * 24 * 3600.0
+"""Downloads that broke off can be continued this long."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -87,12 +92,23 @@ class Store:
         self.manifests = root / "manifests"
         self.blobs = BlobStore(root / "blobs")
         self.views = Views(root / "omlx" / "views", self.blobs)
+        self.workplaces = root / "omlx" / "making"
         self._changing = root / "omlx" / "changing.lock"
         self._working = root / "omlx" / "working.lock"
 
     def working(self) -> AbstractContextManager[None]:
         """Hold this while blobs exist that no manifest names yet: they are safe from `prune` and `remove`."""
         return locks.shared(self._working)
+
+    @contextmanager
+    def workspace(self) -> Iterator[Path]:
+        """An empty folder on the blobs' file system for files in the making; removed at the end, or by `prune`."""
+        folder = self.workplaces / uuid.uuid4().hex
+        folder.mkdir(parents=True)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
     # Names
 
@@ -214,8 +230,11 @@ class Store:
 
     # Blobs
 
-    def prune(self, grace_s: float = UPLOAD_GRACE_S) -> PruneReport:
-        """Remove blobs no manifest mentions and temporary litter. Does nothing while somebody makes a model."""
+    def prune(self, grace_s: float = UPLOAD_GRACE_S, partial_grace_s: float = PARTIAL_GRACE_S) -> PruneReport:
+        """Remove blobs no manifest mentions, old partial downloads and the litter of killed processes.
+
+        Does nothing while somebody makes a model. Raises Damaged, removing nothing, where a manifest cannot be read.
+        """
         with locks.exclusive(self._changing), locks.try_exclusive(self._working) as alone:
             if not alone:
                 return PruneReport(busy=True)
@@ -226,7 +245,9 @@ class Store:
                 for digest, status in self.blobs.list()
                 if digest not in survey.blobs and status.st_ctime <= latest
             ]
-            freed = sum(self.blobs.remove(digest) for digest in doomed) + self.blobs.sweep()
+            freed = sum(self.blobs.remove(digest) for digest in doomed)
+            freed += self.blobs.sweep(time.time() - partial_grace_s)
+            shutil.rmtree(self.workplaces, ignore_errors=True)
             self.views.keep_only(survey.manifests)
             return PruneReport(len(doomed), freed)
 
@@ -269,17 +290,21 @@ class Store:
                 yield stored
 
     def _survey(self) -> _Survey:
-        """What is in use: reads every file under manifests/, understood or not."""
+        """What is in use: reads every file under manifests/, understood or not, behind links too.
+
+        Raises Damaged where something cannot be read: what it mentions must not be removed.
+        """
         blobs: set[str] = set()
         manifests: set[str] = set()
-        for folder, _, files in os.walk(self.manifests):
-            for file in files:
-                try:
-                    data = Path(folder, file).read_bytes()
-                except FileNotFoundError:
-                    continue
-                blobs |= digests_in(data)
-                manifests.add(hashlib.sha256(data).hexdigest())
+        for path in _files_below(self.manifests):
+            try:
+                data = path.read_bytes()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise Damaged(f"cannot read {path}: {error.strerror}; no blob was removed") from error
+            blobs |= digests_in(data)
+            manifests.add(hashlib.sha256(data).hexdigest())
         return _Survey(blobs, manifests)
 
     def _is_inside(self, path: Path) -> bool:
@@ -292,6 +317,23 @@ class Store:
 class _Survey(msgspec.Struct, frozen=True):
     blobs: set[str]
     manifests: set[str]
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Every file of a tree, links followed, each real folder once."""
+
+    def give_up(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise Damaged(f"cannot read {error.filename}: {error.strerror}; no blob was removed") from error
+
+    seen: set[str] = set()
+    for current, subfolders, files in os.walk(folder, followlinks=True, onerror=give_up):
+        real = os.path.realpath(current)
+        if real in seen:
+            subfolders.clear()
+            continue
+        seen.add(real)
+        yield from (Path(current, file) for file in files)
 
 
 def _mentioned(path: Path) -> set[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from omlx_registry.blobs import BlobStore
 from omlx_registry.errors import Damaged
 from omlx_registry.hub_files import is_safe_path
-from omlx_registry.manifest import Layer, Manifest
+from omlx_registry.manifest import FILE, WEIGHTS, Layer, Manifest
 
 
 class Views:
@@ -40,6 +40,14 @@ class Views:
         if not self._is_intact(target, files):
             self._build(target, files)
         return target
+
+    def materialize_layers(self, layers: list[Layer], folder: Path) -> None:
+        """Build a folder of the weights and files among the layers elsewhere, for a conversion to read."""
+        for layer in layers:
+            if layer.media_type in {WEIGHTS, FILE} and is_safe_path(layer.name):
+                path = folder / layer.name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                _link(self._blobs.path(layer.digest), path)
 
     def keep_only(self, digests: set[str]) -> None:
         """Remove the views of all other manifests."""

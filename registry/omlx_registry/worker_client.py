@@ -13,7 +13,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 import msgspec
@@ -43,7 +43,51 @@ class Quantize(msgspec.Struct, tag_field="job", tag="quantize", frozen=True):
     recipe: str
 
 
-Job = ImportGguf | Quantize
+class PullHub(msgspec.Struct, tag_field="job", tag="pull_hub", frozen=True):
+    """Fetch what a model needs of a Hugging Face repository into the folder `blobs`; the result is a `Fetched`.
+
+    `gguf`: take the GGUF file of that quantization; None: safetensors, or a GGUF where there are none.
+    """
+
+    repository: str
+    blobs: str
+    revision: str = "main"
+    gguf: str | None = None
+    attempts: int = 6
+    """Failures in a row without a new byte before a file is given up."""
+
+
+class SearchHub(msgspec.Struct, tag_field="job", tag="search_hub", frozen=True):
+    """Find MLX models on the Hugging Face Hub; the result's `models` is a list of `Found`."""
+
+    text: str
+    limit: int = 20
+
+
+Job = ImportGguf | Quantize | PullHub | SearchHub
+
+
+class FetchedFile(msgspec.Struct, frozen=True):
+    """A file of a repository, now a blob: `digest` is 64 hex digits."""
+
+    path: str
+    digest: str
+    size: int
+
+
+class Fetched(msgspec.Struct, frozen=True):
+    """What a pull brought, in the repository's state `commit`."""
+
+    commit: str
+    files: list[FetchedFile]
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A search hit; `size` in bytes, 0 where the Hub does not say."""
+
+    repository: str
+    downloads: int
+    size: int = 0
 
 
 class JobProgress(msgspec.Struct, omit_defaults=True):
@@ -52,6 +96,7 @@ class JobProgress(msgspec.Struct, omit_defaults=True):
     status: str
     total: int = 0
     completed: int = 0
+    digest: str = ""
 
 
 class JobResult(msgspec.Struct):
@@ -73,11 +118,12 @@ class _Line(msgspec.Struct):
     status: str | int = ""
     total: int = 0
     completed: int = 0
+    digest: str = ""
     result: dict[str, Any] | None = None
     error: str | None = None
 
 
-async def run_job(job: Job) -> AsyncIterator[JobProgress | JobResult]:
+async def run_job(job: Job) -> AsyncGenerator[JobProgress | JobResult]:
     """Run a job to its end: progress as it comes, the result last. Raises CreateError with the worker's sentence.
 
     Close the iterator (or cancel the task that reads it) to stop the job at once.
@@ -108,7 +154,7 @@ async def run_job(job: Job) -> AsyncIterator[JobProgress | JobResult]:
                 finished = True
                 yield JobResult(line.result)
                 return
-            yield JobProgress(str(line.status), line.total, line.completed)
+            yield JobProgress(str(line.status), line.total, line.completed, line.digest)
         raise CreateError(_epitaph(await process.wait(), await complaints), 500)
     finally:
         await _end(process, complaints, at_once=not finished)
@@ -148,4 +194,4 @@ def _epitaph(code: int, complaints: str) -> str:
 def _environment() -> dict[str, str]:
     """The worker finds this package where this process found it, installed or not."""
     paths = [path for path in sys.path if path]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}

@@ -1,0 +1,297 @@
+"""Creating: a new model from a local one or from uploaded files, with texts, parameters, an adapter, quantized or not.
+
+`plan_texts` decides how the request and the base model's texts combine; `create` does the work and reports it in
+Ollama's status lines. Weights are never copied: a derived model names the blobs of its base.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from omlx_registry.architecture import model_info
+from omlx_registry.assemble import Overrides, Texts, assemble, overrides_of, read_texts, text_layers
+from omlx_registry.blobs import canonical_digest
+from omlx_registry.describe import read_config
+from omlx_registry.errors import CreateError, Damaged, InvalidDigest, InvalidModel
+from omlx_registry.facts import Files
+from omlx_registry.folders import file_layers, model_file_names
+from omlx_registry.hub_files import is_safe_path
+from omlx_registry.lora import adapter_layers
+from omlx_registry.manifest import ADAPTER, DRAFT, FILE, FOLDERS, LICENSE, WEIGHTS, Layer
+from omlx_registry.modelfile import SEMVER
+from omlx_registry.names import Name
+from omlx_registry.quantize import recipe, require_unquantized
+from omlx_registry.spec import Progress
+from omlx_registry.store import Store, Stored
+from omlx_registry.worker_client import ImportGguf, Job, JobProgress, Quantize, run_job
+
+LONG_WORK: Final = "0000000000000000000"
+"""The digest Ollama gives to lines about converting and quantizing."""
+
+
+class Info(msgspec.Struct, frozen=True):
+    """What the maker of a model may state about it."""
+
+    capabilities: list[str] = []
+    model_family: str = ""
+    base_name: str = ""
+    quantization_level: str = ""
+    parameter_size: str = ""
+    context_length: int = 0
+    embedding_length: int = 0
+
+
+class CreateRequest(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from"}):
+    """What to make. Empty fields keep what the base model has.
+
+    Exactly one of `source` (a model name, Ollama's `from`) and `files` (relative name → digest of an uploaded blob) is
+    needed; with both, the files are the weights and the model gives the texts.
+    """
+
+    model: str
+    source: str = ""
+    files: dict[str, str] = {}
+    adapters: dict[str, str] = {}
+    draft_files: dict[str, str] = {}
+    template: str = ""
+    system: str = ""
+    renderer: str = ""
+    parser: str = ""
+    requires: str = ""
+    license: str | list[str] = []
+    parameters: dict[str, Any] = {}
+    messages: list[dict[str, Any]] = []
+    quantize: str = ""
+    draft_quantize: str = ""
+    remote_host: str = ""
+    info: Info = Info()
+
+
+def check_request(request: CreateRequest) -> None:
+    """Refuse what is wrong before any work is done. Raises CreateError with Ollama's texts."""
+    if request.remote_host:
+        raise CreateError("bad remote: this server runs no remote models")
+    if not request.source and not request.files:
+        raise CreateError("neither 'from' or 'files' was specified")
+    for path, digest in {**request.files, **request.adapters, **request.draft_files}.items():
+        if not is_safe_path(path):
+            raise CreateError("file path must be relative")
+        try:
+            canonical_digest(digest)
+        except InvalidDigest as error:
+            raise CreateError(error.message) from error
+    for message in request.messages:
+        if not isinstance(message.get("role"), str) or not isinstance(message.get("content", ""), str):
+            raise CreateError("a message needs a role and a content")
+    if request.requires and not SEMVER.fullmatch(request.requires):
+        raise CreateError("requires must be a valid semver (e.g. 0.14.0)")
+    if request.quantize:
+        recipe(request.quantize)
+    if request.draft_quantize:
+        if not request.draft_files:
+            raise CreateError("--draft-quantize requires a DRAFT model")
+        recipe(request.draft_quantize)
+
+
+def plan_texts(request: CreateRequest, base: Texts) -> Texts:
+    """Template, system and messages replace; parameters merge; licences add up. Pure."""
+    licenses = [request.license] if isinstance(request.license, str) else list(request.license)
+    messages = [{"role": it["role"], "content": it.get("content", "")} for it in request.messages]
+    return Texts(
+        template=request.template or base.template,
+        system=request.system or base.system,
+        parameters={**base.parameters, **request.parameters},
+        messages=messages or base.messages,
+        licenses=list(dict.fromkeys([*base.licenses, *(text for text in licenses if text)])),
+    )
+
+
+def plan_overrides(request: CreateRequest, base: Overrides) -> Overrides:
+    """The statements of the request win over what the base model says about itself. Pure."""
+    info = request.info
+    return msgspec.structs.replace(
+        base,
+        family=info.model_family or base.family,
+        parameter_size=info.parameter_size or base.parameter_size,
+        quantization_level=info.quantization_level or base.quantization_level,
+        context_length=info.context_length or base.context_length,
+        embedding_length=info.embedding_length or base.embedding_length,
+        capabilities=list(dict.fromkeys([*info.capabilities, *base.capabilities])),
+        renderer=request.renderer or base.renderer,
+        parser=request.parser or base.parser,
+        requires=request.requires.removeprefix("v") or base.requires,
+        base_name=info.base_name or base.base_name,
+    )
+
+
+class _Making(msgspec.Struct):
+    """A model in the making: what is known of it so far."""
+
+    layers: list[Layer] = []
+    texts: Texts = Texts()
+    overrides: Overrides = Overrides()
+    new: set[str] = set()
+
+
+async def create(store: Store, name: Name, request: CreateRequest, base: Stored | None) -> AsyncGenerator[Progress]:
+    """Make the model, from `base` where the request names one. The last status is `writing manifest`.
+
+    Raises CreateError, InvalidModel or Damaged; nothing is listed then, and blobs made on the way are removed.
+    """
+    made = _Making()
+    replaced: set[str] = set()
+    try:
+        with store.working(), store.workspace() as space:
+            if base is not None:
+                _begin_with(store, base, made)
+            if request.files:
+                async for progress in _take_files(store, request.files, made, space / "converted"):
+                    yield progress
+            if request.quantize:
+                async for progress in _quantize(store, made, request.quantize, space / "quantized"):
+                    yield progress
+            async for progress in _add_extras(store, request, made, space):
+                yield progress
+            for layer in made.layers:
+                yield Progress(
+                    f"{'creating new' if layer.digest in made.new else 'using existing'} layer {layer.digest}"
+                )
+            texts = plan_texts(request, made.texts)
+            for layer, new in await asyncio.to_thread(text_layers, store.blobs, texts):
+                made.layers.append(layer)
+                made.new |= {layer.digest} if new else set()
+                yield _layer_line(layer, new=new)
+            yield Progress("writing manifest")
+            overrides = plan_overrides(request, made.overrides)
+            _, replaced = await asyncio.to_thread(assemble, store, name, made.layers, overrides)
+    except InvalidModel as error:
+        raise CreateError(error.message) from error
+    finally:
+        # After a success these are mentioned by the new manifest, and stay.
+        await asyncio.shield(asyncio.to_thread(store.drop, made.new | replaced))
+
+
+def _layer_line(layer: Layer, *, new: bool) -> Progress:
+    return Progress(f"{'creating new' if new else 'using existing'} layer {layer.digest}")
+
+
+def _begin_with(store: Store, base: Stored, made: _Making) -> None:
+    try:
+        made.texts = read_texts(base.manifest, store.blobs)
+        made.overrides = msgspec.structs.replace(
+            overrides_of(read_config(store, base)), parent_model=base.entry.name.short
+        )
+    except (OSError, msgspec.MsgspecError) as error:
+        raise Damaged(f"model '{base.entry.name.short}' is damaged: {error}") from error
+    made.layers = [layer for layer in base.manifest.layers if layer.media_type in FOLDERS]
+
+
+async def _take_files(store: Store, files: Mapping[str, str], made: _Making, folder: Path) -> AsyncGenerator[Progress]:
+    """The uploaded files as layers in place of the base model's; a GGUF file is converted first."""
+    gguf = [path for path, digest in files.items() if _is_gguf(store, path, digest)]
+    if len(gguf) > 1:
+        raise CreateError("only one GGUF file is supported")
+    if gguf:
+        async for progress in _convert(store, ImportGguf(str(store.blobs.path(files[gguf[0]])), str(folder)), made):
+            yield progress
+        layers, new = await asyncio.to_thread(_take_folder, store, folder)
+        made.new |= new
+    elif any(path.endswith(".safetensors") for path in files):
+        yield Progress("converting model")
+        layers = file_layers(store.blobs, files)
+    else:
+        raise CreateError("unknown type: a model is a GGUF file, or config.json and *.safetensors files")
+    licenses = [layer for layer in layers if layer.media_type == LICENSE]
+    made.layers = [layer for layer in layers if layer.media_type != LICENSE]
+    if licenses and not made.texts.licenses:
+        texts = [store.blobs.path(layer.digest).read_text(errors="replace") for layer in licenses]
+        made.texts = msgspec.structs.replace(made.texts, licenses=texts)
+
+
+async def _convert(store: Store, job: Job, made: _Making) -> AsyncGenerator[Progress]:
+    async with aclosing(run_job(job)) as steps:
+        async for step in steps:
+            if isinstance(step, JobProgress):
+                yield Progress(step.status, LONG_WORK if step.total else "", step.total, step.completed)
+            else:
+                level = str(step.result.get("quantization_level", ""))
+                made.overrides = Overrides(quantization_level=level, parent_model=made.overrides.parent_model)
+
+
+async def _quantize(store: Store, made: _Making, name: str, folder: Path) -> AsyncGenerator[Progress]:
+    """The weights anew in another precision. Only full-precision models: rounding twice would spoil them."""
+    if any(layer.media_type == ADAPTER for layer in made.layers):
+        raise CreateError("a model with an adapter cannot be quantized: quantize its base model")
+    source = folder.with_name(f"{folder.name}-source")
+    await asyncio.to_thread(store.views.materialize_layers, made.layers, source)
+    before = made.overrides
+    if before.quantization_level:
+        require_unquantized(before.quantization_level)
+    async for progress in _convert(store, Quantize(str(source), str(folder), name), made):
+        yield progress
+    level = made.overrides.quantization_level
+    made.overrides = msgspec.structs.replace(before, quantization_level=level, parameter_size="")
+    extras = [layer for layer in made.layers if layer.media_type not in {WEIGHTS, FILE}]
+    layers, new = await asyncio.to_thread(_take_folder, store, folder)
+    made.layers = [layer for layer in layers if layer.media_type != LICENSE] + extras
+    made.new |= new
+    yield Progress("verifying conversion")
+
+
+async def _add_extras(store: Store, request: CreateRequest, made: _Making, space: Path) -> AsyncGenerator[Progress]:
+    """Adapter and draft model."""
+    if request.adapters:
+        yield Progress("converting adapter")
+        _require_blobs(store, request.adapters)
+        config = Files(made.layers, store.blobs).config()
+        info = model_info(config, 0)
+        blocks = info.get(f"{info['general.architecture']}.block_count", 0)
+        layers = await asyncio.to_thread(adapter_layers, store.blobs, request.adapters, int(blocks))
+        made.layers = [layer for layer in made.layers if layer.media_type != ADAPTER] + layers
+        made.new |= {layer.digest for layer in layers} - set(request.adapters.values())
+    if request.draft_files:
+        _require_blobs(store, request.draft_files)
+        draft = _Making()
+        async for progress in _take_files(store, request.draft_files, draft, space / "draft"):
+            yield progress
+        if request.draft_quantize:
+            async for progress in _quantize(store, draft, request.draft_quantize, space / "draft-quantized"):
+                yield progress
+        layers = [Layer(DRAFT, layer.digest, layer.size, name=layer.name) for layer in draft.layers]
+        made.layers = [layer for layer in made.layers if layer.media_type != DRAFT] + layers
+        made.new |= draft.new
+
+
+def _take_folder(store: Store, folder: Path) -> tuple[list[Layer], set[str]]:
+    """Move a folder that a worker wrote into blobs."""
+    placed = {name: store.blobs.put_file(folder / name, "move") for name in model_file_names(folder)}
+    layers = file_layers(store.blobs, {name: blob.digest for name, blob in placed.items()})
+    return layers, {blob.digest for blob in placed.values() if blob.new}
+
+
+def _is_gguf(store: Store, path: str, digest: str) -> bool:
+    """By content, not by name. Raises CreateError where the blob is absent or only called GGUF."""
+    _require_blobs(store, {path: digest})
+    with store.blobs.path(digest).open("rb") as file:
+        magic = file.read(4)
+    if magic == b"GGUF":
+        return True
+    if path.lower().endswith(".gguf"):
+        raise CreateError("supplied file was not in GGUF format")
+    return False
+
+
+def _require_blobs(store: Store, files: Mapping[str, str]) -> None:
+    for path, digest in files.items():
+        if not store.blobs.has(digest):
+            raise CreateError(f"blob {digest} of {path} is not there: upload it first")
+
+
+CheckTemplate = Callable[[str], None]
+"""Raises ValueError with the reason where a Go template does not parse."""

@@ -1,0 +1,216 @@
+"""Tiny GGUF files: a random MLX model written the way llama.cpp's converter writes its family, for tests of the import.
+
+The names and the layout changes (interleaved q and k, Gemma's norms plus one) are spelled out here once more and on
+purpose: an importer tested with its own tables would agree with itself. `llama.cpp` reads these files too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf import GGMLQuantizationType, GGUFWriter
+from gguf.quants import quantize
+from safetensors.numpy import load_file
+
+from tests.support import tiny
+
+BASE: dict[str, Any] = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-6,
+    "vocab_size": tiny.VOCABULARY,
+    "rope_theta": 10000.0,
+    "max_position_embeddings": 512,
+}
+
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", BASE | {"head_dim": 16, "tie_word_embeddings": True}),
+    # Mistral Nemo is a llama whose heads are wider than hidden size / heads, with an output layer of its own.
+    "mistral": ("llama", BASE | {"head_dim": 32, "tie_word_embeddings": False, "rope_theta": 1e6}),
+    "llama3": (
+        "llama",
+        BASE
+        | {
+            "head_dim": 32,
+            "tie_word_embeddings": True,
+            "rope_theta": 500000.0,
+            "rope_scaling": {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 8192,
+            },
+        },
+    ),
+    "qwen2": ("qwen2", BASE | {"tie_word_embeddings": True}),
+    "qwen3": ("qwen3", BASE | {"head_dim": 32, "tie_word_embeddings": False}),
+    "gemma3": (
+        "gemma3_text",
+        BASE
+        | {
+            "num_hidden_layers": 6,
+            "head_dim": 32,
+            "rope_theta": 1e6,
+            "rope_local_base_freq": 10000.0,
+            "query_pre_attn_scalar": 32,
+            "sliding_window": 8,
+            "sliding_window_pattern": 6,
+        },
+    ),
+    "phi3": ("phi3", BASE | {"tie_word_embeddings": False}),
+    "phi3-long": (
+        "phi3",
+        BASE
+        | {
+            "tie_word_embeddings": False,
+            "partial_rotary_factor": 0.75,
+            "max_position_embeddings": 1024,
+            "original_max_position_embeddings": 256,
+            "rope_scaling": {
+                "type": "longrope",
+                "long_factor": [1.0, 1.25, 1.5, 2.0, 3.0, 4.0],
+                "short_factor": [1.0, 1.0, 1.0, 1.0, 1.5, 1.5],
+            },
+        },
+    ),
+}
+
+_ARCH = {"gemma3_text": "gemma3"}
+_NAMES = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.qkv_proj": "attn_qkv",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.gate_up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+_GEMMA_NAMES = _NAMES | {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+_TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+
+KindOf = Callable[[str], str]
+"""Chooses the ggml type of a matrix by its GGUF name."""
+
+
+def make_pair(
+    folder: Path, family: str, kind_of: KindOf = lambda name: "F32", metadata: dict[str, Any] | None = None, **changes: Any
+) -> tuple[Path, Path]:
+    """A random MLX model folder and a GGUF file of the same weights; `changes` go into its configuration."""
+    architecture, config = FAMILIES[family]
+    mlx_folder = folder / "mlx"
+    tiny.make(mlx_folder, architecture, config | changes, taught=False)
+    path = folder / f"{family}.gguf"
+    write_gguf(path, mlx_folder, kind_of, metadata or {})
+    return mlx_folder, path
+
+
+def write_gguf(path: Path, mlx_folder: Path, kind_of: KindOf, metadata: dict[str, Any]) -> None:
+    config = json.loads((mlx_folder / "config.json").read_text())
+    arch = _ARCH.get(config["model_type"], config["model_type"])
+    writer = GGUFWriter(path, arch)
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_rope_dimension_count(int(head_dim * config.get("partial_rotary_factor", 1.0)))
+    writer.add_name("tiny")
+    if arch == "gemma3":
+        writer.add_sliding_window(config["sliding_window"])
+    _add_rope_scaling(writer, config, head_dim)
+    _add_vocabulary(writer, mlx_folder)
+    for key, value in metadata.items():
+        (writer.add_string if isinstance(value, str) else writer.add_uint32)(key, value)
+    for name, values in load_file(mlx_folder / "model.safetensors").items():
+        ours, data = _to_ggml(name, values.astype(np.float32), config, arch)
+        kind = GGMLQuantizationType[kind_of(ours)] if data.ndim > 1 else GGMLQuantizationType.F32
+        writer.add_tensor(ours, quantize(data, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _to_ggml(name: str, values: np.ndarray, config: dict[str, Any], arch: str) -> tuple[str, np.ndarray]:
+    stem, _, leaf = name.rpartition(".")
+    if arch == "gemma3" and stem.endswith("norm"):
+        values = values + 1
+    if stem in _TOP:
+        return f"{_TOP[stem]}.{leaf}", values
+    _, _, layer, rest = stem.split(".", 3)
+    if arch == "llama" and rest in ("self_attn.q_proj", "self_attn.k_proj"):
+        heads = config["num_attention_heads" if rest == "self_attn.q_proj" else "num_key_value_heads"]
+        shape = values.shape
+        values = values.reshape(heads, 2, shape[0] // heads // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
+    return f"blk.{layer}.{(_GEMMA_NAMES if arch == 'gemma3' else _NAMES)[rest]}.{leaf}", values
+
+
+def _add_rope_scaling(writer: GGUFWriter, config: dict[str, Any], head_dim: int) -> None:
+    scaling = config.get("rope_scaling")
+    if not scaling:
+        return
+    if scaling.get("type") == "longrope":
+        original = config["original_max_position_embeddings"]
+        writer.add_rope_scaling_orig_ctx_len(original)
+        stretch = config["max_position_embeddings"] / original
+        writer.add_rope_scaling_attn_factors(float(np.sqrt(1 + np.log(stretch) / np.log(original))))
+        for length in ("long", "short"):
+            factors = np.array(scaling[f"{length}_factor"], np.float32)
+            writer.add_tensor(f"rope_factors_{length}.weight", factors)
+        return
+    # What llama.cpp's converter does for Llama 3.1: one factor per frequency, as a tensor.
+    factors = []
+    for at in range(0, head_dim, 2):
+        wavelength = 2 * np.pi * config["rope_theta"] ** (at / head_dim)
+        original, factor = scaling["original_max_position_embeddings"], scaling["factor"]
+        if wavelength < original / scaling["high_freq_factor"]:
+            factors.append(1.0)
+        elif wavelength > original / scaling["low_freq_factor"]:
+            factors.append(factor)
+        else:
+            low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+            smooth = (original / wavelength - low) / (high - low)
+            factors.append(1 / ((1 - smooth) / factor + smooth))
+    writer.add_tensor("rope_freqs.weight", np.array(factors, np.float32))
+
+
+def _add_vocabulary(writer: GGUFWriter, mlx_folder: Path) -> None:
+    tokenizer = json.loads((mlx_folder / "tokenizer.json").read_text())
+    config = json.loads((mlx_folder / "tokenizer_config.json").read_text())
+    added = {entry["id"]: entry for entry in tokenizer["added_tokens"]}
+    by_id = {index: token for token, index in tokenizer["model"]["vocab"].items()}
+    by_id |= {index: entry["content"] for index, entry in added.items()}
+    tokens = [by_id[index] for index in range(len(by_id))]
+    kinds = [(3 if added[i]["special"] else 4) if i in added else 1 for i in range(len(tokens))]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types(kinds)
+    writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
+    writer.add_eos_token_id(tokens.index(config["eos_token"]))
+    writer.add_pad_token_id(tokens.index(config["pad_token"]))
+    writer.add_chat_template(config["chat_template"])
