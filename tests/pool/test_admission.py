@@ -1,0 +1,84 @@
+"""What a model will take is known roughly before it is loaded; what cannot fit is refused with numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+from omlx.pool.admission import (
+    GIB,
+    RUNNER_OVERHEAD,
+    Machine,
+    bits_per_weight,
+    context_for,
+    default_context,
+    estimate,
+    kv_bytes_per_token,
+    parse_cap,
+    refusal,
+)
+
+CPU = Machine(total=64 * GIB, available=32 * GIB)
+LLAMA_8B = {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096}
+FOUR_BIT = {**LLAMA_8B, "quantization": {"bits": 4, "group_size": 64}}
+
+
+def gpu(gib: int) -> Machine:
+    return Machine(total=gib * GIB, available=gib * GIB, gpu=True)
+
+
+@pytest.mark.parametrize(
+    ("machine", "context"),
+    [(CPU, 4096), (gpu(16), 4096), (gpu(23), 32768), (gpu(46), 32768), (gpu(47), 262144), (gpu(192), 262144)],
+)
+def test_the_default_context_follows_the_gpus_memory_as_in_ollama(machine: Machine, context: int) -> None:
+    assert default_context(machine) == context
+
+
+@pytest.mark.parametrize(
+    ("asked", "configured", "trained", "context"),
+    [(0, 0, 131072, 4096), (8192, 2048, 131072, 8192), (0, 2048, 131072, 2048), (8192, 0, 2048, 2048), (1, 0, 0, 4)],
+)
+def test_the_context_is_the_models_then_the_settings_then_the_machines(
+    asked: int, configured: int, trained: int, context: int
+) -> None:
+    assert context_for(asked=asked, configured=configured, trained=trained, machine=CPU) == context
+
+
+def test_kv_per_token_counts_the_key_value_heads() -> None:
+    assert kv_bytes_per_token(LLAMA_8B) == 2 * 32 * 8 * 128 * 2
+    assert kv_bytes_per_token({"text_config": LLAMA_8B}) == 2 * 32 * 8 * 128 * 2
+    assert kv_bytes_per_token({}) == 0
+
+
+def test_stored_width_comes_from_the_quantization_or_the_type() -> None:
+    assert bits_per_weight(FOUR_BIT) == 4.5
+    assert bits_per_weight({"torch_dtype": "float32"}) == 32
+    assert bits_per_weight({}) == 16
+
+
+def test_without_a_gpu_quantized_weights_are_counted_as_float32_but_may_stay_small() -> None:
+    size = 4_500_000_000
+    found = estimate(size=size, config=FOUR_BIT, context=4096, weights="auto", gpu=False)
+    assert found.likely == int(size * 32 / 4.5) + 2 * 32 * 8 * 128 * 4 * 4096 + RUNNER_OVERHEAD
+    assert found.least == size + RUNNER_OVERHEAD
+    on_gpu = estimate(size=size, config=FOUR_BIT, context=4096, weights="auto", gpu=True)
+    assert on_gpu.likely == size + 2 * 32 * 8 * 128 * 2 * 4096 + RUNNER_OVERHEAD
+    forced = estimate(size=size, config=FOUR_BIT, context=4096, weights="float32", gpu=True)
+    assert forced.least == int(size * 32 / 4.5) + RUNNER_OVERHEAD
+
+
+def test_caps_are_auto_a_share_or_a_size() -> None:
+    assert parse_cap("auto", 64_000_000_000) == 56_000_000_000
+    assert parse_cap("auto", 8_000_000_000) == 4_000_000_000
+    assert parse_cap("50%", 1000) == 500
+    assert parse_cap("2GB", 1) == 2_000_000_000
+
+
+def test_a_model_that_cannot_fit_is_refused_in_ollamas_words_and_with_numbers() -> None:
+    assert refusal(10 * GIB, available=20 * GIB, cap=20 * GIB, model_cap=None) is None
+    assert (
+        refusal(40 * GIB, available=20 * GIB, cap=64 * GIB, model_cap=None)
+        == "model requires more system memory (40.0 GiB) than is available (20.0 GiB)"
+    )
+    assert "max_process_memory" in (refusal(40 * GIB, available=64 * GIB, cap=20 * GIB, model_cap=None) or "")
+    assert "max_model_memory" in (refusal(40 * GIB, available=64 * GIB, cap=64 * GIB, model_cap=8 * GIB) or "")
