@@ -35,6 +35,7 @@ format: $(VENV)/.installed-dev  ## rewrite what ruff can
 
 docs: $(VENV)/.installed-dev  ## regenerate what is generated (settings table, completions)
 	$(BIN)/python docs/generate.py
+	$(BIN)/python -m omlx.cli.completions contrib/completions
 
 clean:  ## forget the environment
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -1,8 +1,8 @@
 """Autostart: a verb that needs a server and finds none starts `omlx serve` in the background, as Ollama's app does.
 
 Only for an address of this machine, and only while the setting `autostart` is on. The server gets a session of its own
-(it outlives the terminal), its output goes to a log file in the platform's log folder, and whoever starts it waits until
-it answers. Of two starters one holds the lock file; the other finds the server running when it gets the lock.
+(it outlives the terminal), its output goes to a log file in the platform's log folder, and whoever starts it waits
+until it answers. Of two starters one holds the lock file; the other finds the server running when it gets the lock.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _absolute(environ: Mapping[str, str]) -> dict[str, str]:
     found = dict(environ)
     for name in _PATHS:
         if found.get(name):
-            found[name] = os.path.abspath(os.path.expanduser(found[name]))  # noqa: PTH100, PTH111: may be quoted text
+            found[name] = str(Path(found[name].strip("\"'")).expanduser().absolute())
     if found.get("PYTHONPATH"):
         parts = found["PYTHONPATH"].split(os.pathsep)
         found["PYTHONPATH"] = os.pathsep.join(str(Path(part).absolute()) for part in parts)

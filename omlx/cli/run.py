@@ -24,6 +24,8 @@ class Session(msgspec.Struct, kw_only=True):
     format: Any = None
     """None, "json" or a JSON schema."""
     think: bool | str | None = None
+    """What the user chose; None: think if the model can."""
+    can_think: bool = False
     hide_thinking: bool = False
     keep_alive: str | None = None
     verbose: bool = False
@@ -32,7 +34,8 @@ class Session(msgspec.Struct, kw_only=True):
 
     def fields(self) -> dict[str, Any]:
         """What goes into every request."""
-        found = {"format": self.format, "think": self.think, "keep_alive": self.keep_alive}
+        think = self.think if self.think is not None or not self.can_think else True
+        found = {"format": self.format, "think": think, "keep_alive": self.keep_alive}
         return {name: value for name, value in found.items() if value is not None}
 
 
@@ -121,10 +124,9 @@ async def _run(session: Session, words: list[str], flags: dict[str, Any]) -> Non
 
 
 def adopt(session: Session, shown: wire.ShowResponse) -> None:
-    """Fit the session to the model: it thinks if it can and nobody said otherwise."""
+    """Fit the session to what the model can do."""
     session.multimodal = bool({"vision", "audio"} & set(shown.capabilities))
-    if session.think is None and "thinking" in shown.capabilities:
-        session.think = True
+    session.can_think = "thinking" in shown.capabilities
 
 
 async def _show_or_pull(client: Client, model: str, *, insecure: bool) -> wire.ShowResponse:
