@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import msgspec
 
 from omlx_registry.blobs import BlobStore
 from omlx_registry.errors import PullError
 from omlx_registry.hub_files import gguf_files, select
 from omlx_registry.locks import exclusive
 from omlx_registry.transfer import RemoteFile, RetryPolicy, fetch, hash_file
+from omlx_registry.worker_client import Fetched, FetchedFile, JobProgress, PullHub
 
 _PARALLEL_FILES = 4
 _REPORT_EVERY_S = 0.06
@@ -32,56 +32,24 @@ _SPARE_BYTES = 256 * 1024 * 1024
 """Disk space to leave free beside the download."""
 
 
-class HubJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What to fetch: `gguf` None takes safetensors (a GGUF where there are none), otherwise that GGUF quantization."""
-
-    repository: str
-    blobs: str
-    revision: str = "main"
-    gguf: str | None = None
-    attempts: int = 6
+Report = Callable[[JobProgress], None]
 
 
-class FetchedFile(msgspec.Struct, frozen=True):
-    """A file of the repository, now a blob: `digest` is 64 hex digits."""
-
-    path: str
-    digest: str
-    size: int
-
-
-class Fetched(msgspec.Struct, frozen=True):
-    """What a pull brought, in the repository's state `commit`."""
-
-    commit: str
-    files: list[FetchedFile]
-
-
-class Report(msgspec.Struct, omit_defaults=True):
-    """One progress line, in Ollama's shape; `completed` is left out while it is 0."""
-
-    status: str
-    digest: str = ""
-    total: int = 0
-    completed: int = 0
-
-
-def run(job: HubJob, report: Callable[[Report], None]) -> Fetched:
+def run(job: PullHub, report: Report) -> Fetched:
     """Fetch `job`; raises PullError with a sentence for the user."""
-    report(Report("pulling manifest"))
-    with _clear_errors(job.repository):
+    with clear_errors(job.repository):
         commit, files = _list_patiently(job)
     blobs = BlobStore(Path(job.blobs))
     blobs.folder.mkdir(parents=True, exist_ok=True)
     _check_space(files, blobs)
     with _client() as client:
         fetched = _Pull(job, commit, blobs, client, _Lines(report)).all(files)
-    report(Report("verifying sha256 digest"))
+    report(JobProgress("verifying sha256 digest"))
     return Fetched(commit, fetched)
 
 
 # ---------------------------------------------------------------- listing
-def _list_patiently(job: HubJob) -> tuple[str, list[RemoteFile]]:
+def _list_patiently(job: PullHub) -> tuple[str, list[RemoteFile]]:
     """List the repository; a busy or stumbling Hub is asked again with back-off."""
     from huggingface_hub import errors
 
@@ -98,7 +66,7 @@ def _list_patiently(job: HubJob) -> tuple[str, list[RemoteFile]]:
     raise AssertionError("unreachable")
 
 
-def _list(job: HubJob) -> tuple[str, list[RemoteFile]]:
+def _list(job: PullHub) -> tuple[str, list[RemoteFile]]:
     from huggingface_hub import HfApi, hf_hub_url
     from huggingface_hub.hf_api import RepoFile
 
@@ -122,7 +90,7 @@ def _list(job: HubJob) -> tuple[str, list[RemoteFile]]:
     ]
 
 
-def _choose(job: HubJob, paths: list[str]) -> list[str]:
+def _choose(job: PullHub, paths: list[str]) -> list[str]:
     """The paths to fetch; PullError where the repository holds nothing that MLX can run."""
     if job.gguf is None:
         chosen = select(paths)
@@ -141,8 +109,8 @@ def _choose(job: HubJob, paths: list[str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def _clear_errors(repository: str) -> Iterator[None]:
-    """Hub errors as sentences that say what to do."""
+def clear_errors(repository: str) -> Iterator[None]:
+    """Hub errors as PullErrors whose sentences say what to do."""
     from huggingface_hub import errors
 
     try:
@@ -213,7 +181,7 @@ def _size(path: Path) -> int:
 class _Lines:
     """Progress lines from several threads, at most one per file and `_REPORT_EVERY_S`."""
 
-    def __init__(self, report: Callable[[Report], None]) -> None:
+    def __init__(self, report: Report) -> None:
         self._report = report
         self._lock = threading.Lock()
         self._last: dict[str, float] = {}
@@ -224,13 +192,13 @@ class _Lines:
             if completed < total and now - self._last.get(digest, 0.0) < _REPORT_EVERY_S:
                 return
             self._last[digest] = now
-            self._report(Report(f"pulling {digest[:12]}", f"sha256:{digest}", total, completed))
+            self._report(JobProgress(f"pulling {digest[:12]}", total, completed, f"sha256:{digest}"))
 
 
 class _Pull:
     """The files of one repository on their way into the blobs, several at once."""
 
-    def __init__(self, job: HubJob, commit: str, blobs: BlobStore, client: httpx.Client, lines: _Lines) -> None:
+    def __init__(self, job: PullHub, commit: str, blobs: BlobStore, client: httpx.Client, lines: _Lines) -> None:
         self._job = job
         self._commit = commit
         self._blobs = blobs

@@ -12,17 +12,21 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
+from omlx_registry.aliases import Aliases
 from omlx_registry.assemble import Overrides, Texts
 from omlx_registry.blobs import BlobWriter, Transfer
 from omlx_registry.bundled_source import BundledSource
 from omlx_registry.create import CheckTemplate, CreateRequest, check_request, create
 from omlx_registry.describe import describe, show
-from omlx_registry.errors import CreateError, Damaged, InvalidDigest, PullError
+from omlx_registry.errors import CreateError, Damaged, InvalidDigest, NotFound, PullError
 from omlx_registry.folders import add_model_folder
+from omlx_registry.hub_source import HubSource
 from omlx_registry.jobs import Jobs
 from omlx_registry.names import Name, parse_name
 from omlx_registry.spec import ModelShow, ModelSpec, Progress
-from omlx_registry.store import Entry, PruneReport, Store, VerifyReport
+from omlx_registry.store import Entry, PruneReport, Store, Stored, VerifyReport
 
 
 class Source(Protocol):
@@ -40,9 +44,9 @@ class Source(Protocol):
         ...
 
 
-def default_sources() -> list[Source]:
-    """The bundled package: a model that needs no network."""
-    return [BundledSource()]
+def default_sources(aliases: Aliases) -> list[Source]:
+    """The bundled package, a model that needs no network; then the Hugging Face Hub."""
+    return [BundledSource(), HubSource(aliases)]
 
 
 class Registry:
@@ -55,11 +59,13 @@ class Registry:
         parse, with a ValueError: this library has no parser for them.
         """
         self.store = Store(root)
-        self.sources = default_sources() if sources is None else [*sources]
+        self.aliases = Aliases(root / "omlx" / "aliases.json")
+        """Names the user gave to repositories."""
+        self.sources = default_sources(self.aliases) if sources is None else [*sources]
         """Asked in order by `pull`; the first that offers the name is used."""
         self._check_template = check_template
         self._jobs = Jobs()
-        self._known: dict[str, tuple[tuple[int, int, int], ModelSpec | None]] = {}
+        self._known: dict[str, _Known] = {}
         self._known_lock = threading.Lock()
 
     def names(self) -> list[Name]:
@@ -82,20 +88,24 @@ class Registry:
 
         Raises InvalidName, NotFound, or Damaged where files of the model are missing.
         """
-        stored = self.store.get(name)
-        spec = describe(self.store, stored)
-        self.store.materialize(stored)
-        return spec
+        known = self._look_up(name)
+        self.store.materialize(known.stored)
+        return known.spec
 
     def has(self, name: str) -> bool:
-        """Whether there is such a model. Raises InvalidName."""
-        entry = self.store.find(parse_name(name))
-        return entry is not None and self._spec(entry) is not None
+        """Whether there is such a model, damaged or not. Raises InvalidName."""
+        try:
+            self.store.get(name)
+        except NotFound:
+            return False
+        except Damaged:
+            pass
+        return True
 
     def show(self, name: str, *, verbose: bool = False) -> ModelShow:
         """Raises InvalidName, NotFound, Damaged. `verbose` lists the tensors too."""
-        stored = self.store.get(name)
-        return show(self.store, stored, describe(self.store, stored), verbose=verbose)
+        known = self._look_up(name)
+        return show(self.store, known.stored, known.spec, verbose=verbose)
 
     def copy(self, source: str, destination: str) -> None:
         """Let `destination` stand for the same model; overwrites silently. Raises InvalidName, NotFound."""
@@ -188,21 +198,42 @@ class Registry:
                 yield progress
         yield Progress("success")
 
+    def _look_up(self, name: str) -> _Known:
+        """The model of that name, from memory while its manifest is unchanged."""
+        entry = self.store.find(parse_name(name))
+        known = None if entry is None else self._remembered(entry)
+        if known is None:
+            stored = self.store.get(name)
+            known = _Known(stored, describe(self.store, stored))
+            self._remember(known)
+        return known
+
     def _spec(self, entry: Entry) -> ModelSpec | None:
         """The spec of a manifest file, read again only when the file changed; None for damaged or foreign ones."""
+        known = self._remembered(entry)
+        if known is None:
+            try:
+                stored = self.store.read(entry)
+                if not stored.manifest.is_ours:
+                    return None
+                known = _Known(stored, describe(self.store, stored))
+            except (Damaged, InvalidDigest, OSError):
+                return None
+            self._remember(known)
+        return known.spec
+
+    def _remembered(self, entry: Entry) -> _Known | None:
         with self._known_lock:
             known = self._known.get(entry.path)
-        if known is not None and known[0] == entry.stamp:
-            return known[1]
-        spec: ModelSpec | None = None
-        try:
-            stored = self.store.read(entry)
-            if stored.manifest.is_ours:
-                spec = describe(self.store, stored)
-        except (Damaged, InvalidDigest):
-            pass
-        except OSError:
-            return None
+        return known if known is not None and known.stored.entry == entry else None
+
+    def _remember(self, known: _Known) -> None:
         with self._known_lock:
-            self._known[entry.path] = (entry.stamp, spec)
-        return spec
+            self._known[known.stored.entry.path] = known
+
+
+class _Known(msgspec.Struct, frozen=True):
+    """A model as last read; true as long as its manifest file has the same stamp."""
+
+    stored: Stored
+    spec: ModelSpec

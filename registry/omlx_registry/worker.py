@@ -22,7 +22,16 @@ import msgspec
 
 from omlx_registry.errors import CreateError, RegistryError
 from omlx_registry.gguf import GgufError
-from omlx_registry.worker_client import ImportGguf, Job, JobFailure, JobProgress, JobResult, Quantize
+from omlx_registry.worker_client import (
+    ImportGguf,
+    Job,
+    JobFailure,
+    JobProgress,
+    JobResult,
+    PullHub,
+    Quantize,
+    SearchHub,
+)
 
 NICENESS: Final = 10
 PROGRESS_INTERVAL_S: Final = 0.1
@@ -62,6 +71,14 @@ def do_job(job: Job, reporter: Reporter) -> dict[str, Any]:
             from omlx_registry.quantize_model import quantize_model
 
             return quantize_model(Path(source), Path(folder), recipe, reporter.progress)
+        case PullHub():
+            from omlx_registry.hub_download import run
+
+            return msgspec.to_builtins(run(job, reporter.send))  # type: ignore[no-any-return]
+        case SearchHub(text, limit):
+            from omlx_registry.hub_search import search
+
+            return {"models": msgspec.to_builtins(search(text, limit))}
 
 
 def failure(error: Exception) -> JobFailure:

@@ -1,0 +1,121 @@
+"""The Hugging Face Hub as a source: any MLX, safetensors or GGUF repository, by short name, alias or `ORG/REPO`.
+
+What travels and is converted is a worker's work (`hub_download`, `quantize_model`, `gguf_import`); here the steps are
+put in order and their result becomes a model, manifest last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+
+import msgspec
+
+from omlx_registry.aliases import Aliases
+from omlx_registry.assemble import Overrides
+from omlx_registry.bundled_source import WHOLE_MODEL
+from omlx_registry.catalog import Target, resolve, unknown_name
+from omlx_registry.errors import CreateError, PullError
+from omlx_registry.folders import add_model_blobs, add_model_folder
+from omlx_registry.names import DEFAULT_HOST, Name
+from omlx_registry.quantize import find_recipe
+from omlx_registry.spec import Progress
+from omlx_registry.store import Store
+from omlx_registry.worker_client import Fetched, ImportGguf, Job, JobResult, PullHub, Quantize, run_job
+
+
+class HubSource:
+    """See `registry.Source`."""
+
+    def __init__(self, aliases: Aliases | None = None) -> None:
+        self._aliases = aliases
+
+    def offers(self, name: Name) -> bool:
+        """Every name without a foreign host: one that means nothing gets its error, with near names, from `pull`."""
+        return name.is_hub or name.host.lower() == DEFAULT_HOST
+
+    async def pull(self, name: Name, store: Store, *, insecure: bool) -> AsyncGenerator[Progress]:
+        del insecure  # The Hub is reached as HF_ENDPOINT says.
+        target = self._target(name)
+        with store.working():
+            result: list[Fetched] = []
+            job = PullHub(target.repository, str(store.blobs.folder), revision=target.revision, gguf=_gguf_kind(target))
+            async with aclosing(_run(job)) as lines:
+                async for line in lines:
+                    if isinstance(line, JobResult):
+                        result.append(msgspec.convert(line.result, Fetched))
+                    else:
+                        yield line
+            async with aclosing(_register(name, store, target, result[0])) as steps:
+                async for progress in steps:
+                    yield progress
+
+    def _target(self, name: Name) -> Target:
+        target = self._aliases.resolve(name) if self._aliases is not None else None
+        target = target or resolve(name)
+        if target is None:
+            raise PullError(unknown_name(name))
+        if target.quantize is not None and _gguf_kind(target) is None and find_recipe(target.quantize) is None:
+            raise PullError(
+                f"pull model manifest: file does not exist: {target.quantize} is no quantization oMLX knows; "
+                "use q4, q8, bf16, mxfp4 and the like, or leave the tag out"
+            )
+        return target
+
+
+def _gguf_kind(target: Target) -> str | None:
+    """The GGUF quantization a target asks for; None where its repository holds safetensors, going by its name."""
+    return target.quantize if target.repository.lower().endswith("gguf") else None
+
+
+async def _register(name: Name, store: Store, target: Target, fetched: Fetched) -> AsyncGenerator[Progress]:
+    """Make the model out of what was fetched."""
+    overrides = Overrides(source=f"hf:{target.repository}@{fetched.commit}")
+    ggufs = [file for file in fetched.files if file.path.lower().endswith(".gguf")]
+    if len(ggufs) > 1:
+        raise PullError(f"{target.repository} splits its GGUF into {len(ggufs)} files, which oMLX cannot read")
+    if not ggufs and target.quantize is None:
+        yield Progress("writing manifest")
+        files = {file.path: f"sha256:{file.digest}" for file in fetched.files}
+        await asyncio.to_thread(add_model_blobs, store, name, files, overrides=overrides)
+        return
+    with store.workspace() as place:
+        made = place / "model"
+        if ggufs:
+            job: Job = ImportGguf(str(store.blobs.path(f"sha256:{ggufs[0].digest}")), str(made))
+        else:
+            assert target.quantize is not None
+            job = Quantize(str(_linked(place / "source", store, fetched)), str(made), target.quantize)
+        async with aclosing(_run(job)) as lines:
+            async for line in lines:
+                if isinstance(line, Progress):
+                    yield Progress(line.status, WHOLE_MODEL if line.total else "", line.total, line.completed)
+        yield Progress("writing manifest")
+        await asyncio.to_thread(add_model_folder, store, name, made, overrides=overrides, transfer="move")
+    # What was only downloaded to be converted goes once nobody else is making a model; `prune` finds what stays.
+
+
+def _linked(folder: Path, store: Store, fetched: Fetched) -> Path:
+    """The fetched blobs as a folder of named files."""
+    for file in fetched.files:
+        path = folder / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.link(store.blobs.path(f"sha256:{file.digest}"), path)
+    return folder
+
+
+async def _run(job: Job) -> AsyncGenerator[Progress | JobResult]:
+    """A worker's lines as Ollama's, its failures as PullError."""
+    try:
+        async with aclosing(run_job(job)) as lines:
+            async for line in lines:
+                yield (
+                    line
+                    if isinstance(line, JobResult)
+                    else Progress(line.status, line.digest, line.total, line.completed)
+                )
+    except CreateError as error:
+        raise PullError(error.message) from error
