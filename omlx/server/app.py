@@ -58,6 +58,6 @@ def _paths(app: Litestar) -> Mapping[str, Sequence[str]]:
     table: dict[str, list[str]] = {}
     for route in app.routes:
         path = "/".join(part if isinstance(part, str) else f"{{{part.name}}}" for part in ("", *route.path_components))
-        methods = [str(method) for method in route.methods if method != "OPTIONS"]
+        methods = sorted(str(method) for method in route.methods if method != "OPTIONS")
         table.setdefault(path or "/", []).extend(methods)
     return table

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from litestar import get
 
-from omlx.pool import Pool
+from omlx.server.given import GivenPool, GivenSettings
 from omlx.server.stream import Answer, as_json
-from omlx.settings import Settings
 
 
 @get("/health")
@@ -15,7 +14,7 @@ async def health() -> Answer:
 
 
 @get("/ready")
-async def ready(pool: Pool, settings: Settings) -> Answer:
+async def ready(pool: GivenPool, settings: GivenSettings) -> Answer:
     """503 while a request would be turned away at once; a server without any loaded model is ready to load one."""
     full = pool.waiting >= settings.max_queue
     body = {

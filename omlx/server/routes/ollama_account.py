@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from litestar import delete, get, post
+from litestar.params import FromPath
 
 from omlx.dialect.refusal import Refusal
 from omlx.server.names import CLOUD_OFF
@@ -22,7 +23,7 @@ async def signout() -> Answer:
 
 
 @delete("/api/user/keys/{key:str}", status_code=200)
-async def remove_key(key: str) -> Answer:
+async def remove_key(key: FromPath[str]) -> Answer:
     raise Refusal(401, _NOT_SIGNED_IN)
 
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from litestar import Request, post
-from omlx_registry import ModelSpec, Registry
+from litestar import post
+from omlx_registry import ModelSpec
 
 from omlx.api import ollama as wire
 from omlx.dialect.options import parse_options
 from omlx.dialect.refusal import Refusal
 from omlx.pool import Pool, RequestFailed
 from omlx.server.body import read_json
+from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
 from omlx.server.names import double_quoted, find, required, single_quoted
 from omlx.server.stream import Answer, LiveObject, encode
-from omlx.settings import Settings
 
 
 @post("/api/embed", status_code=200)
-async def embed(request: Request[Any, Any, Any], registry: Registry, pool: Pool, settings: Settings) -> Answer:
+async def embed(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     started = time.monotonic_ns()
     asked = await read_json(request, wire.EmbedRequest, settings.max_body)
     texts = read_input(asked.input)
@@ -31,7 +31,7 @@ async def embed(request: Request[Any, Any, Any], registry: Registry, pool: Pool,
 
 
 @post("/api/embeddings", status_code=200)
-async def embeddings(request: Request[Any, Any, Any], registry: Registry, pool: Pool, settings: Settings) -> Answer:
+async def embeddings(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.EmbeddingRequest, settings.max_body)
     spec = await find(registry, required(asked.model), double_quoted)
     parse_options(asked.options)

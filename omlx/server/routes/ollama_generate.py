@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any
 
-from litestar import Request, post
-from omlx_registry import ModelSpec, Registry
+from litestar import post
+from omlx_registry import ModelSpec
 
 from omlx.api import ollama as wire
 from omlx.dialect import ollama as dialect
@@ -16,13 +15,13 @@ from omlx.dialect.refusal import Refusal
 from omlx.pool import Pool
 from omlx.request import Finish, GenerateRequest
 from omlx.server.body import read_json
+from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
 from omlx.server.names import find, required, single_quoted
 from omlx.server.stream import Answer, LiveObject, LiveStream, as_json, encode, line
-from omlx.settings import Settings
 
 
 @post("/api/generate", status_code=200)
-async def generate(request: Request[Any, Any, Any], registry: Registry, pool: Pool, settings: Settings) -> Answer:
+async def generate(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     started = time.monotonic_ns()
     asked = await read_json(request, wire.GenerateRequest, settings.max_body)
     dialect.check_top_logprobs(asked.top_logprobs)
@@ -36,7 +35,7 @@ async def generate(request: Request[Any, Any, Any], registry: Registry, pool: Po
 
 
 @post("/api/chat", status_code=200)
-async def chat(request: Request[Any, Any, Any], registry: Registry, pool: Pool, settings: Settings) -> Answer:
+async def chat(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     started = time.monotonic_ns()
     asked = await read_json(request, wire.ChatRequest, settings.max_body)
     dialect.check_top_logprobs(asked.top_logprobs)

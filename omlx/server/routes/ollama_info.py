@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
-from litestar import HttpMethod, Request, get, post, route
-from omlx_registry import Details, ModelShow, ModelSpec, NotFound, Registry
+from litestar import HttpMethod, get, post, route
+from omlx_registry import Details, ModelShow, ModelSpec, NotFound
 
 from omlx import __version__
 from omlx.api import ollama as wire
 from omlx.dialect.ollama import local_time
 from omlx.dialect.refusal import Refusal
-from omlx.pool import LoadedModel, Pool
+from omlx.pool import LoadedModel
 from omlx.server.body import read_json
+from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
 from omlx.server.names import refuse_cloud, required, single_quoted
 from omlx.server.stream import Answer, Complete, as_json
-from omlx.settings import Settings
 
 _READ = [HttpMethod.GET, HttpMethod.HEAD]
 PROJECT_HEADER = "x-omlx-version"
@@ -28,7 +27,7 @@ async def root() -> Answer:
 
 
 @route("/api/version", http_method=_READ, status_code=200)
-async def version(settings: Settings) -> Answer:
+async def version(settings: GivenSettings) -> Answer:
     """The Ollama version this server is compatible with (clients compare it), and its own."""
     body = wire.VersionResponse(settings.ollama_version, __version__)
     return as_json(body, headers=((PROJECT_HEADER, __version__),))
@@ -40,19 +39,19 @@ async def status() -> Answer:
 
 
 @route("/api/tags", http_method=_READ, status_code=200)
-async def tags(registry: Registry) -> Answer:
+async def tags(registry: GivenRegistry) -> Answer:
     specs = await asyncio.to_thread(registry.list)
     return as_json(wire.ListResponse([_listed(spec) for spec in specs]))
 
 
 @get("/api/ps")
-async def ps(pool: Pool) -> Answer:
+async def ps(pool: GivenPool) -> Answer:
     """The loaded models, the one that stays longest first; one that is just being unloaded counts as gone."""
     return as_json(wire.ProcessResponse([_loaded(model) for model in pool.loaded() if model.state != "leaving"]))
 
 
 @post("/api/show", status_code=200)
-async def show(request: Request[Any, Any, Any], registry: Registry, settings: Settings) -> Answer:
+async def show(request: HttpRequest, registry: GivenRegistry, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.ShowRequest, settings.max_body)
     name = required(asked.wanted)
     refuse_cloud(name, "remote model details are unavailable")

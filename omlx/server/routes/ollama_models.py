@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any
 
-from litestar import HttpMethod, Request, delete, post, route
-from omlx_registry import InvalidName, NotFound, Progress, Registry, parse_name
+from litestar import HttpMethod, delete, post, route
+from litestar.params import FromPath
+from omlx_registry import DigestMismatch, InvalidName, NotFound, Progress, Registry, parse_name
 
 from omlx.api import ollama as wire
 from omlx.dialect.refusal import Refusal
 from omlx.server.body import chunks, read_json
+from omlx.server.given import GivenRegistry, GivenSettings, HttpRequest
 from omlx.server.names import refuse_cloud, required, single_quoted
 from omlx.server.stream import Answer, Complete, LiveObject, LiveStream, encode, line
-from omlx.settings import Settings
 
 _BLOCK = 4 << 20
 """Bytes of an upload that are hashed and written at once, off the event loop."""
@@ -23,7 +23,7 @@ _NO_PUSH = "push is not available: oMLX cannot upload models to a registry yet"
 
 
 @post("/api/copy", status_code=200)
-async def copy(request: Request[Any, Any, Any], registry: Registry, settings: Settings) -> Answer:
+async def copy(request: HttpRequest, registry: GivenRegistry, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.CopyRequest, settings.max_body)
     for field, name in (("source", asked.source), ("destination", asked.destination)):
         try:
@@ -38,7 +38,7 @@ async def copy(request: Request[Any, Any, Any], registry: Registry, settings: Se
 
 
 @delete("/api/delete", status_code=200)
-async def remove(request: Request[Any, Any, Any], registry: Registry, settings: Settings) -> Answer:
+async def remove(request: HttpRequest, registry: GivenRegistry, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.DeleteRequest, settings.max_body)
     name = required(asked.wanted)
     try:
@@ -51,14 +51,14 @@ async def remove(request: Request[Any, Any, Any], registry: Registry, settings: 
 
 
 @post("/api/pull", status_code=200)
-async def pull(request: Request[Any, Any, Any], registry: Registry, settings: Settings) -> Answer:
+async def pull(request: HttpRequest, registry: GivenRegistry, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.PullRequest, settings.max_body)
     refuse_cloud(asked.wanted, "remote model is unavailable")
     return _progress(registry.pull(asked.wanted, insecure=asked.insecure), stream=asked.stream)
 
 
 @post("/api/push", status_code=200)
-async def push(request: Request[Any, Any, Any], registry: Registry, settings: Settings) -> Answer:
+async def push(request: HttpRequest, registry: GivenRegistry, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.PushRequest, settings.max_body)
     name = required(asked.wanted)
     parse_name(name)
@@ -76,26 +76,29 @@ async def _push(registry: Registry, name: str) -> AsyncIterator[Progress]:
 
 
 @post("/api/create", status_code=200)
-async def create(request: Request[Any, Any, Any], registry: Registry, settings: Settings) -> Answer:
+async def create(request: HttpRequest, registry: GivenRegistry, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.CreateRequest, settings.max_body)
     parse_name(asked.wanted)
     raise Refusal(501, "creating models is not available yet")
 
 
 @route("/api/blobs/{digest:str}", http_method=[HttpMethod.HEAD], status_code=200)
-async def has_blob(digest: str, registry: Registry) -> Answer:
+async def has_blob(digest: FromPath[str], registry: GivenRegistry) -> Answer:
     return Complete(status=200 if await asyncio.to_thread(registry.has_blob, digest) else 404)
 
 
 @post("/api/blobs/{digest:str}", status_code=201)
-async def put_blob(request: Request[Any, Any, Any], digest: str, registry: Registry) -> Answer:
+async def put_blob(request: HttpRequest, digest: FromPath[str], registry: GivenRegistry) -> Answer:
     if await asyncio.to_thread(registry.has_blob, digest):
         return Complete(status=200)
-    await _store(registry, digest, request)
+    try:
+        await _store(registry, digest, request)
+    except DigestMismatch as error:
+        raise Refusal(400, error.message) from None
     return Complete(status=201)
 
 
-async def _store(registry: Registry, digest: str, request: Request[Any, Any, Any]) -> None:
+async def _store(registry: Registry, digest: str, request: HttpRequest) -> None:
     """Write the body to disk as it arrives; nothing is left of one that ends early or has another digest."""
     blob = registry.blob_writer(digest)
     writer = await asyncio.to_thread(blob.__enter__)

@@ -1,0 +1,102 @@
+"""The whole server in this process: real uvicorn on a port of its own, real registry and pool, any runner program."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import httpx
+import uvicorn
+from omlx_registry import Overrides, Registry, Texts
+
+from omlx.pool import Pool
+from omlx.runner.process import RUNNER
+from omlx.server.app import create_app
+from omlx.settings import Settings
+from tests.support.tiny import DATA
+
+SCRIPTED = (sys.executable, str(Path(__file__).with_name("scripted_runner.py")))
+T = TypeVar("T")
+
+MODELS: dict[str, tuple[Texts, Overrides]] = {
+    "thinker": (Texts(), Overrides()),
+    "plain": (
+        Texts(
+            template="{{ .System }}{{ .Prompt }}",
+            system="Be kind.",
+            parameters={"temperature": 0.5, "stop": ["END"]},
+            messages=[{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}],
+            licenses=["Free."],
+        ),
+        Overrides(),
+    ),
+    "eyes": (Texts(template="{{ .Prompt }}"), Overrides(capabilities=["completion", "vision"])),
+    "embedder": (Texts(template="{{ .Prompt }}{{/* e */}}"), Overrides(capabilities=["embedding"])),
+    "qwen3": (Texts(), Overrides(family="qwen3")),
+    "qwen3:plain": (Texts(template="{{ .Prompt }}"), Overrides(family="qwen3")),
+}
+"""Different faces of one tiny model; the scripted runner never opens it."""
+
+
+def stocked(root: Path) -> Registry:
+    """A registry that holds MODELS."""
+    registry = Registry(root)
+    for name, (texts, overrides) in MODELS.items():
+        registry.add_model_folder(name, DATA / "taught-llama", texts=texts, overrides=overrides, transfer="copy")
+    return registry
+
+
+class LocalServer:
+    """Use as a context manager. `pool` belongs to the server's own event loop: reach it through `ask`."""
+
+    def __init__(self, registry: Registry, settings: Settings, command: tuple[str, ...] = tuple(RUNNER)) -> None:
+        self.registry = registry
+        self.pool = Pool(settings, command=command)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        app = create_app(settings, registry, self.pool)
+        config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1)
+        self._server = uvicorn.Server(config)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="local server")
+
+    def _run(self) -> None:
+        async def serve() -> None:
+            self._loop = asyncio.get_running_loop()
+            await self._server.serve(sockets=[self._listener])
+
+        asyncio.run(serve())
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        while not self._server.started:
+            if not self._thread.is_alive():
+                raise RuntimeError("the server did not start")
+            threading.Event().wait(0.01)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+    def client(self) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=30, trust_env=False)
+
+    def ask(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The result of a coroutine function, run on the server's loop."""
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(question(), self._loop).result(20)
+
+    def running(self) -> int:
+        """Requests that runners say they work on."""
+
+        async def count() -> int:
+            return sum(model.running for model in self.pool.loaded())
+
+        return self.ask(count)

@@ -1,0 +1,149 @@
+"""A runner program that does what the prompt says, so that HTTP tests choose what the model "answers" and when.
+
+It speaks the real frames over the real socket. Commands, as the last message's text (or the raw prompt):
+
+    say A B C            three deltas, then a finish          request     the internal request it got, as JSON
+    think A / B          thinking, then content               call        a tool call
+    logprobs             two tokens with log probabilities    hang        nothing, until cancelled
+    begin                one delta, then nothing              fail KIND TEXT    a failure before any output
+    break KIND TEXT      a delta, then a failure              die         the process kills itself
+    crash                a delta, then the same               many N      N deltas as fast as they go
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import socket
+import sys
+from typing import Any
+
+import msgspec
+
+from omlx.request import Delta, Failure, Finish, GenerateRequest, TokenLogprob, ToolCall
+from omlx.runner import protocol as frames
+
+
+class Runner:
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.open: set[int] = set()
+        self.steps = 0
+
+    def send(self, frame: frames.FromRunner) -> None:
+        self.connection.sendall(frames.encode(frame))
+
+    def beat(self) -> None:
+        self.steps += 1
+        count = len(self.open)
+        self.send(frames.Heartbeat(steps=self.steps, running=count, waiting=0, memory_bytes=1, max_batch=count))
+
+    def receive(self) -> frames.ToRunner:
+        header = self.connection.recv(frames.HEADER_SIZE, socket.MSG_WAITALL)
+        if len(header) < frames.HEADER_SIZE:
+            sys.exit(0)
+        return frames.decode_to_runner(self.connection.recv(frames.body_length(header), socket.MSG_WAITALL))
+
+    def run(self) -> None:
+        self.send(frames.Hello(pid=os.getpid(), device="cpu", blas="none", versions={}))
+        while True:
+            match self.receive():
+                case frames.Load(spec):
+                    self.send(frames.Ready(weights="none", memory_bytes=1000, kv_bytes_per_token=1, can_batch=True,
+                                           num_ctx=spec.num_ctx, vocab_size=1))  # fmt: skip
+                case frames.Generate(request):
+                    self.open.add(request.id)
+                    self.beat()
+                    self.answer(request)
+                case frames.Cancel(number):
+                    self.open.discard(number)
+                    self.beat()
+                case frames.Embed() as job:
+                    self.embed(job)
+                case frames.Shutdown():
+                    sys.exit(0)
+                case _:
+                    pass
+
+    def embed(self, job: frames.Embed) -> None:
+        if "fail" in job.inputs:
+            self.send(frames.Events([Failure(job.id, "too_long", "the input length exceeds the context length")]))
+            return
+        vectors = [[float(len(text)), 0.10000000149011612] for text in job.inputs]
+        self.send(frames.Embedded(job.id, vectors, sum(len(text) for text in job.inputs)))
+
+    def answer(self, request: GenerateRequest) -> None:
+        if request.render_only:
+            self.finish(request, rendered=f"<{len(request.messages)} messages>")
+            return
+        text = request.raw_prompt if request.raw_prompt is not None else request.messages[-1].content
+        command, _, rest = text.partition(" ")
+        number = request.id
+        match command:
+            case "say":
+                for word in rest.split(" "):
+                    self.delta(Delta(number, content=word))
+                self.finish(request)
+            case "many":
+                for _ in range(int(rest)):
+                    self.delta(Delta(number, content="x"))
+                self.finish(request)
+            case "think":
+                thought, _, said = rest.partition(" / ")
+                self.delta(Delta(number, thinking=thought))
+                self.delta(Delta(number, content=said))
+                self.finish(request)
+            case "call":
+                self.delta(Delta(number, tool_calls=[ToolCall("f", {"b": 1, "a": "<x>"})]))
+                self.delta(Delta(number, tool_calls=[ToolCall("g", {})]))
+                self.finish(request)
+            case "logprobs":
+                other = TokenLogprob("B", -1.5, [66])
+                self.delta(Delta(number, content="A", logprobs=[TokenLogprob("A", -0.5, [65], [other])]))
+                self.delta(Delta(number, logprobs=[TokenLogprob("", -0.25)]))
+                self.finish(request)
+            case "request":
+                self.delta(Delta(number, content=msgspec.json.encode(request, enc_hook=_encode).decode()))
+                self.finish(request)
+            case "begin":
+                self.delta(Delta(number, content="begun"))
+            case "fail":
+                self.fail(number, rest)
+            case "break":
+                self.delta(Delta(number, content="begun"))
+                self.fail(number, rest)
+            case "die":
+                os.kill(os.getpid(), 9)
+            case "crash":
+                self.delta(Delta(number, content="begun"))
+                os.kill(os.getpid(), 9)
+            case "hang":
+                pass
+            case _:
+                self.delta(Delta(number, content=f"no such command: {text[:40]}"))
+                self.finish(request)
+
+    def delta(self, delta: Delta) -> None:
+        self.send(frames.Events([delta]))
+
+    def fail(self, number: int, rest: str) -> None:
+        kind, _, message = rest.partition(" ")
+        self.open.discard(number)
+        self.send(frames.Events([Failure(number, kind, message)]))  # type: ignore[arg-type]
+        self.beat()
+
+    def finish(self, request: GenerateRequest, rendered: str | None = None) -> None:
+        self.open.discard(request.id)
+        context = [1, 2, 3] if request.return_context else []
+        done = Finish(id=request.id, reason="stop", prompt_tokens=7, completion_tokens=3, prompt_ns=500,
+                      generation_ns=0, context=context, rendered=rendered)  # fmt: skip
+        self.send(frames.Events([done]))
+        self.beat()
+
+
+def _encode(value: Any) -> Any:
+    return base64.b64encode(value).decode()
+
+
+if __name__ == "__main__":
+    Runner(socket.socket(fileno=int(sys.argv[1]))).run()

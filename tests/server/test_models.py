@@ -1,0 +1,196 @@
+"""Routes about models: what is listed, shown and loaded; copy, delete, blobs, pull and push."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import datetime
+from typing import Any
+
+import httpx
+import pytest
+
+from omlx import __version__
+from tests.server.local import MODELS, LocalServer
+
+DETAILS = {"parent_model": "", "format": "safetensors", "family": "llama", "families": ["llama"]}
+
+
+def lines(response: httpx.Response) -> list[dict[str, Any]]:
+    assert response.status_code == 200
+    assert response.headers["content-type"] == "application/x-ndjson"
+    return [json.loads(part) for part in response.text.splitlines()]
+
+
+def test_the_heartbeat_answers_get_and_head(http: httpx.Client) -> None:
+    response = http.get("/")
+    assert (response.status_code, response.text) == (200, "Ollama is running")
+    assert response.headers["content-type"] == "text/plain; charset=utf-8"
+    for path in ("/", "/api/version", "/api/tags"):
+        response = http.head(path)
+        assert (response.status_code, response.text) == (200, "")
+
+
+def test_the_version_is_one_that_clients_can_parse(http: httpx.Client) -> None:
+    response = http.get("/api/version")
+    assert response.json() == {"version": "0.33.0", "omlx_version": __version__}
+    assert all(part.isdigit() for part in response.json()["version"].split("."))
+    assert response.headers["x-omlx-version"] == __version__
+
+
+def test_the_cloud_is_off(http: httpx.Client) -> None:
+    assert http.get("/api/status").json() == {"cloud": {"disabled": True, "source": "env"}}
+    assert http.get("/api/experimental/model-recommendations").json() == {"recommendations": []}
+
+
+def test_tags_lists_every_model_completely(http: httpx.Client) -> None:
+    models = http.get("/api/tags").json()["models"]
+    assert {model["name"].removesuffix(":latest") for model in models} == set(MODELS)
+    plain = next(model for model in models if model["name"] == "plain:latest")
+    assert list(plain) == ["name", "model", "modified_at", "size", "digest", "details", "capabilities"]
+    assert plain["model"] == "plain:latest"
+    assert len(plain["digest"]) == 64
+    assert plain["size"] > 0
+    assert plain["details"].items() >= DETAILS.items()
+    assert plain["capabilities"] == ["completion"]
+    assert datetime.fromisoformat(plain["modified_at"]).tzinfo is not None
+
+
+def test_show_has_what_clients_need(http: httpx.Client) -> None:
+    shown = http.post("/api/show", json={"model": "", "name": "PLAIN"}).json()
+    assert shown["details"].items() >= DETAILS.items()
+    assert shown["license"] == "Free."
+    assert shown["template"] == "{{ .System }}{{ .Prompt }}"
+    assert shown["system"] == "Be kind."
+    assert shown["messages"] == [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}]
+    assert sorted(shown["parameters"].splitlines()) == [f'{"stop":30} "END"', f"{'temperature':30} 0.5"]
+    assert shown["model_info"]["general.architecture"] == "llama"
+    assert shown["model_info"]["llama.context_length"] == 4096
+    assert shown["capabilities"] == ["completion"]
+    assert "tensors" not in shown
+    assert list(shown)[-1] == "modified_at"
+    assert "FROM" in shown["modelfile"]
+
+
+def test_copilot_gets_the_name_it_asked_for(http: httpx.Client) -> None:
+    agent = {"User-Agent": "GitHubCopilotChat/1.0"}
+    shown = http.post("/api/show", json={"model": "plain"}, headers=agent).json()
+    assert shown["model_info"]["general.basename"] == "plain"
+
+
+def test_ps_shows_what_is_loaded_and_until_when(http: httpx.Client) -> None:
+    http.post("/api/generate", json={"model": "thinker", "keep_alive": -1})
+    http.post("/api/generate", json={"model": "plain", "keep_alive": "10m"})
+    models = http.get("/api/ps").json()["models"]
+    names = [model["name"] for model in models]
+    assert names.index("thinker:latest") < names.index("plain:latest")
+    plain = models[names.index("plain:latest")]
+    assert list(plain) == [
+        *("name", "model", "size", "digest", "details", "expires_at", "size_vram", "context_length"),
+    ]  # fmt: skip
+    left = datetime.fromisoformat(plain["expires_at"]) - datetime.now().astimezone()
+    assert 550 < left.total_seconds() < 601
+    assert plain["context_length"] > 0
+    assert datetime.fromisoformat(models[names.index("thinker:latest")]["expires_at"]).year > 2200
+
+
+def test_embeddings_in_both_forms(http: httpx.Client) -> None:
+    reply = http.post("/api/embed", json={"model": "embedder", "input": ["a", "", "abc"]}).json()
+    assert reply["embeddings"] == [[1.0, 0.100000001], [0.0, 0.100000001], [3.0, 0.100000001]]
+    assert reply["prompt_eval_count"] == 4
+    assert min(reply["total_duration"], reply["load_duration"]) > 0
+    assert list(reply)[:2] == ["model", "embeddings"]
+    assert http.post("/api/embed", json={"model": "embedder", "input": "ab"}).json()["embeddings"][0][0] == 2.0
+    for nothing in ({}, {"input": ""}, {"input": []}, {"input": None}):
+        assert http.post("/api/embed", json={"model": "embedder", **nothing}).json() == {
+            "model": "embedder",
+            "embeddings": [],
+        }
+    reply = http.post("/api/embeddings", json={"model": "embedder", "prompt": "abcd", "input": "ignored"}).json()
+    assert reply == {"embedding": [4.0, 0.10000000149011612]}
+    assert http.post("/api/embeddings", json={"model": "embedder"}).json() == {"embedding": []}
+    reply = http.post("/api/embed", json={"model": "embedder", "input": "fail", "truncate": False})
+    assert (reply.status_code, reply.json()) == (400, {"error": "the input length exceeds the context length"})
+    assert http.post("/api/embeddings", json={"model": "embedder", "prompt": "fail"}).status_code == 500
+
+
+def test_copy_and_delete_answer_with_nothing(own_server: LocalServer) -> None:
+    with own_server.client() as http:
+        reply = http.post("/api/copy", json={"source": "plain", "destination": "me/twin:1"})
+        assert (reply.status_code, reply.content) == (200, b"")
+        assert "content-type" not in reply.headers
+        names = [model["name"] for model in http.get("/api/tags").json()["models"]]
+        assert "me/twin:1" in names
+        reply = http.request("DELETE", "/api/delete", json={"model": "", "name": "me/twin:1"})
+        assert (reply.status_code, reply.content) == (200, b"")
+        assert http.post("/api/show", json={"model": "me/twin:1"}).status_code == 404
+        assert http.post("/api/show", json={"model": "plain"}).status_code == 200
+
+
+def test_blobs_are_stored_once_and_verified(own_server: LocalServer) -> None:
+    data = b"x" * 9_000_000
+    digest = "sha256:" + hashlib.sha256(data).hexdigest()
+
+    def pieces() -> Any:
+        for start in range(0, len(data), 1_000_000):
+            yield data[start : start + 1_000_000]
+
+    with own_server.client() as http:
+        assert http.head(f"/api/blobs/{digest}").status_code == 404
+        assert http.head("/api/blobs/sha256:12").status_code == 400
+        reply = http.post(f"/api/blobs/{digest}", content=data[:-1])
+        wrong = hashlib.sha256(data[:-1]).hexdigest()
+        message = f'digest mismatch, expected "{digest}", got "sha256:{wrong}"'
+        assert (reply.status_code, reply.json()) == (400, {"error": message})
+        assert http.head(f"/api/blobs/{digest}").status_code == 404
+        reply = http.post(f"/api/blobs/{digest}", content=pieces())
+        assert (reply.status_code, reply.content) == (201, b"")
+        assert http.post(f"/api/blobs/{digest}", content=data).status_code == 200
+        reply = http.head(f"/api/blobs/{digest.replace(':', '-')}")
+        assert (reply.status_code, reply.content) == (200, b"")
+    assert own_server.registry.store.blobs.path(digest).read_bytes() == data
+
+
+def test_an_upload_that_breaks_off_leaves_nothing(own_server: LocalServer) -> None:
+    digest = "sha256:" + "0" * 64
+
+    def broken() -> Any:
+        yield b"x" * 6_000_000
+        raise ConnectionAbortedError
+
+    with own_server.client() as http, pytest.raises(ConnectionAbortedError):
+        http.post(f"/api/blobs/{digest}", content=broken())
+    with own_server.client() as http:
+        assert http.head(f"/api/blobs/{digest}").status_code == 404
+    folder = own_server.registry.store.blobs.folder
+    for _ in range(100):
+        if not list(folder.glob(".omlx-*")):
+            break
+        import time
+
+        time.sleep(0.02)
+    assert not list(folder.glob(".omlx-*"))
+
+
+def test_a_failed_pull_is_a_line_or_a_status(http: httpx.Client) -> None:
+    first, last = lines(http.post("/api/pull", json={"model": "nope"}))
+    assert first == {"status": "pulling manifest"}
+    assert last["error"].startswith("pull model manifest: file does not exist")
+    reply = http.post("/api/pull", json={"name": "nope", "stream": False})
+    assert (reply.status_code, reply.json()) == (500, last)
+
+
+def test_push_says_what_is_missing(http: httpx.Client) -> None:
+    known = lines(http.post("/api/push", json={"model": "plain"}))
+    assert known[0] == {"status": "retrieving manifest"}
+    assert "push" in known[-1]["error"]
+    unknown = lines(http.post("/api/push", json={"model": "nope"}))
+    assert [line.get("status") for line in unknown[:-1]] == ["retrieving manifest", "couldn't retrieve manifest"]
+    assert "not found" in unknown[-1]["error"]
+
+
+def test_health_and_readiness_are_two_questions(http: httpx.Client) -> None:
+    assert http.get("/health").json() == {"status": "ok"}
+    ready = http.get("/ready")
+    assert ready.status_code == 200
+    assert ready.json()["status"] == "ready"
