@@ -6,7 +6,7 @@ Whoever assembles holds `Store.working()` from before its first blob until after
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -28,6 +28,10 @@ from omlx_registry.manifest import (
 from omlx_registry.names import Name
 from omlx_registry.spec import human_parameters
 from omlx_registry.store import Store, Stored
+
+_ONE_OF_A_KIND: Final = frozenset({TEMPLATE, SYSTEM, PARAMS, MESSAGES})
+_parameters = msgspec.json.Decoder(dict[str, Any])
+_messages = msgspec.json.Decoder(list[dict[str, str]])
 
 
 class Texts(msgspec.Struct, frozen=True):
@@ -78,18 +82,14 @@ def text_layers(blobs: BlobStore, texts: Texts) -> list[tuple[Layer, bool]]:
 
 def read_texts(manifest: Manifest, blobs: BlobStore) -> Texts:
     """The texts of a stored model. Raises OSError or msgspec.MsgspecError where a blob is gone or broken."""
-
-    def last(media_type: str) -> bytes | None:
-        layers = manifest.of_type(media_type)
-        return blobs.path(layers[-1].digest).read_bytes() if layers else None
-
-    template, system, params, messages = last(TEMPLATE), last(SYSTEM), last(PARAMS), last(MESSAGES)
+    data = {it.media_type: blobs.read(it.digest) for it in manifest.layers if it.media_type in _ONE_OF_A_KIND}
+    template, parameters, messages = data.get(TEMPLATE), data.get(PARAMS), data.get(MESSAGES)
     return Texts(
         template=None if template is None else template.decode(errors="replace"),
-        system="" if system is None else system.decode(errors="replace"),
-        parameters={} if params is None else msgspec.json.decode(params, type=dict[str, Any]),
-        messages=[] if messages is None else msgspec.json.decode(messages, type=list[dict[str, str]]),
-        licenses=[blobs.path(layer.digest).read_text(errors="replace") for layer in manifest.of_type(LICENSE)],
+        system=data.get(SYSTEM, b"").decode(errors="replace"),
+        parameters={} if parameters is None else _parameters.decode(parameters),
+        messages=[] if messages is None else _messages.decode(messages),
+        licenses=[blobs.read(it.digest).decode(errors="replace") for it in manifest.layers if it.media_type == LICENSE],
     )
 
 
@@ -99,7 +99,7 @@ def assemble(store: Store, name: Name, layers: list[Layer], overrides: Overrides
     Raises InvalidModel where the layers make no model, Damaged where one of their blobs is gone.
     """
     templates = [layer for layer in layers if layer.media_type == TEMPLATE]
-    template = store.blobs.path(templates[-1].digest).read_text(errors="replace") if templates else None
+    template = store.blobs.read(templates[-1].digest).decode(errors="replace") if templates else None
     found = find_out(
         layers,
         store.blobs,

@@ -22,7 +22,7 @@ _DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
 _BLOB_FILE = re.compile(r"sha256-[0-9a-f]{64}")
 _PARTIAL = re.compile(r"sha(?:1-[0-9a-f]{40}|256-[0-9a-f]{64})-partial.*")
 _TEMPORARY: Final = ".omlx-"
-_CHUNK: Final = 1 << 20
+_CHUNK: Final = 1 << 16
 
 Transfer = Literal["link", "move", "copy"]
 """How a file becomes a blob: hard link (a copy where links do not reach), move (the source is gone), copy."""
@@ -45,6 +45,19 @@ def hash_file(path: Path) -> tuple[str, int]:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return f"sha256:{digest}", file.tell()
+
+
+def read_file(path: str) -> bytes:
+    """All bytes of a small file. A listing reads thousands: this takes a third of the time of `Path.read_bytes`."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = piece = os.read(descriptor, _CHUNK)
+        while len(piece) == _CHUNK:  # A regular file gives less only at its end.
+            piece = os.read(descriptor, _CHUNK)
+            data += piece
+        return data
+    finally:
+        os.close(descriptor)
 
 
 def sync_folder(folder: Path) -> None:
@@ -111,10 +124,15 @@ class BlobStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._prefix = f"{folder}{os.sep}sha256-"
 
     def path(self, digest: str) -> Path:
         """Where the blob is or would be; raises InvalidDigest."""
         return self.folder / canonical_digest(digest).replace(":", "-")
+
+    def read(self, digest: str) -> bytes:
+        """All bytes of a small blob; OSError where it is absent."""
+        return read_file(f"{self._prefix}{canonical_digest(digest)[7:]}")
 
     def has(self, digest: str) -> bool:
         return self.path(digest).is_file()

@@ -22,6 +22,7 @@ from omlx_registry.store import Store, Stored
 
 NO_TEMPLATE = "{{ .Prompt }}"
 """What a model without any template does with a prompt."""
+_config_decoder = msgspec.json.Decoder(ImageConfig)
 _VISION_PREFIXES = (
     "vision_tower.",
     "vision_model.",
@@ -43,12 +44,13 @@ def describe(store: Store, stored: Stored) -> ModelSpec:
             facts = _derive_again(store, stored, config)
     except (OSError, msgspec.MsgspecError, InvalidModel) as error:
         raise Damaged(f"model '{name.short}' is damaged: {error}") from error
-    folder = store.views.path(stored.digest)
+    folder = str(store.views.path(stored.digest))
+    types = {layer.media_type for layer in manifest.layers}
     return ModelSpec(
         name=name.short,
         full_name=name.full,
         digest=stored.digest,
-        path=str(folder),
+        path=folder,
         fingerprint=facts.fingerprint,
         size=manifest.size,
         modified_at=datetime.fromtimestamp(stored.entry.mtime_ns / 1e9, UTC).astimezone(),
@@ -73,16 +75,15 @@ def describe(store: Store, stored: Stored) -> ModelSpec:
         renderer=config.renderer,
         parser=config.parser,
         requires=config.requires,
-        adapter_path=str(folder / FOLDERS[ADAPTER]) if manifest.of_type(ADAPTER) else None,
-        draft_path=str(folder / FOLDERS[DRAFT]) if manifest.of_type(DRAFT) else None,
+        adapter_path=f"{folder}/{FOLDERS[ADAPTER].rstrip('/')}" if ADAPTER in types else None,
+        draft_path=f"{folder}/{FOLDERS[DRAFT].rstrip('/')}" if DRAFT in types else None,
         source=facts.source,
     )
 
 
 def read_config(store: Store, stored: Stored) -> ImageConfig:
     """The config blob. Raises OSError or msgspec.MsgspecError."""
-    data = store.blobs.path(stored.manifest.config.digest).read_bytes()
-    return msgspec.json.decode(data, type=ImageConfig)
+    return _config_decoder.decode(store.blobs.read(stored.manifest.config.digest))
 
 
 def show(store: Store, stored: Stored, spec: ModelSpec, *, verbose: bool) -> ModelShow:
@@ -141,7 +142,7 @@ def _derive_again(store: Store, stored: Stored, config: ImageConfig) -> Facts:
     return find_out(
         stored.manifest.layers,
         store.blobs,
-        template=store.blobs.path(templates[-1].digest).read_text() if templates else None,
+        template=store.blobs.read(templates[-1].digest).decode(errors="replace") if templates else None,
         explicit_capabilities=overrides.capabilities,
         parent_model=overrides.parent_model,
         source=overrides.source,

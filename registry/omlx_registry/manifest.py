@@ -61,7 +61,7 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def is_ours(self) -> bool:
-        return any(layer.media_type == WEIGHTS for layer in self.layers)
+        return WEIGHTS in [layer.media_type for layer in self.layers]
 
     @property
     def size(self) -> int:
@@ -110,10 +110,13 @@ class ImageConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     omlx: Facts | None = None
 
 
+_decoder = msgspec.json.Decoder(Manifest)
+
+
 def decode_manifest(data: bytes) -> Manifest:
     """Raises Damaged where the bytes are no manifest."""
     try:
-        return msgspec.json.decode(data, type=Manifest)
+        return _decoder.decode(data)
     except msgspec.MsgspecError as error:
         raise Damaged(f"unreadable manifest: {error}") from error
 

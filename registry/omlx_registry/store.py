@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 
 from omlx_registry import locks
-from omlx_registry.blobs import BlobStore, hash_file, sync_folder
+from omlx_registry.blobs import BlobStore, hash_file, read_file, sync_folder
 from omlx_registry.errors import Damaged, InvalidName, NotFound
 from omlx_registry.manifest import Manifest, decode_manifest, digests_in, encode
 from omlx_registry.names import Name, name_from_path, parse_name
@@ -38,17 +38,13 @@ PARTIAL_GRACE_S = 7 * 24 * 3600.0
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A manifest file seen in a walk: enough to tell whether what is known about it is still true."""
+    """A manifest file seen in a walk. Equal entries mean an unchanged file."""
 
     name: Name
     path: str
     mtime_ns: int
     size: int
     inode: int
-
-    @property
-    def stamp(self) -> tuple[int, int, int]:
-        return self.mtime_ns, self.size, self.inode
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -152,7 +148,7 @@ class Store:
 
     def read(self, entry: Entry) -> Stored:
         """Raises Damaged where the file is no manifest, FileNotFoundError where it is gone."""
-        data = Path(entry.path).read_bytes()
+        data = read_file(entry.path)
         return Stored(entry, decode_manifest(data), hashlib.sha256(data).hexdigest())
 
     def get(self, text: str) -> Stored:
@@ -298,7 +294,7 @@ class Store:
         manifests: set[str] = set()
         for path in _files_below(self.manifests):
             try:
-                data = path.read_bytes()
+                data = read_file(path)
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -319,7 +315,7 @@ class _Survey(msgspec.Struct, frozen=True):
     manifests: set[str]
 
 
-def _files_below(folder: Path) -> Iterator[Path]:
+def _files_below(folder: Path) -> Iterator[str]:
     """Every file of a tree, links followed, each real folder once."""
 
     def give_up(error: OSError) -> None:
@@ -333,7 +329,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
             subfolders.clear()
             continue
         seen.add(real)
-        yield from (Path(current, file) for file in files)
+        yield from (f"{current}{os.sep}{file}" for file in files)
 
 
 def _mentioned(path: Path) -> set[str]:

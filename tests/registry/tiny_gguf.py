@@ -16,6 +16,7 @@ from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import quantize
 from safetensors.numpy import load_file
 
+from omlx_registry.gguf import TENSOR_TYPES
 from tests.support import tiny
 
 BASE: dict[str, Any] = {
@@ -106,6 +107,11 @@ _GEMMA_NAMES = _NAMES | {
 }
 _TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
+_SCALES_AT = {
+    "Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,),
+    "TQ1_0": (52,), "TQ2_0": (64,),
+}  # fmt: skip
+
 KindOf = Callable[[str], str]
 """Chooses the ggml type of a matrix by its GGUF name."""
 
@@ -148,11 +154,41 @@ def write_gguf(path: Path, mlx_folder: Path, kind_of: KindOf, metadata: dict[str
     for name, values in load_file(mlx_folder / "model.safetensors").items():
         ours, data = _to_ggml(name, values.astype(np.float32), config, arch)
         kind = GGMLQuantizationType[kind_of(ours)] if data.ndim > 1 else GGMLQuantizationType.F32
-        writer.add_tensor(ours, quantize(data, kind), raw_dtype=kind)
+        writer.add_tensor(ours, _encode(data, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _encode(data: np.ndarray, kind: GGMLQuantizationType) -> np.ndarray:
+    """In ggml's type; random blocks where the gguf package can read a type but not write it."""
+    try:
+        return quantize(data, kind)
+    except NotImplementedError:
+        return random_blocks(kind.name, *data.shape)
+
+
+def random_blocks(kind: str, rows: int, columns: int) -> np.ndarray:
+    """Valid rows of a ggml type: random bits, with scales of a sensible size; uint8 [rows, bytes per row]."""
+    _, block, size = next(entry for entry in TENSOR_TYPES.values() if entry[0] == kind)
+    rng = np.random.default_rng(len(kind) + rows)
+    if kind in ("F32", "F64", "F16", "BF16"):
+        values = rng.normal(size=(rows, columns))
+        if kind == "BF16":
+            return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
+        return values.astype({"F32": "f4", "F64": "f8", "F16": "f2"}[kind]).view(np.uint8)
+    blocks = rng.integers(0, 256, (rows, columns // block, size), dtype=np.uint8)
+    if kind == "MXFP4":
+        blocks[..., 0] = rng.integers(118, 124, blocks.shape[:2])
+    elif kind == "IQ1_M":
+        # Its scale hides in the top bits of four 16-bit words: 0x2E66 is 0.1.
+        blocks[..., 49:56:2] = (blocks[..., 49:56:2] & 0x0F) | (np.array([0x6, 0x6, 0xE, 0x2], np.uint8) << 4)
+    else:
+        for at in _SCALES_AT.get(kind, (0,)):
+            scale = rng.uniform(0.001, 0.01, blocks.shape[:2]).astype(np.float16)
+            blocks[..., at : at + 2] = scale[..., None].view(np.uint8)
+    return blocks.reshape(rows, -1)
 
 
 def _to_ggml(name: str, values: np.ndarray, config: dict[str, Any], arch: str) -> tuple[str, np.ndarray]:

@@ -1,0 +1,132 @@
+"""Names people know from Ollama mean an MLX repository; others get near names and a way to search."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from omlx_registry import InvalidName, RegistryError
+from omlx_registry.aliases import Aliases
+from omlx_registry.catalog import Target, families, near, resolve, unknown_name
+from omlx_registry.hub_files import gguf_files, is_safe_path, is_wanted, select
+from omlx_registry.names import parse_name
+
+PROMISED = [
+    "llama3.1", "llama3.2", "llama3.3", "qwen2.5", "qwen2.5-coder", "qwen3", "qwen3-coder", "qwen2.5vl", "qwen3-vl",
+    "gemma3", "gemma3n", "mistral", "mistral-small", "devstral", "phi4", "phi4-mini", "deepseek-r1", "gpt-oss",
+    "smollm2", "granite", "olmo2", "glm4", "nomic-embed-text", "mxbai-embed-large", "all-minilm", "bge-m3", "qwen3-embedding",
+    "qwen3-reranker",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROMISED)
+def test_a_name_people_use_with_ollama_resolves(name: str) -> None:
+    target = resolve(parse_name(name))
+    assert target is not None
+    assert re.fullmatch(r"[\w.-]+/[\w.-]+", target.repository)
+
+
+def test_every_entry_of_the_catalog_is_reachable_and_well_formed() -> None:
+    for family, entry in families().items():
+        assert entry.latest in entry.sizes, family
+        for size, made in entry.sizes.items():
+            assert made.repositories(), (family, size)
+            assert resolve(parse_name(f"{family}:{size}")) is not None, (family, size)
+            for repository in made.repositories().values():
+                assert re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", repository)
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("qwen3", Target("mlx-community/Qwen3-8B-4bit")),
+        ("QWEN3:0.6B", Target("mlx-community/Qwen3-0.6B-4bit")),
+        ("qwen3:8b-q8_0", Target("mlx-community/Qwen3-8B-8bit")),
+        ("qwen3:8b-mxfp4", Target("mlx-community/Qwen3-8B-bf16", "mxfp4")),
+        ("llama3.1:8b-instruct-q4_K_M", Target("mlx-community/Meta-Llama-3.1-8B-Instruct-4bit")),
+        ("llama3.1:8b-instruct-fp16", Target("mlx-community/Meta-Llama-3.1-8B-Instruct-bf16")),
+        ("gemma3:4b-it-qat", Target("mlx-community/gemma-3-4b-it-qat-4bit")),
+        ("phi4-mini:3.8b-fp16", Target("microsoft/Phi-4-mini-instruct")),
+        ("hf.co/Qwen/Qwen3-8B", Target("Qwen/Qwen3-8B")),
+        ("hf.co/Qwen/Qwen3-8B:q4", Target("Qwen/Qwen3-8B", "q4")),
+        ("huggingface.co/Qwen/Qwen3-8B:8bit", Target("Qwen/Qwen3-8B", "8bit")),
+        ("mlx-community/Qwen3-8B-4bit", Target("mlx-community/Qwen3-8B-4bit")),
+        ("qwen3:9b", None),
+        ("nothing-like-it", None),
+    ],
+)
+def test_tags_choose_size_and_quantization(name: str, target: Target | None) -> None:
+    assert resolve(parse_name(name)) == target
+
+
+def test_an_unknown_name_suggests_near_ones_and_a_search() -> None:
+    assert "llama3" in near(parse_name("lama3"))
+    assert "qwen3:8b" in near(parse_name("qwen3:9b"))
+    sentence = unknown_name(parse_name("lama3"))
+    assert sentence.startswith("pull model manifest: file does not exist")
+    assert "omlx search lama3" in sentence
+
+
+def test_aliases_are_kept_and_must_mean_something(tmp_path: Path) -> None:
+    aliases = Aliases(tmp_path / "omlx" / "aliases.json")
+    aliases.set("mine", "hf.co/Qwen/Qwen3-8B:q4")
+    again = Aliases(tmp_path / "omlx" / "aliases.json")
+    assert again.resolve(parse_name("MINE:latest")) == Target("Qwen/Qwen3-8B", "q4")
+    assert again.resolve(parse_name("other")) is None
+    with pytest.raises(InvalidName, match="neither in the catalog"):
+        aliases.set("mine", "nothing-like-it")
+    aliases.remove("mine")
+    assert again.all() == {}
+    with pytest.raises(InvalidName, match="no alias"):
+        aliases.remove("mine")
+
+
+def test_a_broken_alias_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "aliases.json").write_text("{")
+    with pytest.raises(RegistryError, match=r"aliases\.json"):
+        Aliases(tmp_path / "aliases.json").all()
+
+
+# ---------------------------------------------------------------- files of a repository
+def test_only_what_a_model_needs_is_taken() -> None:
+    paths = [
+        "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
+        "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json",
+        "consolidated.safetensors", "pytorch_model.bin", "model.onnx", "onnx/model.onnx", "modeling_x.py", "README.md",
+        "original/params.json", "1_Pooling/config.json", "2_Dense/model.safetensors",
+        "LICENSE", ".gitattributes", "x.pt",
+    ]  # fmt: skip
+    chosen = select(paths)
+    assert set(paths) - set(chosen) == {
+        "consolidated.safetensors", "pytorch_model.bin", "model.onnx", "onnx/model.onnx", "modeling_x.py", "README.md",
+        "original/params.json", ".gitattributes", "x.pt",
+    }  # fmt: skip
+    assert chosen[-1].endswith(".safetensors")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["../config.json", "/config.json", "a/../../b.json", "a//b.json", "./a.json", "a\\b.json", "a\0.json", "C:/a.json",
+     "a/./b.json", "a/ b.json", "a./b.json", "", "x" * 500 + ".json"],
+)  # fmt: skip
+def test_a_path_that_could_leave_the_folder_is_never_taken(path: str) -> None:
+    assert not is_safe_path(path)
+    assert not is_wanted(path)
+
+
+@given(st.text(max_size=40))
+def test_whatever_is_taken_stays_inside(path: str) -> None:
+    if is_wanted(path):
+        base = Path("/base")
+        assert (base / path).resolve().is_relative_to(base)
+
+
+def test_a_gguf_is_chosen_by_its_quantization() -> None:
+    paths = ["m-Q4_K_M.gguf", "m-Q8_0.gguf", "m-BF16.gguf", "mmproj-m-F16.gguf", "README.md"]
+    assert gguf_files(paths, "q8_0") == ["m-Q8_0.gguf"]
+    assert gguf_files(paths, None) == ["m-Q4_K_M.gguf"]
+    assert gguf_files(paths, "Q2_K") == []
+    assert gguf_files(["only.gguf"], None) == ["only.gguf"]

@@ -1,0 +1,76 @@
+"""Tensor formats: MLX's weights of a GGUF block are the block's own values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from omlx.engine import blas
+
+blas.prepare()
+
+import mlx.core as mx  # noqa: E402
+from gguf import GGMLQuantizationType  # noqa: E402
+from gguf.quants import dequantize as reference  # noqa: E402
+
+from omlx_registry.gguf import TENSOR_TYPES  # noqa: E402
+from omlx_registry.gguf_tensors import (  # noqa: E402
+    ANEW_BITS,
+    KEPT_BITS,
+    dequantize,
+    pack,
+    to_dtype,
+    unpack,
+)
+from tests.registry.tiny_gguf import random_blocks  # noqa: E402
+
+BLOCK_BYTES = {name: size for name, _, size in TENSOR_TYPES.values()}
+
+
+@pytest.mark.parametrize("kind", sorted(KEPT_BITS))
+def test_kept_codes_are_worth_what_ggml_says(kind: str) -> None:
+    rows = random_blocks(kind, rows=5, columns=512)
+    codes, scales, biases = unpack(kind, rows, BLOCK_BYTES[kind])
+    values = codes.reshape(5, -1, 32) * scales[..., None] + biases[..., None]
+    np.testing.assert_allclose(values.reshape(5, -1), reference(rows, GGMLQuantizationType[kind]), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", sorted(KEPT_BITS))
+def test_mlx_reads_the_packed_codes(kind: str) -> None:
+    rows, bits = random_blocks(kind, rows=3, columns=512), KEPT_BITS[kind]
+    codes, scales, biases = unpack(kind, rows, BLOCK_BYTES[kind])
+    weights = mx.dequantize(
+        mx.array(pack(codes, bits)), mx.array(scales), mx.array(biases), group_size=32, bits=bits
+    )
+    np.testing.assert_allclose(np.array(weights), reference(rows, GGMLQuantizationType[kind]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
+def test_half_precision_scales_lose_nothing(kind: str) -> None:
+    _, scales, biases = unpack(kind, random_blocks(kind, rows=4, columns=256), BLOCK_BYTES[kind])
+    assert (to_dtype(scales, "float16").astype(np.float32) == scales).all()
+    assert (to_dtype(biases, "float16").astype(np.float32) == biases).all()
+
+
+@pytest.mark.parametrize("kind", sorted(ANEW_BITS))
+def test_quantizing_anew_stays_close(kind: str) -> None:
+    values = dequantize(kind, random_blocks(kind, rows=8, columns=512))
+    assert np.isfinite(values).all()
+    parts = mx.quantize(mx.array(values), group_size=32, bits=ANEW_BITS[kind])
+    again = np.array(mx.dequantize(*parts, group_size=32, bits=ANEW_BITS[kind]))
+    error = np.sqrt(np.mean((again - values) ** 2) / np.mean(values**2))
+    assert error < (0.005 if ANEW_BITS[kind] == 8 else 0.025)
+
+
+def test_every_type_of_the_table_can_be_read() -> None:
+    for name, _, _ in TENSOR_TYPES.values():
+        assert dequantize(name, random_blocks(name, rows=2, columns=256)).shape == (2, 256)
+
+
+def test_bfloat16_rounds_as_mlx_does() -> None:
+    values = np.random.default_rng(0).normal(size=1000).astype(np.float32) * 1e3
+    assert (to_dtype(values, "bfloat16") == np.array(mx.array(values).astype(mx.bfloat16).view(mx.uint16))).all()
+
+
+def test_what_float16_cannot_hold_becomes_its_largest_number() -> None:
+    assert to_dtype(np.array([1e6, -1e6], np.float32), "float16").tolist() == [65504, -65504]

@@ -1,0 +1,300 @@
+"""A pull from the Hub is resumed, verified and atomic, and every failure says what to do.
+
+The real huggingface_hub client and the real worker process talk to a stand-in Hub on loopback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from omlx_registry import Progress, PullError, Registry
+from omlx_registry.hub_download import partial_path
+from omlx_registry.transfer import RemoteFile, RetryPolicy
+
+from tests.support.hub import FakeHub
+from tests.support.tiny import tiny_model
+
+pytestmark = pytest.mark.anyio
+NAME = "hf.co/org/tiny"
+WEIGHTS = "model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeHub]:
+    root = tmp_path_factory.mktemp("hub")
+    shutil.copytree(tiny_model("llama"), root / "org" / "tiny")
+    (root / "org" / "tiny" / "modeling_evil.py").write_text("raise SystemExit")
+    (root / "org" / "tiny" / "pytorch_model.bin").write_bytes(b"x" * 9000)
+    (root / "org" / "empty").mkdir()
+    (root / "org" / "empty" / "README.md").write_text("nothing")
+    with FakeHub(root) as hub, pytest.MonkeyPatch.context() as patch:
+        for name, value in hub.env.items():
+            patch.setenv(name, value)
+        patch.delenv("HF_TOKEN", raising=False)
+        yield hub
+
+
+@pytest.fixture
+def hub(running: FakeHub) -> Iterator[FakeHub]:
+    running.reset()
+    yield running
+    running.reset()
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Registry:
+    return Registry(tmp_path / "models")
+
+
+async def pull(registry: Registry, name: str = NAME) -> list[Progress]:
+    return [line async for line in registry.pull(name)]
+
+
+async def failed_pull(registry: Registry, name: str = NAME) -> str:
+    """The sentence of a pull that must fail and must leave nothing listed."""
+    with pytest.raises(PullError) as caught:
+        await pull(registry, name)
+    assert registry.list() == []
+    return caught.value.message
+
+
+def size_of_weights(hub: FakeHub) -> int:
+    return (hub.root / "org" / "tiny" / WEIGHTS).stat().st_size
+
+
+async def test_a_pull_brings_what_the_model_needs_and_nothing_else(hub: FakeHub, registry: Registry) -> None:
+    lines = await pull(registry)
+    assert lines[0].status == "pulling manifest"
+    assert [line.status for line in lines][-3:] == ["verifying sha256 digest", "writing manifest", "success"]
+    weights = [line for line in lines if line.total == size_of_weights(hub)]
+    assert weights[-1].completed == weights[-1].total
+    assert weights[-1].status == f"pulling {weights[-1].digest.removeprefix('sha256:')[:12]}"
+    files = {path.name for path in Path(registry.resolve(NAME).path).rglob("*")}
+    assert {"config.json", "tokenizer.json", WEIGHTS} <= files
+    assert not {name for name in files if name.endswith((".py", ".bin"))}
+
+
+async def test_a_second_pull_downloads_no_weights_again(hub: FakeHub, registry: Registry) -> None:
+    await pull(registry)
+    sent = hub.bytes_sent
+    await pull(registry)
+    assert hub.bytes_sent - sent < 50_000
+    assert len(registry.list()) == 1
+
+
+async def test_a_token_goes_to_the_hub_and_never_to_the_cdn(
+    hub: FakeHub, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    await pull(registry)
+    assert "Bearer hf_secret" in hub.authorizations["hub"]
+    assert hub.authorizations["cdn"] == {""}
+
+
+@pytest.mark.parametrize("count", [1, 4])
+async def test_a_dropped_connection_resumes_where_it_broke(hub: FakeHub, registry: Registry, count: int) -> None:
+    hub.faults.drop_after = [100_000] * count
+    await pull(registry)
+    assert hub.requests[WEIGHTS] == count + 1
+    assert hub.sent[WEIGHTS] == size_of_weights(hub)
+
+
+async def test_a_server_that_ignores_range_is_started_over(hub: FakeHub, registry: Registry) -> None:
+    hub.faults.drop_after = [100_000]
+    hub.faults.no_range = True
+    await pull(registry)
+    assert hub.sent[WEIGHTS] == size_of_weights(hub) + 100_000
+
+
+async def test_a_pull_that_broke_off_goes_on_later(hub: FakeHub, registry: Registry) -> None:
+    hub.faults.file_status = []
+    hub.faults.drop_after = [200_000] + [0] * 20
+    assert "failed 6 times in a row" in await failed_pull(registry)
+    hub.faults.drop_after = []
+    sent = hub.sent[WEIGHTS]
+    await pull(registry)
+    assert hub.sent[WEIGHTS] - sent == size_of_weights(hub) - 200_000
+    assert registry.resolve(NAME).name == "hf.co/org/tiny:latest"
+
+
+async def test_errors_and_limits_of_the_hub_are_waited_out(hub: FakeHub, registry: Registry) -> None:
+    hub.faults.file_status = [500, 503, 429]
+    hub.faults.retry_after = "0"
+    await pull(registry)
+    assert len(registry.list()) == 1
+
+
+async def test_a_wrong_byte_is_never_installed(hub: FakeHub, registry: Registry) -> None:
+    hub.faults.flip_byte = True
+    message = await failed_pull(registry)
+    assert message.startswith("digest mismatch, file must be downloaded again")
+    assert not list((registry.store.root / "blobs").glob("*-partial"))
+    hub.faults.flip_byte = False
+    await pull(registry)
+    assert registry.verify().damaged == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ({"gated": True}, ["unauthorized: access denied", "licence", "HF_TOKEN"]),
+        ({"api_status": 429, "retry_after": "0"}, ["429", "wait a while"]),
+        ({"api_status": 500, "retry_after": "0"}, ["500", "try again later"]),
+    ],
+)
+async def test_a_refusal_says_what_to_do(
+    hub: FakeHub, registry: Registry, fault: dict[str, object], words: list[str]
+) -> None:
+    for name, value in fault.items():
+        setattr(hub.faults, name, value)
+    message = await failed_pull(registry)
+    for word in words:
+        assert word in message
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("hf.co/org/nobody", ["file does not exist", "org/nobody"]),
+        ("hf.co/org/empty", ["no model oMLX can run", "safetensors"]),
+        ("hf.co/org/tiny:q99", ["q99 is no quantization"]),
+        ("qwen9", ["file does not exist", "qwen3", "omlx search"]),
+    ],
+)
+async def test_what_is_not_there_is_said(hub: FakeHub, registry: Registry, name: str, words: list[str]) -> None:
+    message = await failed_pull(registry, name)
+    for word in words:
+        assert word in message
+
+
+async def test_no_network_is_said(hub: FakeHub, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    message = await failed_pull(registry)
+    assert "cannot be reached" in message
+    assert "network" in message
+
+
+async def test_a_quantized_pull_is_smaller_and_says_what_was_done(hub: FakeHub, registry: Registry) -> None:
+    await pull(registry)
+    await pull(registry, f"{NAME}:q4")
+    whole, quantized = registry.resolve(NAME), registry.resolve(f"{NAME}:q4")
+    assert quantized.size < whole.size / 2
+    assert quantized.details.quantization_level == "int4"
+    assert quantized.fingerprint != whole.fingerprint
+
+
+async def test_two_clients_share_one_download(hub: FakeHub, registry: Registry) -> None:
+    hub.faults.bytes_per_s = 2_000_000
+    both = await asyncio.gather(pull(registry), pull(registry))
+    assert [lines[-1].status for lines in both] == ["success"] * 2
+    assert hub.requests[WEIGHTS] == 1
+
+
+async def test_two_processes_share_the_bytes(hub: FakeHub, tmp_path: Path) -> None:
+    hub.faults.bytes_per_s = 2_000_000
+    first, second = Registry(tmp_path / "models"), Registry(tmp_path / "models")
+    await asyncio.gather(pull(first), pull(second))
+    assert hub.sent[WEIGHTS] == size_of_weights(hub)
+
+
+async def test_a_client_that_leaves_ends_the_worker_and_keeps_the_part(hub: FakeHub, registry: Registry) -> None:
+    hub.faults.bytes_per_s = 300_000
+    lines = registry.pull(NAME)
+    async for line in lines:
+        if line.total == size_of_weights(hub) and line.completed:
+            break
+    await lines.aclose()
+    await asyncio.sleep(0.3)
+    workers = [child for child in psutil.Process().children() if "omlx_registry.worker" in " ".join(child.cmdline())]
+    assert workers == []
+    assert list((registry.store.root / "blobs").glob("*-partial"))
+    assert registry.list() == []
+    hub.faults.bytes_per_s = 0
+    before = hub.sent[WEIGHTS]
+    await pull(registry)
+    assert hub.sent[WEIGHTS] - before < size_of_weights(hub)
+
+
+_PULLER = """
+import asyncio, sys
+from pathlib import Path
+from omlx_registry import Registry
+async def main():
+    async for line in Registry(Path(sys.argv[1])).pull(sys.argv[2]):
+        print(line.completed, flush=True)
+asyncio.run(main())
+"""
+
+
+async def test_kill_9_in_mid_pull_leaves_nothing_listed_and_the_next_pull_resumes(hub: FakeHub, tmp_path: Path) -> None:
+    hub.faults.bytes_per_s = 300_000
+    root = tmp_path / "models"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    process = subprocess.Popen([sys.executable, "-c", _PULLER, str(root), NAME], env=env, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    while int(process.stdout.readline() or 0) < 100_000:
+        pass
+    worker = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    _, alive = await asyncio.to_thread(psutil.wait_procs, worker, 5)
+    assert not alive
+    registry = Registry(root)
+    assert registry.list() == []
+    hub.faults.bytes_per_s = 0
+    before = hub.sent[WEIGHTS]
+    await pull(registry)
+    assert hub.sent[WEIGHTS] - before <= size_of_weights(hub) - 100_000
+    assert registry.verify().damaged == []
+    registry.store.prune(grace_s=0, partial_grace_s=0)
+    assert not list((root / "blobs").glob("*-partial"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+async def test_a_full_disk_is_said_and_nothing_is_half_installed(hub: FakeHub, tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(small)], check=False).returncode:
+        pytest.skip("this machine mounts no tmpfs")
+    try:
+        registry = Registry(small)
+        assert "disk is full" in await failed_pull(registry)
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+async def test_files_of_the_hugging_face_cache_are_linked_not_downloaded(
+    hub: FakeHub, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    fill = "import huggingface_hub, sys; huggingface_hub.snapshot_download(sys.argv[1])"
+    await asyncio.to_thread(subprocess.run, [sys.executable, "-c", fill, "org/tiny"], check=True, capture_output=True)
+    before = hub.sent[WEIGHTS]
+    await pull(registry)
+    assert hub.sent[WEIGHTS] == before
+    cached = next((tmp_path / "hf").rglob(WEIGHTS)).resolve()
+    assert (Path(registry.resolve(NAME).path) / WEIGHTS).stat().st_ino == cached.stat().st_ino
+
+
+def test_patience_grows_and_obeys_the_server() -> None:
+    policy = RetryPolicy()
+    assert [policy.pause(failures) for failures in (1, 2, 3, 10)] == [0.5, 1.0, 2.0, 30.0]
+    assert policy.pause(1, 7.0) == 7.0
+    assert policy.pause(1, 3600.0) == 60.0
+
+
+def test_a_partial_file_is_named_by_its_content(registry: Registry) -> None:
+    large = RemoteFile(path="a", size=1, url="", sha256="ab" * 32)
+    small = RemoteFile(path="a", size=1, url="", git_sha1="cd" * 20)
+    assert partial_path(large, registry.store.blobs).name == f"sha256-{'ab' * 32}-partial"
+    assert partial_path(small, registry.store.blobs).name == f"sha1-{'cd' * 20}-partial"
