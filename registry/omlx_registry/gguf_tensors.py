@@ -137,7 +137,7 @@ def unpack(kind: str, rows: Bytes, block_bytes: int) -> Affine:
         # Ternary, with the block's scale in its last two bytes; the packing is left to gguf.
         scale = np.repeat(_half(rows.reshape(count, -1, block_bytes)[..., -2:]), 256 // GROUP, axis=1)
         values = dequantize(kind, rows).reshape(count, -1, GROUP)
-        codes = np.where(values == 0, 1, np.where((values > 0) == (scale > 0)[..., None], 2, 0)).astype(np.uint8)
+        codes = (np.rint(values / np.where(scale == 0, 1, scale)[..., None]) + 1).astype(np.uint8)
         return codes.reshape(count, -1), scale, -scale
     codes, scales, biases = _UNPACK[kind](rows.reshape(count, -1, block_bytes))
     return codes.reshape(count, -1), scales.reshape(count, -1), biases.reshape(count, -1)

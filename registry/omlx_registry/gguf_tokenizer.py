@@ -8,11 +8,11 @@ highest score goes first.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from omlx_registry.gguf import GgufError
@@ -48,19 +48,18 @@ class _Cut:
 
 
 _CUTS: Final[dict[str, _Cut]] = {
-    **dict.fromkeys(("default", "gpt-2", "phi-2", "mpt", "olmo", "jina-en", "exaone", "roberta-bpe"), _Cut()),
+    **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "roberta-bpe"), _Cut()),
     **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell"), _Cut(digits=True)),
     **dict.fromkeys(
         ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral"), _Cut(_LLAMA3, whole_words=True, adds_bos=True)
     ),
     **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe", "glm4"), _Cut(_LLAMA3)),
+    # Qwen composes characters first (NFC); llama.cpp leaves that out.
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "hunyuan"), _Cut(_QWEN2, nfc=True)),
     "stablelm2": _Cut(_QWEN2),
     "tekken": _Cut(_TEKKEN, whole_words=True, adds_bos=True),
     **dict.fromkeys(("gpt-4o", "llama4"), _Cut(_GPT4O)),
 }
-# A pixtral file uses Tekken's cut; it is listed last so that the table above stays grouped.
-_CUTS["pixtral"] = _CUTS["tekken"]
 
 # Control tokens that end a reply whichever of them the metadata calls "eos".
 _ENDINGS: Final = frozenset({
@@ -117,7 +116,7 @@ def build_tokenizer(metadata: Mapping[str, Any]) -> TokenizerFiles:
         **body,
         "post_processor": _frame(vocabulary, before, after),
     }
-    text = json.dumps(tokenizer, ensure_ascii=False)
+    text = msgspec.json.encode(tokenizer).decode()
     _check(text)
     template = metadata.get("tokenizer.chat_template")
     template = template if isinstance(template, str) and template else None
@@ -217,6 +216,8 @@ def _bpe(ids: dict[str, int], merges: list[list[str]], **other: Any) -> dict[str
 
 def _byte_level(metadata: Mapping[str, Any], ids: dict[str, int]) -> tuple[dict[str, Any], bool]:
     name = metadata.get("tokenizer.ggml.pre", "default")
+    if name == "default":
+        name = _likely_cut(metadata, ids)
     cut = _CUTS.get(name) if isinstance(name, str) else None
     if cut is None:
         raise GgufError(f"the pre-tokenizer {name!r} of the GGUF file is not supported")
@@ -247,6 +248,13 @@ def _byte_level(metadata: Mapping[str, Any], ids: dict[str, int]) -> tuple[dict[
         "model": _bpe(ids, pairs, ignore_merges=cut.whole_words),
     }
     return body, cut.adds_bos
+
+
+def _likely_cut(metadata: Mapping[str, Any], ids: Mapping[str, int]) -> str:
+    """Files from before pre-tokenizers had names: the family tells, or a token only one family has."""
+    if str(metadata.get("general.architecture")).startswith("qwen"):
+        return "qwen2"
+    return "llama-bpe" if "<|begin_of_text|>" in ids else "gpt-2"
 
 
 def _sentencepiece(

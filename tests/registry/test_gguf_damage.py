@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
 from omlx_registry.errors import RegistryError
 from omlx_registry.gguf import GgufError, GgufFile
 from omlx_registry.gguf_import import import_gguf
+
 from tests.registry.tiny_gguf import make_pair
 
 
@@ -96,7 +96,7 @@ def survives(data: bytes, folder: Path) -> None:
 
 
 relaxed = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
 

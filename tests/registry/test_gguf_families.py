@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,11 @@ from omlx.engine import blas
 
 blas.prepare()
 
-import mlx.core as mx  # noqa: E402
-import mlx_lm  # noqa: E402
+import mlx.core as mx
+import mlx_lm
+from omlx_registry.gguf_import import import_gguf
 
-from omlx_registry.gguf_import import import_gguf  # noqa: E402
-from tests.registry.tiny_gguf import FAMILIES, make_pair  # noqa: E402
+from tests.registry.tiny_gguf import FAMILIES, make_pair
 
 PROMPT = "Once upon a time there was a model that knew everything by heart."
 

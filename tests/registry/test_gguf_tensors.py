@@ -9,12 +9,11 @@ from omlx.engine import blas
 
 blas.prepare()
 
-import mlx.core as mx  # noqa: E402
-from gguf import GGMLQuantizationType  # noqa: E402
-from gguf.quants import dequantize as reference  # noqa: E402
-
-from omlx_registry.gguf import TENSOR_TYPES  # noqa: E402
-from omlx_registry.gguf_tensors import (  # noqa: E402
+import mlx.core as mx
+from gguf import GGMLQuantizationType
+from gguf.quants import dequantize as reference
+from omlx_registry.gguf import TENSOR_TYPES
+from omlx_registry.gguf_tensors import (
     ANEW_BITS,
     KEPT_BITS,
     dequantize,
@@ -22,7 +21,8 @@ from omlx_registry.gguf_tensors import (  # noqa: E402
     to_dtype,
     unpack,
 )
-from tests.registry.tiny_gguf import random_blocks  # noqa: E402
+
+from tests.registry.tiny_gguf import random_blocks
 
 BLOCK_BYTES = {name: size for name, _, size in TENSOR_TYPES.values()}
 
@@ -39,9 +39,7 @@ def test_kept_codes_are_worth_what_ggml_says(kind: str) -> None:
 def test_mlx_reads_the_packed_codes(kind: str) -> None:
     rows, bits = random_blocks(kind, rows=3, columns=512), KEPT_BITS[kind]
     codes, scales, biases = unpack(kind, rows, BLOCK_BYTES[kind])
-    weights = mx.dequantize(
-        mx.array(pack(codes, bits)), mx.array(scales), mx.array(biases), group_size=32, bits=bits
-    )
+    weights = mx.dequantize(mx.array(pack(codes, bits)), mx.array(scales), mx.array(biases), group_size=32, bits=bits)
     np.testing.assert_allclose(np.array(weights), reference(rows, GGMLQuantizationType[kind]), rtol=1e-5, atol=1e-6)
 
 

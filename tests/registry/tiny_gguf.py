@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import quantize
+from omlx_registry.gguf import TENSOR_TYPES
 from safetensors.numpy import load_file
 
-from omlx_registry.gguf import TENSOR_TYPES
 from tests.support import tiny
 
 BASE: dict[str, Any] = {
@@ -117,7 +117,11 @@ KindOf = Callable[[str], str]
 
 
 def make_pair(
-    folder: Path, family: str, kind_of: KindOf = lambda name: "F32", metadata: dict[str, Any] | None = None, **changes: Any
+    folder: Path,
+    family: str,
+    kind_of: KindOf = lambda name: "F32",
+    metadata: dict[str, Any] | None = None,
+    **changes: Any,
 ) -> tuple[Path, Path]:
     """A random MLX model folder and a GGUF file of the same weights; `changes` go into its configuration."""
     architecture, config = FAMILIES[family]
