@@ -1,0 +1,127 @@
+"""The rows that are decoded together, as tensors. No policy and no text: the engine decides who joins and who leaves.
+
+`pending` are draws that the device is still computing (or has computed) and the host has not read. The next forward
+needs their tokens only on the device, so it is launched first and the host reads and handles them while it runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+import numpy as np
+
+from omlx.engine import caches
+from omlx.engine.grammar import Bits
+from omlx.engine.sampling import Draw, Sampler
+from omlx.engine.sequence import Sequence
+from omlx.engine.tensors import launch
+
+
+class Pending(NamedTuple):
+    """A draw that is not read yet and the sequences it belongs to, in order. Some may have left since."""
+
+    draw: Draw
+    sequences: list[Sequence]
+
+
+class Batch:
+    """Sequences in decode. `lengths[i]` counts the tokens that row i's cache holds."""
+
+    def __init__(self, model: Any, vocabulary: int, grammar_words: int) -> None:
+        self._model = model
+        self._vocabulary = vocabulary
+        self._words = grammar_words
+        self.rows: list[Sequence] = []
+        self.lengths: list[int] = []
+        self.pending: list[Pending] = []
+        self._caches: caches.Caches = []
+        self._tokens: mx.array = mx.zeros((0,), dtype=mx.int32)
+        self._sampler: Sampler | None = None
+        self._undrawn: mx.array | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def constrained(self) -> bool:
+        """Some row's next mask needs its last token, so this step cannot be drawn before the last one is read."""
+        return any(row.grammar is not None for row in self.rows)
+
+    def join(self, sequence: Sequence, cache: caches.Caches, length: int, draw: Draw) -> None:
+        """Take in a sequence whose prompt has been read: its cache, and the draw of its first token [1]."""
+        self._forget_sampler()
+        if self.rows:
+            self._caches = caches.join(self._caches, self.lengths, cache, length)
+            self._tokens = mx.concatenate([self._tokens, draw.tokens])
+        else:
+            self._caches, self._tokens = cache, draw.tokens
+        self.rows = [*self.rows, sequence]
+        self.lengths.append(length)
+        self.pending.append(Pending(draw, [sequence]))
+
+    def leave(self, gone: set[int]) -> None:
+        """Drop the rows of the sequences with these ids."""
+        keep = [at for at, row in enumerate(self.rows) if row.id not in gone]
+        if len(keep) == len(self.rows):
+            return
+        self._forget_sampler()
+        if keep:
+            self._caches = caches.leave(self._caches, self.lengths, keep)
+            self._tokens = self._tokens[mx.array(keep)]
+        else:
+            self._caches, self._tokens, self.pending = [], mx.zeros((0,), dtype=mx.int32), []
+        self.rows = [self.rows[at] for at in keep]
+        self.lengths = [self.lengths[at] for at in keep]
+
+    def cache_of(self, sequence: Sequence) -> tuple[caches.Caches, int]:
+        """A copy of one row's cache and the number of tokens in it."""
+        at = self.rows.index(sequence)
+        return caches.row(self._caches, self.lengths, at), self.lengths[at]
+
+    def step(self) -> list[Pending]:
+        """Launch the next step of every row. Returns the draws of the last one, to be read while it runs."""
+        unread, self.pending = self.pending, []
+        logits = self._model(self._tokens[:, None], cache=self._caches)[:, -1, :]
+        self.lengths = [length + 1 for length in self.lengths]
+        if self.constrained:
+            launch(logits)
+            self._undrawn = logits
+        else:
+            self._draw(logits, None, unread=True)
+        return unread
+
+    def settle(self) -> None:
+        """Call when the draws that `step` returned are handled: constrained rows could not be drawn before."""
+        if self._undrawn is not None:
+            logits, self._undrawn = self._undrawn, None
+            self._draw(logits, grammar_masks(self.rows, self._words, self._vocabulary), unread=False)
+
+    def _draw(self, logits: mx.array, mask: mx.array | None, *, unread: bool) -> None:
+        """Choose every row's next token. `unread`: the tokens these logits follow are not in the rows' records yet."""
+        inputs: mx.array | None = self._tokens
+        if self._sampler is None:
+            self._sampler = Sampler(self.rows, [row.generated + unread for row in self.rows], self._vocabulary)
+            inputs = self._tokens if unread else None
+        draw = self._sampler(logits, inputs, mask)
+        self._tokens = draw.tokens
+        launch(*draw.arrays())
+        self.pending.append(Pending(draw, self.rows))
+
+    def _forget_sampler(self) -> None:
+        if self._sampler is not None:
+            self._sampler.close(self.rows)
+            self._sampler = None
+
+
+def grammar_masks(rows: list[Sequence], words: int, vocabulary: int) -> mx.array | None:
+    """[B, V], true for allowed tokens; rows without an active grammar allow all. None where there is none."""
+    active = [(at, row.grammar) for at, row in enumerate(rows) if row.grammar is not None and row.grammar.active]
+    if not active:
+        return None
+    bits: Bits = np.full((len(rows), words), 0xFFFFFFFF, np.uint32)
+    for at, grammar in active:
+        if rows[at].phase != "done":
+            grammar.mask_into(bits[at])
+    unpacked = (mx.array(bits)[..., None] >> mx.arange(32, dtype=mx.uint32)) & 1
+    return unpacked.reshape(len(rows), -1)[:, :vocabulary] == 1

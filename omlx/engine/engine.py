@@ -1,0 +1,373 @@
+"""The engine: continuous batching over one model. It owns the sequences; one thread calls it and owns MLX.
+
+A step reads as the loop of this server: drop who left, admit who waits, launch a decode step for every running row,
+handle the tokens of the step before while the device works, and spend the rest of the time on prompts.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import mlx.core as mx
+import msgspec
+from omlx_cache.store import PrefixStore
+
+from omlx.engine.batch import Batch, Pending, grammar_masks
+from omlx.engine.detokenize import TextStream, TokenTexts
+from omlx.engine.grammar import GrammarCompiler, GrammarError
+from omlx.engine.loader import LoadedModel
+from omlx.engine.pace import Pace
+from omlx.engine.prefill import Prefill
+from omlx.engine.sampling import Draw, Sampler
+from omlx.engine.scheduler import FairShare, WaitingLine, choose_group, next_prefill
+from omlx.engine.sequence import EngineError, Output, Sequence, SequenceSpec, shift
+from omlx.engine.tensors import launch, read
+from omlx.request import FailureKind, FinishReason, TokenLogprob
+
+log = logging.getLogger(__name__)
+
+_CLEAR_EVERY = 256
+"""Steps between giving freed buffers back to the system."""
+_REPORT_PROMPTS = 256
+"""Prompts shorter than this report no reading progress."""
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How an engine runs its model."""
+
+    num_ctx: int
+    """Context in tokens for requests that ask for none."""
+    max_concurrent: int = 8
+    """Sequences that are read or decoded at once; the others wait."""
+    max_waiting: int = 0
+    """Waiting sequences beyond which `add` refuses (`busy`); 0: no limit."""
+    max_decode_gap_ms: float = 100.0
+    """Longest wanted pause of a running sequence while a prompt is read."""
+
+
+class Engine:
+    """Runs sequences on `model`; `store` keeps their prefixes (None: no prefix caching)."""
+
+    def __init__(self, model: LoadedModel, config: EngineConfig, store: PrefixStore | None = None) -> None:
+        self.steps = 0
+        """Steps so far; a growing number means progress."""
+        self.max_batch = 0
+        """Most sequences decoded in one step so far."""
+        self._model = model
+        self._config = config
+        self._store = store
+        self._waiting = WaitingLine()
+        self._prefilling: list[Sequence] = []
+        self._batches: list[Batch] = []
+        self._cancelled: set[int] = set()
+        self._known: dict[int, Sequence] = {}
+        self._finished: list[Sequence] = []
+        self._shifting: list[Sequence] = []
+        self._turn = 0
+        self._share = FairShare()
+        self._pace = Pace(tokens_per_s=model.prefill_tokens_per_s, step_s=model.step_s)
+        self._prefill = Prefill(model.model, split_last=model.split_last, store=store)
+        self._grammars = GrammarCompiler(model.tokenizer, model.vocabulary, model.end_tokens)
+        self._texts = TokenTexts(model.text_tokenizer)
+
+    # ---------------------------------------------------------------- the surface
+    @property
+    def has_work(self) -> bool:
+        return bool(self._known)
+
+    @property
+    def running(self) -> int:
+        """Sequences being read or decoded."""
+        return len(self._known) - len(self._waiting)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def add(self, spec: SequenceSpec) -> None:
+        """Queue a sequence. Raises EngineError where it can never run: nothing of it is kept then."""
+        if spec.id in self._known:
+            raise EngineError("internal", f"request {spec.id} is already running")
+        if self._config.max_waiting and len(self._waiting) >= self._config.max_waiting:
+            raise EngineError("busy", "too many requests are waiting for this model; try again later")
+        vocabulary = self._model.vocabulary
+        if any(not 0 <= token < vocabulary for token in spec.tokens):
+            raise EngineError("invalid", f"the prompt holds a token outside the vocabulary of {vocabulary}")
+        context = min(spec.limits.num_ctx or self._config.num_ctx, self._model.max_context)
+        try:
+            grammar = self._grammars.compile(spec.grammar) if spec.grammar is not None else None
+        except GrammarError as error:
+            raise EngineError("invalid", f"the format cannot be used: {error}") from error
+        text = TextStream(self._model.text_tokenizer, spec.tokens, spec.limits.stop)
+        sequence = Sequence(spec, context=max(context, 1), text=text, grammar=grammar, now_ns=time.monotonic_ns())
+        self._known[spec.id] = sequence
+        self._waiting.push(sequence)
+
+    def cancel(self, id: int) -> None:
+        """End a sequence at the next step, in whatever phase it is; nothing more is said about it."""
+        if id in self._known:
+            self._cancelled.add(id)
+
+    def step(self) -> list[Output]:
+        """One iteration. Returns what it has to say, at most a few outputs per sequence."""
+        outputs = self._drop_leavers()
+        self._admit()
+        outputs += self._decode()
+        outputs += self._read_prompts()
+        self._count_step()
+        return outputs
+
+    def close(self) -> None:
+        """Drop all sequences and let the device finish. The process may exit cleanly only after this."""
+        self._known.clear()
+        self._batches.clear()
+        self._prefilling.clear()
+        self._waiting = WaitingLine()
+        mx.synchronize()
+        if self._store is not None:
+            self._store.close()
+        mx.clear_streams()
+
+    # ---------------------------------------------------------------- leaving and admitting
+    def _drop_leavers(self) -> list[Output]:
+        """Cancelled sequences go silently, overdue ones with a failure."""
+        now = time.monotonic_ns()
+        overdue = [
+            sequence
+            for sequence in self._known.values()
+            if sequence.deadline_ns is not None and now > sequence.deadline_ns and sequence.id not in self._cancelled
+        ]
+        outputs = [
+            Output(id=sequence.id, failure=("timeout", "the request took longer than its deadline"))
+            for sequence in overdue
+        ]
+        gone, self._cancelled = self._cancelled | {sequence.id for sequence in overdue}, set()
+        if gone:
+            self._forget(gone)
+        return outputs
+
+    def _forget(self, ids: set[int]) -> None:
+        """Remove sequences from wherever they are."""
+        self._waiting.remove(ids)
+        self._prefilling = [sequence for sequence in self._prefilling if sequence.id not in ids]
+        for batch in self._batches:
+            batch.leave(ids)
+        self._batches = [batch for batch in self._batches if len(batch)]
+        for id in ids:
+            sequence = self._known.pop(id, None)
+            if sequence is not None:
+                sequence.phase = "done"
+                sequence.cache = sequence.capture = None
+
+    def _admit(self) -> None:
+        while self.running < self._config.max_concurrent:
+            sequence = self._waiting.pop(lambda _: True)
+            if sequence is None:
+                return
+            sequence.started_ns = time.monotonic_ns()
+            self._prefilling.append(sequence)
+
+    # ---------------------------------------------------------------- decoding
+    def _decode(self) -> list[Output]:
+        """Launch the next step of every batch, then handle the draws of the one before."""
+        outputs: list[Output] = []
+        launched: list[tuple[Batch, list[Pending]]] = []
+        for batch in self._batches:
+            self.max_batch = max(self.max_batch, len(batch))
+            try:
+                launched.append((batch, batch.step()))
+            except Exception as error:
+                outputs += self._fail([*batch.rows], error)
+        for batch, unread in launched:
+            try:
+                outputs += self._handle(unread)
+                batch.settle()
+            except Exception as error:
+                outputs += self._fail([*batch.rows], error)
+        if launched:
+            self._pace.decoded()
+        self._let_go()
+        return outputs
+
+    def _handle(self, unread: list[Pending]) -> list[Output]:
+        """Read draws and take their tokens into the sequences. Trouble in one row's host work ends that row alone."""
+        outputs: list[Output] = []
+        for draw, sequences in unread:
+            tokens: list[int] = read(draw.tokens)
+            report = _Report(draw, self._texts) if draw.logprobs is not None else None
+            now = time.monotonic_ns()
+            for at, (sequence, token) in enumerate(zip(sequences, tokens, strict=True)):
+                if sequence.phase == "done":
+                    continue
+                try:
+                    output = self._take(sequence, token, now)
+                    if report is not None and sequence.wants_logprobs is not None:
+                        output.logprobs = [report.of(at, token, sequence.wants_logprobs)]
+                    outputs.append(output)
+                except Exception as error:
+                    outputs += self._fail([sequence], error)
+        return outputs
+
+    def _take(self, sequence: Sequence, token: int, now: int) -> Output:
+        """One more token of a sequence: its text, and whether it was the last."""
+        sequence.accept(token, now)
+        output = Output(id=sequence.id, tokens=[token])
+        if token in self._model.end_tokens:
+            output.stop_token = token
+            return self._finish(sequence, output, "stop", now)
+        output.text, stopped = sequence.text.feed(token)
+        if sequence.grammar is not None:
+            sequence.grammar.accept(token, output.text)
+            stopped = stopped or sequence.grammar.complete
+        if stopped:
+            return self._finish(sequence, output, "stop", now)
+        if sequence.generated >= sequence.max_new:
+            return self._finish(sequence, output, "length", now)
+        if len(sequence.tokens) >= sequence.context:
+            if not _may_shift(sequence):
+                return self._finish(sequence, output, "length", now)
+            self._shifting.append(sequence)
+        return output
+
+    def _finish(self, sequence: Sequence, output: Output, reason: FinishReason, now: int) -> Output:
+        output.text += sequence.text.flush()
+        output.finish, output.usage = reason, sequence.usage(now)
+        self._finished.append(sequence)
+        sequence.phase = "done"
+        return output
+
+    def _let_go(self) -> None:
+        """Take finished sequences out of their batches, and those whose context is full back to the prompt reader."""
+        finished, self._finished = self._finished, []
+        shifting, self._shifting = [item for item in self._shifting if item.phase != "done"], []
+        for sequence in finished:
+            self._capture_end(sequence)
+        if finished:
+            self._forget({sequence.id for sequence in finished})
+        for sequence in shifting:
+            for batch in self._batches:
+                batch.leave({sequence.id})
+            sequence.tokens = shift(sequence.tokens, sequence.spec.limits, sequence.context)
+            sequence.phase, sequence.cache, sequence.capture, sequence.position = "waiting", None, None, 0
+            self._prefilling.append(sequence)
+        if shifting:
+            self._batches = [batch for batch in self._batches if len(batch)]
+
+    def _capture_end(self, sequence: Sequence) -> None:
+        """Hand the whole of a finished sequence's cache to the store."""
+        if sequence.capture is None:
+            return
+        for batch in self._batches:
+            if sequence in batch.rows:
+                cache, length = batch.cache_of(sequence)
+                sequence.capture.finish(cache, sequence.tokens[:length])
+                return
+
+    def _fail(self, sequences: list[Sequence], error: Exception) -> list[Output]:
+        log.error("request(s) %s failed", [sequence.id for sequence in sequences], exc_info=error)
+        alive = [sequence for sequence in sequences if sequence.phase != "done"]
+        failure: tuple[FailureKind, str] = ("internal", f"the model failed while it generated: {error}")
+        self._forget({sequence.id for sequence in sequences})
+        return [Output(id=sequence.id, failure=failure) for sequence in alive]
+
+    # ---------------------------------------------------------------- prompts
+    def _read_prompts(self) -> list[Output]:
+        """Spend this step's budget on prompts; one that is read to its end joins a batch."""
+        if not self._prefilling:
+            return []
+        outputs: list[Output] = []
+        launched_before = self._prefill.take_launched()
+        decoding = bool(self._batches)
+        budget = self._pace.budget(self._config.max_decode_gap_ms / 1e3, decoding=decoding)
+        spent = 0
+        while self._prefilling and spent < budget:
+            sequence = next_prefill(self._prefilling, self._share, self._turn)
+            self._turn += 1
+            try:
+                spent += self._read_chunk(sequence, budget - spent, outputs)
+            except Exception as error:
+                outputs += self._fail([sequence], error)
+        try:
+            self._prefill.catch_up(launched_before)
+        except Exception as error:
+            outputs += self._fail([*self._prefilling], error)
+        self._pace.launched(spent, decoding=decoding)
+        return outputs
+
+    def _read_chunk(self, sequence: Sequence, budget: int, outputs: list[Output]) -> int:
+        if sequence.phase == "waiting":
+            self._prefill.start(sequence)
+        count, logits = self._prefill.advance(sequence, budget)
+        self._share.charge(sequence.spec.priority, count)
+        if sequence.generated == 0 and sequence.prompt_length >= _REPORT_PROMPTS:
+            outputs.append(Output(id=sequence.id, progress=(sequence.position, sequence.prompt_length)))
+        if logits is not None:
+            self._prefilling.remove(sequence)
+            self._join(sequence, logits, outputs)
+        return count
+
+    def _join(self, sequence: Sequence, logits: mx.array, outputs: list[Output]) -> None:
+        """Draw the first token from the prompt's own logits and take the sequence into a batch."""
+        if sequence.max_new == 0:
+            now = sequence.first_token_ns = time.monotonic_ns()
+            outputs.append(self._finish(sequence, Output(id=sequence.id), "length", now))
+            return
+        words, vocabulary = self._grammars.words, self._model.vocabulary
+        sampler = Sampler([sequence], [sequence.generated], vocabulary)
+        draw: Draw = sampler(logits, None, grammar_masks([sequence], words, vocabulary))
+        sampler.close([sequence])
+        launch(*draw.arrays())
+        assert sequence.cache is not None
+        sequence.phase = "decode"
+        self._batch_for(sequence).join(sequence, sequence.cache, sequence.position, draw)
+        sequence.cache = None
+
+    def _batch_for(self, sequence: Sequence) -> Batch:
+        groups = [batch.lengths for batch in self._batches] if self._model.can_batch else []
+        at = choose_group(
+            sequence.position,
+            groups,
+            token_bytes=self._model.kv_bytes_per_token,
+            weight_bytes=self._model.weight_bytes,
+        )
+        if at is None:
+            self._batches.append(Batch(self._model.model, self._model.vocabulary, self._grammars.words))
+            at = len(self._batches) - 1
+        return self._batches[at]
+
+    def _count_step(self) -> None:
+        self.steps += 1
+        if self._finished:
+            self._let_go()
+        if self._store is not None:
+            self._store.tick()
+        if self.steps % _CLEAR_EVERY == 0:
+            mx.clear_cache()
+
+
+def _may_shift(sequence: Sequence) -> bool:
+    limits = sequence.spec.limits
+    return limits.shift and limits.num_predict != -2
+
+
+class _Report:
+    """The log probabilities of one draw, read once for all rows."""
+
+    def __init__(self, draw: Draw, texts: TokenTexts) -> None:
+        assert draw.logprobs is not None
+        self._texts = texts
+        self._chosen: list[float] = read(draw.logprobs)
+        self._ids: list[list[int]] = read(draw.top_tokens) if draw.top_tokens is not None else []
+        self._values: list[list[float]] = read(draw.top_logprobs) if draw.top_logprobs is not None else []
+
+    def of(self, row: int, token: int, alternatives: int) -> TokenLogprob:
+        chosen = self._entry(token, self._chosen[row])
+        if alternatives and self._ids:
+            pairs = zip(self._ids[row][:alternatives], self._values[row][:alternatives], strict=True)
+            chosen.top = [self._entry(*pair) for pair in pairs]
+        return chosen
+
+    def _entry(self, token: int, logprob: float) -> TokenLogprob:
+        text, raw = self._texts[token]
+        return TokenLogprob(token=text, logprob=logprob, bytes=raw)

@@ -1,0 +1,228 @@
+"""Loading a model folder into memory, and what the engine needs to know of the model.
+
+mlx-lm builds the model and the tokenizer; this module decides how the weights are held (`weights`), reports progress
+while they are read, and measures the model once: logits width, KV bytes per token, speeds.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+import msgspec
+import psutil
+from mlx.utils import tree_flatten, tree_unflatten
+from mlx_lm.utils import dequantize_model, get_total_parameters, load_adapters, load_tokenizer
+from mlx_lm.utils import load_model as mlx_load_model
+from omlx_cache.layout import CacheLayout
+
+from omlx.engine import caches, weights
+from omlx.runner.protocol import LoadSpec
+
+_STEP_BYTES = 256 << 20
+"""Weights computed at once while loading: it bounds the memory that loading needs beyond the model's."""
+_PROBE_TOKENS = 32
+_HEAD_ROWS = 128
+"""Rows of a typical last chunk, for deciding whether its last token goes alone."""
+
+Progress = Callable[[int, int], None]
+
+
+class LoadError(Exception):
+    """The model cannot be loaded; the message says why."""
+
+
+class Speeds(NamedTuple):
+    """What a few forwards of the model took."""
+
+    tokens_per_s: float
+    step_s: float
+    split_last: bool
+    """Reading a prompt's last token in a forward of its own is cheaper than computing logits for its whole chunk."""
+
+
+class LoadedModel(msgspec.Struct, kw_only=True):
+    """A model in memory and what was measured of it."""
+
+    model: Any
+    tokenizer: Any
+    """mlx-lm's TokenizerWrapper: chat template, special tokens, encode."""
+    text_tokenizer: Any
+    """The Rust tokenizer inside it."""
+    layout: CacheLayout
+    """How its caches are stored; for the prefix store."""
+    weights: str
+    """How the weights are held and why, e.g. "float32 (dequantized: a CPU multiplies float32 fastest)"."""
+    weight_bytes: int
+    kv_bytes_per_token: int
+    can_batch: bool
+    vocabulary: int
+    """Width of the logits; may exceed the tokenizer's vocabulary."""
+    end_tokens: set[int]
+    max_context: int
+    prefill_tokens_per_s: float
+    step_s: float
+    split_last: bool
+
+
+def load_model(spec: LoadSpec, progress: Progress = lambda done, total: None, *, measure: bool = True) -> LoadedModel:
+    """Load `spec.path`. `progress(done, total)` in bytes of weights. Raises LoadError with a sentence for the user.
+
+    `measure` False takes assumed speeds instead of timing the model (for tiny models in tests).
+    """
+    path = Path(spec.path)
+    try:
+        model, config = mlx_load_model(path, lazy=True, trust_remote_code=spec.trust_remote_code)
+        tokenizer = load_tokenizer(path, eos_token_ids=_end_tokens(path, config))
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        raise LoadError(f"{spec.name} cannot be loaded: {error}") from error
+    plan = weights.choose(
+        spec.weights,
+        device=device(),
+        quantized="quantization" in config or "quantization_config" in config,
+        parameters=int(get_total_parameters(model)),
+        free_bytes=free_memory(),
+    )
+    if spec.adapter_path:
+        model = _with_adapter(model, spec.adapter_path, plan.dequantize)
+    if plan.dequantize:
+        model = dequantize_model(model)
+    if plan.dtype is not None:
+        model.set_dtype(getattr(mx, plan.dtype))
+    model.eval()
+    _keep_resident()
+    total = _compute(model, progress)
+    return wrap(
+        model,
+        tokenizer,
+        max_context=_max_context(config) or spec.num_ctx,
+        weights=plan.text,
+        weight_bytes=total,
+        measure=measure,
+    )
+
+
+def wrap(
+    model: Any, tokenizer: Any, *, max_context: int, weights: str, weight_bytes: int, measure: bool = True
+) -> LoadedModel:
+    """A `LoadedModel` of a model that is already in memory."""
+    layout = CacheLayout(model)
+    vocabulary = int(model(mx.array([[0]]), cache=caches.new(model)).shape[-1])
+    speeds = measure_speeds(model) if measure else Speeds(2000.0, 0.005, True)
+    return LoadedModel(
+        model=model,
+        tokenizer=tokenizer,
+        text_tokenizer=tokenizer.backend_tokenizer,
+        layout=layout,
+        weights=weights,
+        weight_bytes=weight_bytes,
+        kv_bytes_per_token=layout.bytes_per_token,
+        can_batch=caches.can_batch(caches.new(model)),
+        vocabulary=vocabulary,
+        end_tokens=set(tokenizer.eos_token_ids),
+        max_context=max_context,
+        prefill_tokens_per_s=speeds.tokens_per_s,
+        step_s=speeds.step_s,
+        split_last=speeds.split_last,
+    )
+
+
+def device() -> weights.Device:
+    """The kind of device that MLX computes on."""
+    if mx.default_device() == mx.Device(mx.cpu):
+        return "cpu"
+    return "metal" if mx.metal.is_available() else "cuda"
+
+
+def free_memory() -> int:
+    """Bytes a model may use: RAM that is available, or the device's own memory less what is in use there."""
+    available = int(psutil.virtual_memory().available)
+    if device() == "cpu":
+        return available
+    info = mx.device_info()
+    size = int(info.get("max_recommended_working_set_size") or info.get("total_memory") or info.get("memory_size") or 0)
+    return size - int(mx.get_active_memory()) if size else available
+
+
+def measure_speeds(model: Any) -> Speeds:
+    """Time a short prompt with and without its logits, and a decode step. Runs each twice: the first compiles."""
+
+    def timed(tokens: int, logits: bool) -> float:
+        best = float("inf")
+        for _ in range(2):
+            cache = caches.new(model)
+            begun = time.perf_counter()
+            out = model(mx.zeros((1, tokens), dtype=mx.int32), cache=cache)
+            mx.eval(*caches.arrays(cache), *([out] if logits else []))
+            best = min(best, time.perf_counter() - begun)
+        return best
+
+    without, full, step = timed(_PROBE_TOKENS, False), timed(_PROBE_TOKENS, True), timed(1, True)
+    head = max(full - without, 0.0) / _PROBE_TOKENS
+    return Speeds(_PROBE_TOKENS / max(without, 1e-6), step, head * _HEAD_ROWS > step)
+
+
+def _compute(model: Any, progress: Progress) -> int:
+    """Read and convert all weights, a part at a time; returns their bytes."""
+    tensors = [value for _, value in tree_flatten(model.parameters())]
+    total = sum(value.nbytes for value in tensors)
+    done = taken = 0
+    part: list[mx.array] = []
+    progress(0, total)
+    for value in tensors:
+        part.append(value)
+        taken += value.nbytes
+        if taken >= _STEP_BYTES:
+            mx.eval(*part)
+            done, taken, part = done + taken, 0, []
+            progress(done, total)
+    mx.eval(*part)
+    mx.clear_cache()
+    progress(total, total)
+    return total
+
+
+def _with_adapter(model: Any, path: str, dequantize: bool) -> Any:
+    """The model with a LoRA adapter merged into its weights."""
+    try:
+        model = load_adapters(model, path)
+    except (OSError, ValueError, KeyError) as error:
+        raise LoadError(f"the adapter {path} cannot be loaded: {error}") from error
+    fused = [
+        (name, module.fuse(dequantize=dequantize)) for name, module in model.named_modules() if hasattr(module, "fuse")
+    ]
+    if fused:
+        model.update_modules(tree_unflatten(fused))
+    return model
+
+
+def _keep_resident() -> None:
+    """On Metal, keep the weights from being paged out between requests."""
+    if mx.metal.is_available():
+        mx.set_wired_limit(int(mx.device_info()["max_recommended_working_set_size"]))
+
+
+def _end_tokens(path: Path, config: dict[str, Any]) -> list[int] | None:
+    """Tokens that end a reply, by generation_config.json and config.json (many models name some only in the first)."""
+    found: set[int] = set()
+    try:
+        generation = json.loads((path / "generation_config.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        generation = {}
+    for source in (generation, config, config.get("text_config") or {}):
+        value = source.get("eos_token_id")
+        found |= set(value) if isinstance(value, list) else {value} if isinstance(value, int) else set()
+    return sorted(found) or None
+
+
+def _max_context(config: dict[str, Any]) -> int:
+    """Trained context in tokens; 0 where the config does not say."""
+    for source in (config, config.get("text_config") or {}):
+        for key in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx", "model_max_length"):
+            if isinstance(source.get(key), int) and source[key] > 0:
+                return int(source[key])
+    return 0

@@ -1,0 +1,125 @@
+"""Who runs next and how much: the engine's policy, as pure functions and one queue. No tensors, no text, no clock.
+
+*Admission* takes waiting sequences into one of `max_concurrent` places. A *prefill budget* says how many prompt tokens
+may be read between two decode steps. A *class* (interactive, batch, background) gets its weight's share of both.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+
+from omlx.engine.sequence import Sequence
+from omlx.request import Priority
+
+WEIGHTS: dict[Priority, int] = {"interactive": 16, "batch": 4, "background": 1}
+CHUNKS = (16, 32, 64, 128, 256, 512, 1024, 2048)
+"""Sizes a prefill budget may have: few, so that the device sees few shapes."""
+IDLE_CHUNK_S = 0.5
+"""How long a prompt chunk may take while nothing decodes: it bounds how late a newcomer or a cancel is noticed."""
+
+
+class FairShare:
+    """Weighted turns between classes: each pays for its service by weight, and the one that has paid least is next."""
+
+    def __init__(self) -> None:
+        self._paid: dict[Priority, float] = dict.fromkeys(WEIGHTS, 0.0)
+        self._floor = 0.0
+
+    def choose(self, candidates: Iterable[Priority]) -> Priority:
+        """The class whose turn it is, of those that want one. A class that was idle gets no credit for that time."""
+        paid = {name: max(self._paid[name], self._floor) for name in candidates}
+        chosen = min(paid, key=lambda name: (paid[name], -WEIGHTS[name]))
+        self._floor = paid[chosen]
+        return chosen
+
+    def charge(self, name: Priority, tokens: int) -> None:
+        self._paid[name] = max(self._paid[name], self._floor) + tokens / WEIGHTS[name]
+
+
+class WaitingLine:
+    """Sequences that wait for a place: first come, first served within a class."""
+
+    def __init__(self) -> None:
+        self._lines: dict[Priority, deque[Sequence]] = {name: deque() for name in WEIGHTS}
+        self._share = FairShare()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lines.values()))
+
+    def __iter__(self) -> Iterator[Sequence]:
+        for line in self._lines.values():
+            yield from line
+
+    def push(self, sequence: Sequence) -> None:
+        self._lines[sequence.spec.priority].append(sequence)
+
+    def pop(self, fits: Callable[[Sequence], bool]) -> Sequence | None:
+        """The next one, where there is one and it fits. One that does not fit is not overtaken by others of its class."""
+        waiting = [name for name, line in self._lines.items() if line]
+        while waiting:
+            name = self._share.choose(waiting)
+            if fits(self._lines[name][0]):
+                sequence = self._lines[name].popleft()
+                self._share.charge(name, len(sequence.tokens))
+                return sequence
+            waiting.remove(name)
+        return None
+
+    def remove(self, ids: set[int]) -> list[Sequence]:
+        """Take out and return those with these ids."""
+        removed: list[Sequence] = []
+        for name, line in self._lines.items():
+            removed += [sequence for sequence in line if sequence.id in ids]
+            if any(sequence.id in ids for sequence in line):
+                self._lines[name] = deque(sequence for sequence in line if sequence.id not in ids)
+        return removed
+
+
+def next_prefill(prefilling: list[Sequence], share: FairShare, turn: int) -> Sequence:
+    """Whose prompt is read next: in turn the oldest of its class and the one with the fewest tokens left.
+
+    So a short prompt waits for at most as many chunks of long ones as it has itself, and a long one keeps at least half
+    of the device however many short ones arrive.
+    """
+    name = share.choose({sequence.spec.priority for sequence in prefilling})
+    line = [sequence for sequence in prefilling if sequence.spec.priority == name]
+    return line[0] if turn % 2 == 0 else min(line, key=lambda sequence: sequence.remaining)
+
+
+def prefill_budget(*, tokens_per_s: float, step_s: float, max_gap_s: float, decoding: bool) -> int:
+    """Prompt tokens to read before the next decode step.
+
+    While sequences decode, a chunk may take twice as long as a decode step (they keep a third of their speed) and never
+    so long that chunk and step exceed `max_gap_s`; it is never less than the smallest chunk, or nothing would be read.
+    """
+    seconds = min(max(max_gap_s - step_s, 0.0), 2 * step_s) if decoding else IDLE_CHUNK_S
+    tokens = tokens_per_s * seconds
+    return max((size for size in CHUNKS if size <= tokens), default=CHUNKS[0])
+
+
+def chunk_end(position: int, total: int, budget: int, *, split_last: bool) -> int:
+    """Where the chunk of a prompt of `total` tokens that starts at `position` ends.
+
+    With `split_last` the last token goes alone: only its logits are wanted, and the output layer over a whole chunk can
+    cost more than one more step does.
+    """
+    last = total - 1 if split_last and total - position > 1 else total
+    return min(position + budget, last)
+
+
+def choose_group(length: int, groups: list[list[int]], *, token_bytes: int, weight_bytes: int) -> int | None:
+    """Which group of running rows (by their lengths) a sequence of `length` joins; None: one of its own.
+
+    A group's rows are padded to its longest, and reading that padding costs bandwidth; a group of its own costs one more
+    reading of the weights in every step. The cheaper one is chosen.
+    """
+    best: tuple[int, int] | None = None
+    for at, lengths in enumerate(groups):
+        if not lengths:
+            return at
+        longest = max(lengths)
+        padding = (longest - length) if length <= longest else (length - longest) * len(lengths)
+        if best is None or padding < best[0]:
+            best = (padding, at)
+    return best[1] if best is not None and best[0] * token_bytes <= weight_bytes else None

@@ -1,0 +1,199 @@
+"""A *sequence* is one request inside the engine: its tokens, its limits and how far it has come.
+
+`SequenceSpec` is what a caller hands in and `Output` what it gets back; both are plain data. `Sequence` is the engine's
+own record; only the engine changes it. Nothing here touches MLX.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any, Literal
+
+import msgspec
+
+from omlx.engine.detokenize import TextStream
+from omlx.engine.grammar import Grammar, GrammarState
+from omlx.request import FailureKind, FinishReason, Limits, Priority, Sampling, TokenLogprob
+
+Phase = Literal["waiting", "prefill", "decode", "done"]
+
+UNBOUNDED_CONTEXTS = 10
+"""`num_predict` -1 still ends after this many contexts' worth of tokens: a model that never stops must not run forever."""
+
+
+class EngineError(Exception):
+    """A request that cannot run; `kind` says why, the message is a sentence for its user."""
+
+    def __init__(self, kind: FailureKind, message: str) -> None:
+        super().__init__(message)
+        self.kind: FailureKind = kind
+        self.message = message
+
+
+class SequenceSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One generation: prompt token ids and everything that shapes the reply."""
+
+    id: int
+    tokens: list[int]
+    sampling: Sampling = Sampling()
+    limits: Limits = Limits()
+    grammar: Grammar | None = None
+    logprobs: bool = False
+    top_logprobs: int = 0
+    """How many alternatives to report per token (0 to 20); needs `logprobs`."""
+    priority: Priority = "interactive"
+
+
+class Usage(msgspec.Struct, kw_only=True):
+    """Counts in tokens, durations in nanoseconds."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    queue_ns: int
+    prompt_ns: int
+    generation_ns: int
+
+
+class Output(msgspec.Struct, kw_only=True):
+    """What one step has to say about one sequence. The last one of a sequence has `finish` or `failure`."""
+
+    id: int
+    text: str = ""
+    tokens: list[int] = []
+    """Newly generated ids, the one that ended the reply included."""
+    logprobs: list[TokenLogprob] = []
+    progress: tuple[int, int] | None = None
+    """Prompt tokens (read, all) while a long prompt is read."""
+    finish: FinishReason | None = None
+    stop_token: int | None = None
+    """The end token, where one ended the reply."""
+    failure: tuple[FailureKind, str] | None = None
+    usage: Usage | None = None
+
+
+class Sequence:
+    """The engine's record of a request. `tokens` is prompt plus accepted reply; `cache` holds the first `position`."""
+
+    __slots__ = (
+        "arrived_ns",
+        "cache",
+        "cached_tokens",
+        "capture",
+        "context",
+        "deadline_ns",
+        "first_token_ns",
+        "generated",
+        "grammar",
+        "id",
+        "max_new",
+        "mirostat_mu",
+        "phase",
+        "position",
+        "prompt_length",
+        "seed",
+        "spec",
+        "started_ns",
+        "text",
+        "tokens",
+    )
+
+    def __init__(
+        self, spec: SequenceSpec, *, context: int, text: TextStream, grammar: GrammarState | None, now_ns: int
+    ) -> None:
+        self.spec = spec
+        self.id = spec.id
+        self.context = context
+        self.tokens = fit_prompt(spec.tokens, spec.limits, context)
+        self.prompt_length = len(self.tokens)
+        self.max_new = generation_limit(spec.limits, context, self.prompt_length)
+        self.seed = secrets.randbits(32) if spec.sampling.seed is None else spec.sampling.seed
+        self.text = text
+        self.grammar = grammar
+        self.generated = 0
+        self.position = 0
+        self.cached_tokens = 0
+        self.cache: list[Any] | None = None
+        self.capture: Any = None
+        self.mirostat_mu: Any = None
+        self.phase: Phase = "waiting"
+        self.arrived_ns = now_ns
+        self.started_ns = 0
+        self.first_token_ns = 0
+        self.deadline_ns = (
+            None if spec.limits.deadline_s is None else now_ns + int(spec.limits.deadline_s * 1_000_000_000)
+        )
+
+    @property
+    def sampling(self) -> Sampling:
+        return self.spec.sampling
+
+    @property
+    def wants_logprobs(self) -> int | None:
+        """Alternatives to report per token; None: no log probabilities."""
+        return self.spec.top_logprobs if self.spec.logprobs else None
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that have yet to go through the model before the next one can be sampled."""
+        return len(self.tokens) - self.position
+
+    def accept(self, token: int, now_ns: int) -> None:
+        """Take a sampled token into the sequence."""
+        if self.first_token_ns == 0:
+            self.first_token_ns = now_ns
+        self.tokens.append(token)
+        self.generated += 1
+
+    def usage(self, now_ns: int) -> Usage:
+        started = self.started_ns or now_ns
+        first = self.first_token_ns or now_ns
+        return Usage(
+            prompt_tokens=self.prompt_length,
+            cached_tokens=self.cached_tokens,
+            completion_tokens=self.generated,
+            queue_ns=started - self.arrived_ns,
+            prompt_ns=first - started,
+            generation_ns=now_ns - first,
+        )
+
+
+def fit_prompt(tokens: list[int], limits: Limits, context: int) -> list[int]:
+    """The prompt as it fits the context: its first `num_keep` tokens and as many of its last as there is room for.
+
+    Raises EngineError `too_long` where truncating is not allowed, `invalid` for an empty prompt.
+    """
+    if not tokens:
+        raise EngineError("invalid", "the prompt is empty")
+    if len(tokens) < context:
+        return list(tokens)
+    if not limits.truncate:
+        raise EngineError(
+            "too_long", f"the prompt has {len(tokens)} tokens, more than the context of {context} leaves room for"
+        )
+    room = context - 1
+    keep = kept_tokens(limits, room)
+    return list(tokens[:keep]) + list(tokens[len(tokens) - (room - keep) :])
+
+
+def kept_tokens(limits: Limits, room: int) -> int:
+    """How many first tokens survive truncation and shifting: at most half of the room, so that it always frees some."""
+    keep = room if limits.num_keep < 0 else limits.num_keep
+    return min(keep, room // 2)
+
+
+def generation_limit(limits: Limits, context: int, prompt_length: int) -> int:
+    """Most tokens this sequence may generate, by `num_predict` and `shift`."""
+    room = max(context - prompt_length, 0)
+    if limits.num_predict >= 0:
+        return limits.num_predict if limits.shift else min(limits.num_predict, room)
+    if limits.num_predict == -2 or not limits.shift:
+        return room
+    return UNBOUNDED_CONTEXTS * context
+
+
+def shift(tokens: list[int], limits: Limits, context: int) -> list[int]:
+    """The tokens that stay when the context is full: the kept first ones and the newer half of the rest."""
+    keep = kept_tokens(limits, context)
+    discard = max((context - keep) // 2, 1)
+    return tokens[:keep] + tokens[keep + discard :]
