@@ -169,7 +169,7 @@ def measure_speeds(model: Any) -> Speeds:
 def _compute(model: Any, progress: Progress) -> int:
     """Read and convert all weights, a part at a time; returns their bytes."""
     tensors = [value for _, value in tree_flatten(model.parameters())]
-    total = sum(value.nbytes for value in tensors)
+    total = sum(int(value.nbytes) for value in tensors)
     done = taken = 0
     part: list[mx.array] = []
     progress(0, total)

@@ -266,12 +266,15 @@ class _Numbers:
         return column
 
 
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
 def uniform(seeds: NDArray[np.uint64], first: NDArray[np.uint64], count: int) -> NDArray[np.float32]:
     """Numbers `first` … `first + count - 1` of each seed's stream, [len(seeds), count] in [0, 1): SplitMix64."""
     with np.errstate(over="ignore"):
-        state = _mix(seeds + np.uint64(0x9E3779B97F4A7C15))[:, None]
+        state = _mix(seeds + _GOLDEN)[:, None]
         steps = first[:, None] + np.arange(1, count + 1, dtype=np.uint64)
-        bits = _mix(state + steps * np.uint64(0x9E3779B97F4A7C15))
+        bits = _mix((state + steps * _GOLDEN).astype(np.uint64))
     return ((bits >> np.uint64(40)).astype(np.float32) / np.float32(1 << 24)).astype(np.float32)
 
 

@@ -55,7 +55,7 @@ class WaitingLine:
         self._lines[sequence.spec.priority].append(sequence)
 
     def pop(self, fits: Callable[[Sequence], bool]) -> Sequence | None:
-        """The next one, where there is one and it fits. One that does not fit is not overtaken by others of its class."""
+        """The next one, where there is one and it fits. One that does not fit is not overtaken within its class."""
         waiting = [name for name, line in self._lines.items() if line]
         while waiting:
             name = self._share.choose(waiting)
@@ -111,8 +111,8 @@ def chunk_end(position: int, total: int, budget: int, *, split_last: bool) -> in
 def choose_group(length: int, groups: list[list[int]], *, token_bytes: int, weight_bytes: int) -> int | None:
     """Which group of running rows (by their lengths) a sequence of `length` joins; None: one of its own.
 
-    A group's rows are padded to its longest, and reading that padding costs bandwidth; a group of its own costs one more
-    reading of the weights in every step. The cheaper one is chosen.
+    A group's rows are padded to its longest, and reading that padding costs bandwidth; a group of its own costs one
+    more reading of the weights in every step. The cheaper one is chosen.
     """
     best: tuple[int, int] | None = None
     for at, lengths in enumerate(groups):

@@ -18,7 +18,7 @@ from omlx.request import FailureKind, FinishReason, Limits, Priority, Sampling, 
 Phase = Literal["waiting", "prefill", "decode", "done"]
 
 UNBOUNDED_CONTEXTS = 10
-"""`num_predict` -1 still ends after this many contexts' worth of tokens: a model that never stops must not run forever."""
+"""`num_predict` -1 still ends after this many contexts' worth of tokens, for a model that never stops by itself."""
 
 
 class EngineError(Exception):
