@@ -211,6 +211,27 @@ class CopyRequest(msgspec.Struct, kw_only=True):
     destination: str = ""
 
 
+def read_license(value: Any) -> list[str]:
+    """One licence text or several."""
+    if isinstance(value, str):
+        return [value] if value else []
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ValueError("license must be a string or a list of strings")
+    return value
+
+
+class ModelInfo(msgspec.Struct, kw_only=True):
+    """What the maker of a model states about it."""
+
+    capabilities: list[str] = []
+    model_family: str = ""
+    base_name: str = ""
+    quantization_level: str = ""
+    parameter_size: str = ""
+    context_length: int = 0
+    embedding_length: int = 0
+
+
 class CreateRequest(_Named, kw_only=True):
     from_: str = msgspec.field(default="", name="from")
     files: dict[str, str] = {}
@@ -221,14 +242,14 @@ class CreateRequest(_Named, kw_only=True):
     renderer: str = ""
     parser: str = ""
     requires: str = ""
-    license: Any = None
+    license: Annotated[list[str], Go(parse=read_license)] = []
     parameters: dict[str, Any] = {}
     messages: Messages = []
     quantize: str = ""
     quantization: str = ""
     draft_quantize: str = ""
     remote_host: str = ""
-    info: dict[str, Any] = {}
+    info: ModelInfo = msgspec.field(default_factory=ModelInfo)
     stream: bool = True
 
 

@@ -6,13 +6,14 @@ import asyncio
 import socket
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import httpx
 import uvicorn
-from omlx_registry import Overrides, Registry, Texts
+from omlx_registry import Name, Overrides, Progress, PullError, Registry, Store, Texts
 
 from omlx.pool import Pool
 from omlx.runner.process import RUNNER
@@ -43,12 +44,42 @@ MODELS: dict[str, tuple[Texts, Overrides]] = {
 """Different faces of one tiny model; the scripted runner never opens it."""
 
 
+class ScriptedSource:
+    """Offers models named `remote…`; pulling one sends two lines and then, for `remote-broken`, fails."""
+
+    pulling: ClassVar[set[str]] = set()
+
+    def offers(self, name: Name) -> bool:
+        return name.model.startswith("remote")
+
+    async def pull(self, name: Name, store: Store, *, insecure: bool) -> AsyncGenerator[Progress]:
+        self.pulling.add(name.model)
+        try:
+            yield Progress("pulling 6a0746a1ec1a", "sha256:6a0746a1ec1a" + "0" * 52, 100, 0)
+            yield Progress("pulling 6a0746a1ec1a", "sha256:6a0746a1ec1a" + "0" * 52, 100, 100)
+            if name.model == "remote-broken":
+                raise PullError("pull model manifest: unauthorized: access denied")
+            while name.model == "remote-endless":
+                await asyncio.sleep(0.01)
+        finally:
+            self.pulling.discard(name.model)
+
+
 def stocked(root: Path) -> Registry:
-    """A registry that holds MODELS."""
-    registry = Registry(root)
+    """A registry that holds MODELS, with ScriptedSource as the outside world."""
+    registry = Registry(root, [ScriptedSource()])
     for name, (texts, overrides) in MODELS.items():
         registry.add_model_folder(name, DATA / "taught-llama", texts=texts, overrides=overrides, transfer="copy")
     return registry
+
+
+def eventually(holds: Callable[[], bool], timeout_s: float = 5.0) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if holds():
+            return True
+        time.sleep(0.01)
+    return False
 
 
 class LocalServer:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
-from collections.abc import Callable
 
 import httpx
 import pytest
 
 from omlx.settings import Settings
-from tests.server.local import SCRIPTED, LocalServer, stocked
+from tests.server.local import SCRIPTED, LocalServer, eventually, stocked
 
 
 def send(server: LocalServer, prompt: str, *, stream: bool, path: str = "/api/generate") -> socket.socket:
@@ -23,15 +21,6 @@ def send(server: LocalServer, prompt: str, *, stream: bool, path: str = "/api/ge
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     connection.sendall(head.encode() + body)
     return connection
-
-
-def eventually(holds: Callable[[], bool], timeout_s: float = 5.0) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if holds():
-            return True
-        time.sleep(0.01)
-    return False
 
 
 def loaded(server: LocalServer) -> None:

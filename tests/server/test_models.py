@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from omlx import __version__
-from tests.server.local import MODELS, LocalServer
+from tests.server.local import MODELS, LocalServer, ScriptedSource, eventually
 
 DETAILS = {"parent_model": "", "format": "safetensors", "family": "llama", "families": ["llama"]}
 
@@ -101,7 +101,8 @@ def test_embeddings_in_both_forms(http: httpx.Client) -> None:
     assert min(reply["total_duration"], reply["load_duration"]) > 0
     assert list(reply)[:2] == ["model", "embeddings"]
     assert http.post("/api/embed", json={"model": "embedder", "input": "ab"}).json()["embeddings"][0][0] == 2.0
-    for nothing in ({}, {"input": ""}, {"input": []}, {"input": None}):
+    nothings: list[dict[str, Any]] = [{}, {"input": ""}, {"input": []}, {"input": None}]
+    for nothing in nothings:
         assert http.post("/api/embed", json={"model": "embedder", **nothing}).json() == {
             "model": "embedder",
             "embeddings": [],
@@ -163,21 +164,68 @@ def test_an_upload_that_breaks_off_leaves_nothing(own_server: LocalServer) -> No
     with own_server.client() as http:
         assert http.head(f"/api/blobs/{digest}").status_code == 404
     folder = own_server.registry.store.blobs.folder
-    for _ in range(100):
-        if not list(folder.glob(".omlx-*")):
-            break
-        import time
+    assert eventually(lambda: not list(folder.glob(".omlx-*")))
 
-        time.sleep(0.02)
-    assert not list(folder.glob(".omlx-*"))
+
+def test_a_pull_is_told_line_by_line(http: httpx.Client) -> None:
+    digest = "sha256:6a0746a1ec1a" + "0" * 52
+    layer = {"status": "pulling 6a0746a1ec1a", "digest": digest, "total": 100}
+    first, *middle, last = lines(http.post("/api/pull", json={"model": "remote"}))
+    assert (first, last) == ({"status": "pulling manifest"}, {"status": "success"})
+    # A step that another overtook before it was read is not told.
+    assert middle in ([layer, layer | {"completed": 100}], [layer | {"completed": 100}])
+    whole = http.post("/api/pull", json={"model": "remote", "stream": False})
+    assert whole.json() == {"status": "success"}
+    assert whole.headers["content-type"] == "application/json"
 
 
 def test_a_failed_pull_is_a_line_or_a_status(http: httpx.Client) -> None:
-    first, last = lines(http.post("/api/pull", json={"model": "nope"}))
-    assert first == {"status": "pulling manifest"}
-    assert last["error"].startswith("pull model manifest: file does not exist")
-    reply = http.post("/api/pull", json={"name": "nope", "stream": False})
-    assert (reply.status_code, reply.json()) == (500, last)
+    failed = lines(http.post("/api/pull", json={"name": "remote-broken"}))
+    assert failed[0] == {"status": "pulling manifest"}
+    assert failed[-1] == {"error": "pull model manifest: unauthorized: access denied"}
+    reply = http.post("/api/pull", json={"name": "remote-broken", "stream": False})
+    assert (reply.status_code, reply.json()) == (500, failed[-1])
+    assert lines(http.post("/api/pull", json={"model": "nope"}))[-1]["error"].startswith(
+        "pull model manifest: file does not exist"
+    )
+
+
+def test_leaving_stops_a_pull(http: httpx.Client) -> None:
+    with http.stream("POST", "/api/pull", json={"model": "remote-endless"}) as response:
+        assert json.loads(next(response.iter_lines())) == {"status": "pulling manifest"}
+        assert eventually(lambda: "remote-endless" in ScriptedSource.pulling)
+    assert eventually(lambda: "remote-endless" not in ScriptedSource.pulling)
+
+
+def test_a_model_is_created_from_another(own_server: LocalServer) -> None:
+    with own_server.client() as http:
+        body = {"name": "pirate", "from": "plain", "system": "Arr.", "parameters": {"temperature": 1},
+                "messages": [{"role": "user", "content": "Ho"}], "license": "Mine."}  # fmt: skip
+        told = lines(http.post("/api/create", json=body))
+        assert told[-2:] == [{"status": "writing manifest"}, {"status": "success"}]
+        assert any(line["status"].startswith("using existing layer sha256:") for line in told)
+        shown = http.post("/api/show", json={"model": "pirate"}).json()
+        assert shown["system"] == "Arr."
+        assert shown["messages"] == [{"role": "user", "content": "Ho"}]
+        reply = http.post("/api/create", json={"model": "again", "from": "pirate", "stream": False})
+        assert reply.json() == {"status": "success"}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ({}, 400, "neither 'from' or 'files' was specified"),
+        ({"files": {"../x": "sha256:" + "0" * 64}}, 400, "file path must be relative"),
+        ({"files": {"x.gguf": "sha256:12"}}, 400, "invalid digest format"),
+        ({"from": "plain", "license": 5}, 400, "license must be a string or a list of strings"),
+    ],
+)
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_create_that_cannot_begin_is_a_status(
+    http: httpx.Client, body: dict[str, Any], status: int, message: str, stream: bool
+) -> None:
+    reply = http.post("/api/create", json={"model": "new", "stream": stream, **body})
+    assert (reply.status_code, reply.json()) == (status, {"error": message})
 
 
 def test_push_says_what_is_missing(http: httpx.Client) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 
+import msgspec
 from litestar import HttpMethod, delete, post, route
 from litestar.params import FromPath
-from omlx_registry import DigestMismatch, InvalidName, NotFound, Progress, Registry, parse_name
+from omlx_registry import CreateRequest, DigestMismatch, Info, InvalidName, NotFound, Progress, Registry, parse_name
 
 from omlx.api import ollama as wire
 from omlx.dialect.refusal import Refusal
@@ -65,7 +66,7 @@ async def push(request: HttpRequest, registry: GivenRegistry, settings: GivenSet
     return _progress(_push(registry, name), stream=asked.stream)
 
 
-async def _push(registry: Registry, name: str) -> AsyncIterator[Progress]:
+async def _push(registry: Registry, name: str) -> AsyncGenerator[Progress]:
     yield Progress("retrieving manifest")
     try:
         await asyncio.to_thread(registry.resolve, name)
@@ -79,7 +80,29 @@ async def _push(registry: Registry, name: str) -> AsyncIterator[Progress]:
 async def create(request: HttpRequest, registry: GivenRegistry, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.CreateRequest, settings.max_body)
     parse_name(asked.wanted)
-    raise Refusal(501, "creating models is not available yet")
+    return _progress(registry.create(_to_create(asked)), stream=asked.stream)
+
+
+def _to_create(asked: wire.CreateRequest) -> CreateRequest:
+    return CreateRequest(
+        model=asked.wanted,
+        source=asked.from_,
+        files=asked.files,
+        adapters=asked.adapters,
+        draft_files=asked.draft_files,
+        template=asked.template,
+        system=asked.system,
+        renderer=asked.renderer,
+        parser=asked.parser,
+        requires=asked.requires,
+        license=asked.license,
+        parameters=asked.parameters,
+        messages=[{"role": message.role, "content": message.content} for message in asked.messages],
+        quantize=asked.quantize or asked.quantization,
+        draft_quantize=asked.draft_quantize,
+        remote_host=asked.remote_host,
+        info=Info(**msgspec.structs.asdict(asked.info)),
+    )
 
 
 @route("/api/blobs/{digest:str}", http_method=[HttpMethod.HEAD], status_code=200)
@@ -121,22 +144,22 @@ async def _blocks(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     yield bytes(block)
 
 
-def _progress(steps: AsyncIterator[Progress], *, stream: bool) -> Answer:
+def _progress(steps: AsyncGenerator[Progress], *, stream: bool) -> Answer:
     """Ollama's status lines; without `stream` only the last one, or the error with its status."""
     if stream:
         return LiveStream(_lines(steps))
     return LiveObject(_last(steps), content_type="application/json")
 
 
-async def _lines(steps: AsyncIterator[Progress]) -> AsyncIterator[bytes]:
-    async with aclosing(steps):  # type: ignore[type-var]
+async def _lines(steps: AsyncGenerator[Progress]) -> AsyncIterator[bytes]:
+    async with aclosing(steps):
         async for step in steps:
             yield line(step)
 
 
-async def _last(steps: AsyncIterator[Progress]) -> bytes:
+async def _last(steps: AsyncGenerator[Progress]) -> bytes:
     last = Progress("success")
-    async with aclosing(steps):  # type: ignore[type-var]
+    async with aclosing(steps):
         async for step in steps:
             last = step
     return encode(last)

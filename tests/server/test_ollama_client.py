@@ -1,0 +1,121 @@
+"""The real `ollama` client works against the server, errors included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import ollama
+import pytest
+
+from omlx.runner.host import CRASHED
+from tests.server.local import LocalServer
+
+
+@pytest.fixture(scope="module")
+def client(scripted: LocalServer) -> Iterator[ollama.Client]:
+    with ollama.Client(host=scripted.url, trust_env=False) as client:
+        yield client
+
+
+def user(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+def test_chat_whole_and_streamed(client: ollama.Client) -> None:
+    whole = client.chat("plain", user("say Hi there"))
+    assert whole.message.content == "Hithere"
+    assert whole.done_reason == "stop"
+    assert whole.eval_count == 3
+    parts = list(client.chat("plain", user("say Hi there"), stream=True))
+    assert [part.message.content for part in parts] == ["Hi", "there", ""]
+    assert parts[-1].done
+
+
+def test_generate_with_context_and_options(client: ollama.Client) -> None:
+    reply = client.generate("plain", "say Hi", options={"temperature": 0, "num_predict": 5}, keep_alive="5m")
+    assert reply.response == "Hi"
+    assert list(reply.context or []) == [1, 2, 3]
+    again = client.generate("plain", "say Hi", context=reply.context, keep_alive=60)
+    assert again.response == "Hi"
+
+
+def test_tools_and_thinking(client: ollama.Client) -> None:
+    def f(a: str, b: int) -> str:
+        """Do it.
+
+        Args:
+            a: first
+            b: second
+        """
+        return a * b
+
+    reply = client.chat("thinker", user("call"), tools=[f], think=False)
+    assert reply.message.tool_calls is not None
+    assert dict(reply.message.tool_calls[0].function.arguments) == {"b": 1, "a": "<x>"}
+    follow = [*user("call"), reply.message, {"role": "tool", "content": "4", "tool_name": "f"}, *user("say Done")]
+    assert client.chat("thinker", follow, tools=[f]).message.content == "Done"
+    assert client.chat("thinker", user("think Hm / Yes"), think=True).message.thinking == "Hm"
+    assert client.generate("thinker", "think Hm / Yes", think="low").thinking == "Hm"
+
+
+def test_list_show_ps_copy_delete(client: ollama.Client) -> None:
+    assert "plain:latest" in [model.model for model in client.list().models]
+    shown = client.show("plain")
+    assert shown.capabilities == ["completion"]
+    assert shown.modelinfo is not None
+    assert shown.modelinfo["llama.context_length"] == 4096
+    client.generate("plain", keep_alive="5m")
+    assert "plain:latest" in [model.model for model in client.ps().models]
+    client.generate("plain", keep_alive=0)
+    assert "plain:latest" not in [model.model for model in client.ps().models]
+    assert client.copy("plain", "twin").status == "success"
+    assert client.delete("twin").status == "success"
+
+
+def test_embed(client: ollama.Client) -> None:
+    assert [list(vector) for vector in client.embed("embedder", ["a", "bc"]).embeddings] == [
+        [1.0, 0.100000001],
+        [2.0, 0.100000001],
+    ]
+    assert client.embeddings("embedder", "abc").embedding[0] == 3.0
+
+
+def test_create_and_pull(client: ollama.Client) -> None:
+    assert client.create("made", from_="plain", system="Hi.").status == "success"
+    assert [line.status for line in client.create("made", from_="plain", stream=True)][-1] == "success"
+    client.delete("made")
+    told = [line.status for line in client.pull("remote", stream=True)]
+    assert (told[0], told[-1]) == ("pulling manifest", "success")
+    with pytest.raises(ollama.ResponseError, match="file does not exist"):
+        client.pull("nope")
+
+
+def test_errors_have_their_status(client: ollama.Client) -> None:
+    for ask, status, text in (
+        (lambda: client.chat("nope", user("x")), 404, "model 'nope' not found"),
+        (lambda: client.show("nope"), 404, "model 'nope:latest' not found"),
+        (lambda: client.chat("plain", user("x"), think=True), 400, '"plain" does not support thinking'),
+        (lambda: client.chat("plain", user("x"), tools=[{"type": "function"}]), 400, "does not support tools"),
+        (lambda: client.generate("plain", "fail too_long too long"), 400, "too long"),
+        (lambda: client.delete("nope"), 404, "model 'nope' not found"),
+    ):
+        with pytest.raises(ollama.ResponseError) as caught:
+            ask()
+        assert caught.value.status_code == status
+        assert text in caught.value.error
+
+
+def test_an_error_in_mid_stream_is_raised(client: ollama.Client) -> None:
+    stream = client.generate("plain", "crash", stream=True)
+    assert next(stream).response == "begun"
+    with pytest.raises(ollama.ResponseError) as caught:
+        list(stream)
+    assert caught.value.error == CRASHED
+
+
+@pytest.mark.anyio
+async def test_the_async_client(scripted: LocalServer) -> None:
+    client = ollama.AsyncClient(host=scripted.url, trust_env=False)
+    parts = [part.message.content async for part in await client.chat("plain", user("say Hi there"), stream=True)]
+    assert parts == ["Hi", "there", ""]
+    assert (await client.list()).models
