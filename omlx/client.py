@@ -107,7 +107,7 @@ class Client:
         response = await self._send("HEAD", "/")
         if response.status_code >= 400:
             raise ClientError(
-                f"what listens at {self.url} is no oMLX or Ollama server (it answered {response.status_code})"
+                f"what listens at {self.url} is no oMLX or Ollama server: it answered {response.status_code}"
             )
 
     async def version(self) -> Version:
@@ -232,9 +232,7 @@ class Client:
                     if line.strip():
                         yield line
         except httpx.TransportError as error:
-            raise ClientError(
-                f"the connection to the server at {self.url} broke before the answer was complete"
-            ) from error
+            raise ClientError(f"the connection to {self.url} broke before the answer was complete") from error
         if pending.strip():
             yield pending
 

@@ -33,7 +33,7 @@ VERBS = {
     "stop": Entry("stop", "Stop a running model"),
     "pull": Entry("pull", "Pull a model from a registry"),
     "push": Entry("push", "Push a model to a registry"),
-    "list": Entry("list", "List models", ("ls",)),
+    "list": Entry("listing", "List models", ("ls",)),
     "ps": Entry("ps", "List running models"),
     "cp": Entry("cp", "Copy a model"),
     "rm": Entry("rm", "Remove a model"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from omlx.cli import repl_help
 from omlx.cli.command import CliError
 from omlx.cli.console import err, out, until_interrupted
-from omlx.cli.list import model_table
+from omlx.cli.listing import model_table
 from omlx.cli.repl_input import Lines, unquoted
 from omlx.cli.run import THINK_VALUES, parse_think
 from omlx.cli.show import describe

@@ -1,4 +1,4 @@
-"""`omlx list`: the models on disk."""
+"""`omlx list`: the models on disk. (A module called `list` would hide the builtin from the package.)"""
 
 from __future__ import annotations
 
