@@ -30,8 +30,10 @@ from omlx_registry.worker_client import Fetched, ImportGguf, Job, JobResult, Pul
 class HubSource:
     """See `registry.Source`."""
 
-    def __init__(self, aliases: Aliases | None = None) -> None:
+    def __init__(self, aliases: Aliases | None = None, *, attempts: int = 6) -> None:
+        """`attempts`: failures in a row, with growing pauses, before a pull gives up."""
         self._aliases = aliases
+        self._attempts = attempts
 
     def offers(self, name: Name) -> bool:
         """Every name without a foreign host: one that means nothing gets its error, with near names, from `pull`."""
@@ -42,7 +44,13 @@ class HubSource:
         target = self._target(name)
         with store.working():
             result: list[Fetched] = []
-            job = PullHub(target.repository, str(store.blobs.folder), revision=target.revision, gguf=_gguf_kind(target))
+            job = PullHub(
+                target.repository,
+                str(store.blobs.folder),
+                revision=target.revision,
+                gguf=_gguf_kind(target),
+                attempts=self._attempts,
+            )
             async with aclosing(_run(job)) as lines:
                 async for line in lines:
                     if isinstance(line, JobResult):

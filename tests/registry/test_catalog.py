@@ -17,8 +17,8 @@ from omlx_registry.names import parse_name
 PROMISED = [
     "llama3.1", "llama3.2", "llama3.3", "qwen2.5", "qwen2.5-coder", "qwen3", "qwen3-coder", "qwen2.5vl", "qwen3-vl",
     "gemma3", "gemma3n", "mistral", "mistral-small", "devstral", "phi4", "phi4-mini", "deepseek-r1", "gpt-oss",
-    "smollm2", "granite", "olmo2", "glm4", "nomic-embed-text", "mxbai-embed-large", "all-minilm", "bge-m3", "qwen3-embedding",
-    "qwen3-reranker",
+    "smollm2", "granite", "olmo2", "glm4", "nomic-embed-text", "mxbai-embed-large", "all-minilm", "bge-m3",
+    "qwen3-embedding", "qwen3-reranker",
 ]  # fmt: skip
 
 

@@ -18,6 +18,7 @@ import psutil
 import pytest
 from omlx_registry import Progress, PullError, Registry
 from omlx_registry.hub_download import partial_path
+from omlx_registry.hub_source import HubSource
 from omlx_registry.transfer import RemoteFile, RetryPolicy
 
 from tests.support.hub import FakeHub
@@ -52,7 +53,7 @@ def hub(running: FakeHub) -> Iterator[FakeHub]:
 
 @pytest.fixture
 def registry(tmp_path: Path) -> Registry:
-    return Registry(tmp_path / "models")
+    return Registry(tmp_path / "models", [HubSource(attempts=3)])
 
 
 async def pull(registry: Registry, name: str = NAME) -> list[Progress]:
@@ -116,9 +117,8 @@ async def test_a_server_that_ignores_range_is_started_over(hub: FakeHub, registr
 
 
 async def test_a_pull_that_broke_off_goes_on_later(hub: FakeHub, registry: Registry) -> None:
-    hub.faults.file_status = []
     hub.faults.drop_after = [200_000] + [0] * 20
-    assert "failed 6 times in a row" in await failed_pull(registry)
+    assert "failed 3 times in a row" in await failed_pull(registry)
     hub.faults.drop_after = []
     sent = hub.sent[WEIGHTS]
     await pull(registry)

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-LFS_FROM = 4096
+LFS_FROM = 100_000
 """Files of at least this many bytes are "LFS" files: listed with their SHA-256."""
 
 
@@ -48,7 +48,9 @@ class FakeHub:
         self.root = root
         self.faults = Faults()
         self.requests: Counter[str] = Counter()
-        self.bytes_sent = 0
+        """GET requests by file name, and "api"."""
+        self.sent: Counter[str] = Counter()
+        """Body bytes sent by file name."""
         self.authorizations: dict[str, set[str]] = {"hub": set(), "cdn": set()}
         hub = self
 
@@ -65,6 +67,16 @@ class FakeHub:
 
         self._servers = [ThreadingHTTPServer(("127.0.0.1", 0), Handler) for _ in range(2)]
         self.url, self.cdn_url = (f"http://127.0.0.1:{server.server_address[1]}" for server in self._servers)
+
+    def reset(self) -> None:
+        """No faults, no counts."""
+        self.faults = Faults()
+        self.requests.clear()
+        self.sent.clear()
+
+    @property
+    def bytes_sent(self) -> int:
+        return self.sent.total()
 
     @property
     def env(self) -> dict[str, str]:
@@ -155,10 +167,10 @@ class FakeHub:
             if self.faults.file_status:
                 self._answer(request, self.faults.file_status.pop(0), b"", self._retry_headers())
                 return
-        self._send_file(request, content, etag, large)
+        self._send_file(request, name, content, etag, self.commit(repository))
 
-    def _send_file(self, request: BaseHTTPRequestHandler, content: bytes, etag: str, large: bool) -> None:
-        start = 0
+    def _send_file(self, request: BaseHTTPRequestHandler, name: str, content: bytes, etag: str, commit: str) -> None:
+        start, large = 0, len(content) >= LFS_FROM
         asked = re.fullmatch(r"bytes=(\d+)-", request.headers.get("Range", ""))
         if asked and not self.faults.no_range:
             start = int(asked[1])
@@ -167,6 +179,7 @@ class FakeHub:
         body = content[start:]
         request.send_response(206 if start else 200)
         request.send_header("ETag", f'"{etag}"')
+        request.send_header("X-Repo-Commit", commit)
         request.send_header("Content-Length", str(len(body)))
         if start:
             request.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
@@ -179,7 +192,7 @@ class FakeHub:
             for position in range(0, min(limit, len(body)), step):
                 part = body[position : min(position + step, limit)]
                 request.wfile.write(part)
-                self.bytes_sent += len(part)
+                self.sent[name] += len(part)
                 if self.faults.bytes_per_s:
                     time.sleep(0.05)
         except OSError:
