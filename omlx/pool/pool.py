@@ -21,7 +21,7 @@ from omlx.pool.pins import Pins
 from omlx.pool.slot import LoadedModel, Slot
 from omlx.pool.spare import Spare
 from omlx.pool.supervisor import supervise
-from omlx.runner.host import LoadError, RunnerHost
+from omlx.runner.host import CLOSE_GRACE_S, LoadError, RunnerHost
 from omlx.runner.process import RUNNER
 from omlx.runner.protocol import Hello, LoadSpec, Ready
 from omlx.settings import Settings
@@ -39,10 +39,11 @@ _SHUTTING_DOWN = "the server is shutting down"
 
 
 class Pool:
-    """See the module text. `command` replaces the runner program (tests of faults use it)."""
+    """See the module text. `command` replaces the runner program; `grace` is the time in s a runner gets to end."""
 
-    def __init__(self, settings: Settings, *, command: Sequence[str] = RUNNER) -> None:
+    def __init__(self, settings: Settings, *, command: Sequence[str] = RUNNER, grace: float = CLOSE_GRACE_S) -> None:
         self._settings = settings
+        self._grace = grace
         self._pins = Pins(Path(settings.models) / "pins.json")
         self._spare = Spare(command, enabled=settings.spare_runner)
         self._slots: dict[str, Slot] = {}
@@ -76,7 +77,9 @@ class Pool:
             if task is not None:
                 task.cancel()
         hosts = [slot.host for slot in slots if slot.host is not None]
-        await asyncio.gather(self._spare.close(), *(host.close() for host in hosts), return_exceptions=True)
+        await asyncio.gather(
+            self._spare.close(), *(host.close(grace=self._grace) for host in hosts), return_exceptions=True
+        )
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._slots.clear()
 
@@ -262,6 +265,7 @@ class Pool:
         slot.memory = ready.memory_bytes + ready.kv_bytes_per_token * ready.num_ctx + admission.RUNNER_OVERHEAD
         self._measured[slot.spec.digest] = slot.memory
         slot.loaded.set_result(None)
+        self._share_hot_cache()
         self._background(self._when_gone(slot, host), f"{slot.spec.name} until its end")
         log.info(
             "%s is loaded: %s in %.1f s; weights %s; BLAS %s; context %d; pid %d", slot.spec.name,
@@ -285,6 +289,7 @@ class Pool:
 
     def _load_spec(self, slot: Slot) -> LoadSpec:
         spec, settings = slot.spec, self._settings
+        cold = settings.paged_ssd_cache_max_size
         return LoadSpec(
             name=spec.name,
             path=spec.path,
@@ -297,12 +302,25 @@ class Pool:
             weights=settings.weights,
             trust_remote_code=settings.trust_remote_code,
             max_decode_gap_ms=settings.max_decode_gap,
+            hot_cache_bytes=self._hot_share(),
+            cold_cache_folder=settings.paged_ssd_cache_dir if cold else "",
+            cold_cache_bytes=cold,
+            cache_block_size=settings.cache_block_size,
         )
+
+    def _hot_share(self) -> int:
+        """RAM for cached prefixes that each loaded model gets: they share one budget."""
+        total = admission.parse_cap(self._settings.hot_cache_max_size, admission.machine().total)
+        return total // max(1, sum(slot.state != "leaving" for slot in self._slots.values()))
+
+    def _share_hot_cache(self) -> None:
+        for host in self._ready_hosts():
+            host.set_hot_cache(self._hot_share())
 
     # ------------------------------------------------------------ room
     async def _find_room(self, slot: Slot, hello: Hello) -> None:
         """Wait until the slot may load, evicting idle models as needed; raises PoolError when it never may."""
-        machine = admission.machine(hello.device_memory, gpu=hello.device == "gpu")
+        machine = admission.machine(hello.device_memory, gpu=hello.device != "cpu")
         slot.gpu = machine.gpu
         need, room = self._need_and_room(slot, machine)
         drained: list[Slot] = []
@@ -365,7 +383,7 @@ class Pool:
 
     async def _end(self, slot: Slot) -> None:
         if slot.host is not None:
-            await slot.host.close()
+            await slot.host.close(grace=self._grace)
         self._remove(slot)
 
     async def _when_gone(self, slot: Slot, host: RunnerHost) -> None:
@@ -381,6 +399,7 @@ class Pool:
         slot.stop_timer()
         if self._slots.get(slot.spec.digest) is slot:
             del self._slots[slot.spec.digest]
+            self._share_hot_cache()
         self._notify()
 
     # ------------------------------------------------------------ small things

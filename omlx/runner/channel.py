@@ -65,15 +65,15 @@ class Channel:
         """Make a blocked `receive` return; callable from any thread."""
         self._inbox.put(Wake())
 
-    def receive(self, *, block: bool) -> list[ToRunner]:
-        """All frames that have arrived; with `block`, waits for the first one (or a `wake`)."""
+    def receive(self, *, wait: float | None) -> list[ToRunner]:
+        """All frames that have arrived; waits up to `wait` seconds for the first (or a `wake`), None: for ever."""
         frames: list[ToRunner] = []
         try:
+            item = self._inbox.get(timeout=wait) if wait is None or wait > 0 else self._inbox.get_nowait()
             while True:
-                item = self._inbox.get(block=block)
-                block = False
                 if not isinstance(item, Wake):
                     frames.append(item)
+                item = self._inbox.get_nowait()
         except queue.Empty:
             return frames
 

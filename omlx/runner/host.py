@@ -45,6 +45,7 @@ from omlx.runner.protocol import (
     Ready,
     Reply,
     Rerank,
+    SetHotCache,
     Shutdown,
     ToRunner,
     body_length,
@@ -60,6 +61,8 @@ CRASHED = (
     "check ollama server logs for details"
 )
 """Ollama's words; clients look for them."""
+CLOSE_GRACE_S = 12.0
+"""A runner writes its cached prefixes to disk before it ends."""
 _CLOSED = "the model was unloaded"
 _HELLO_TIMEOUT_S = 60.0
 _ANSWER_TIMEOUT_S = 10.0
@@ -263,13 +266,18 @@ class RunnerHost:
                 self._post(Cancel(number))
 
     # ------------------------------------------------------------ the end
+    def set_hot_cache(self, size: int) -> None:
+        """Change the bytes of RAM that this model's cached prefixes may take."""
+        if self.alive:
+            self._post(SetHotCache(size))
+
     def kill(self, why: str = "it did not end in time and was killed") -> None:
         """SIGKILL, which ends a stopped or hanging process too; `why` is for the log."""
         if self._process.poll() is None:
             self._killed_because = why
             self._process.kill()
 
-    async def close(self, *, grace: float = 5.0) -> None:
+    async def close(self, *, grace: float = CLOSE_GRACE_S) -> None:
         """End the process in order: ask, after `grace` seconds insist (SIGTERM), then kill. Returns once it is gone."""
         self._closing = True
         if not self.gone.is_set():

@@ -35,6 +35,13 @@ class LoadSpec(msgspec.Struct, kw_only=True, omit_defaults=True):
     weights: str = "auto"
     trust_remote_code: bool = False
     max_decode_gap_ms: float = 100.0
+    hot_cache_bytes: int = 0
+    """RAM for cached prefixes; 0 together with `cold_cache_bytes` 0: no prefix caching."""
+    cold_cache_folder: str = ""
+    cold_cache_bytes: int = 0
+    """SSD for cached prefixes of all models in that folder."""
+    cache_block_size: int = 0
+    """Tokens; 0: by model size."""
 
 
 class Load(msgspec.Struct, tag="load"):
@@ -74,6 +81,12 @@ class CacheOp(msgspec.Struct, tag="cache", kw_only=True, omit_defaults=True):
     text: str = ""
 
 
+class SetHotCache(msgspec.Struct, tag="hot"):
+    """Change the RAM budget of cached prefixes: models that come and go share one budget."""
+
+    bytes: int
+
+
 class GetStats(msgspec.Struct, tag="stats"):
     id: int
 
@@ -82,7 +95,7 @@ class Shutdown(msgspec.Struct, tag="shutdown"):
     """Finish nothing, free the model, exit 0."""
 
 
-ToRunner = Load | Generate | Embed | Rerank | Cancel | CacheOp | GetStats | Shutdown
+ToRunner = Load | Generate | Embed | Rerank | Cancel | CacheOp | SetHotCache | GetStats | Shutdown
 
 
 # ---------------------------------------------------------------- runner -> server
@@ -91,7 +104,7 @@ class Hello(msgspec.Struct, tag="hello", omit_defaults=True):
 
     pid: int
     device: str
-    """"cpu" or "gpu"."""
+    """"cpu", "metal" or "cuda"."""
     blas: str
     """Which BLAS is active, for the log: "openblas (path)", "bundled", "accelerate"."""
     versions: dict[str, str]

@@ -49,15 +49,18 @@ def spec(name: str = "tiny", *, path: str | None = None, **changes: Any) -> Mode
 
 
 @asynccontextmanager
-async def running_pool(folder: Path, *, command: Sequence[str] = RUNNER, **settings: Any) -> AsyncIterator[Pool]:
+async def running_pool(
+    folder: Path, *, command: Sequence[str] = RUNNER, grace: float = 12.0, **settings: Any
+) -> AsyncIterator[Pool]:
     """A pool with the real runner unless `command` says otherwise; no process of it is left behind."""
     defaults: dict[str, Any] = {
         "models": str(folder),
         "paged_ssd_cache_dir": str(folder / "kv"),
         "spare_runner": False,
         "max_process_memory": "90%",
+        "hot_cache_max_size": "64MB",
     }
-    pool = Pool(Settings(**{**defaults, **settings}), command=command)
+    pool = Pool(Settings(**{**defaults, **settings}), command=command, grace=grace)
     await pool.start()
     pids: set[int] = set()
     try:
@@ -68,7 +71,7 @@ async def running_pool(folder: Path, *, command: Sequence[str] = RUNNER, **setti
         assert not [pid for pid in pids if exists(pid)]
 
 
-def question(text: str = "What is your name?", *, tokens: int = 24, **changes: Any) -> GenerateRequest:
+def question(text: str = "Hello", *, tokens: int = 40, **changes: Any) -> GenerateRequest:
     return GenerateRequest(
         id=0,
         messages=[Message("user", text)],

@@ -15,7 +15,7 @@ from omlx.runner.host import CRASHED
 from tests.pool.support import answer, ask, exists, faulty, names, question, running_pool, spec, touch, until
 
 pytestmark = pytest.mark.anyio
-HELLO = "What is your name? "
+HELLO = "Hello "
 """The faulty runner echoes."""
 
 
@@ -41,9 +41,9 @@ async def test_a_request_that_streamed_something_ends_with_the_error(tmp_path: P
         seen = ""
         async with await pool.acquire(spec()) as lease:
             with pytest.raises(RequestFailed) as failure:
-                async for event in lease.generate(question()):
+                async for event in lease.generate(question("one two three four")):
                     seen += event.content if isinstance(event, Delta) else ""
-        assert (seen, failure.value.kind) == ("What is ", "crashed")
+        assert (seen, failure.value.kind) == ("one two ", "crashed")
         await until(lambda: pool.loaded() == [])
 
 
@@ -122,7 +122,9 @@ async def test_closing_the_pool_tells_those_who_wait_for_a_load(tmp_path: Path) 
 async def test_a_runner_that_ignores_its_end_does_not_hold_up_the_next_load(tmp_path: Path) -> None:
     flag = tmp_path / "once"
     flag.touch()
-    async with running_pool(tmp_path, command=faulty(f"ignores-shutdown@{flag}"), max_loaded_models=1) as pool:
+    async with running_pool(
+        tmp_path, command=faulty(f"ignores-shutdown@{flag}"), grace=0.5, max_loaded_models=1
+    ) as pool:
         await touch(pool, spec("a"))
         await asyncio.wait_for(touch(pool, spec("b")), 12)
         assert names(pool) == {"b"}

@@ -1,0 +1,298 @@
+"""What a runner does once MLX may be imported: load one model, then serve it until it is told to stop.
+
+The main thread runs everything here and is the only one that touches MLX. It sleeps in `Channel.receive` while there is
+nothing to do, and looks at the inbox between any two engine steps.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+import msgspec
+from omlx_cache import PrefixStore, StoreConfig
+
+from omlx.dialect.output import OutputDialect, detect_output
+from omlx.dialect.prompt import PromptTemplate
+from omlx.engine import loader
+from omlx.engine.engine import Engine, EngineConfig
+from omlx.engine.loader import LoadedModel, LoadError, load_model
+from omlx.request import Event, Failure
+from omlx.runner.channel import Channel
+from omlx.runner.prompt import Encoder, Prompter, marker_candidates, special_tokens
+from omlx.runner.protocol import (
+    CacheOp,
+    Cancel,
+    Embed,
+    Events,
+    Generate,
+    GetStats,
+    Heartbeat,
+    Hello,
+    Load,
+    LoadFailed,
+    Loading,
+    LoadSpec,
+    PrefillProgress,
+    Ready,
+    Reply,
+    Rerank,
+    SetHotCache,
+    Shutdown,
+    ToRunner,
+)
+from omlx.runner.session import Session
+
+log = logging.getLogger("omlx.runner")
+
+_IDLE_TICK_S = 1.0
+"""How often an idle runner lets its KV store do housekeeping."""
+_CLOSE_BUDGET_S = 8.0
+"""Most time for writing cached prefixes to disk at the end; the server waits a little longer than this."""
+
+
+class Served(NamedTuple):
+    """A model ready to serve and what serves it."""
+
+    model: LoadedModel
+    engine: Engine
+    session: Session
+    encoder: Encoder
+    store: PrefixStore | None
+
+
+class Runner:
+    """One runner process, from Hello to its end. `blas` says which BLAS is active."""
+
+    def __init__(self, channel: Channel, blas: str) -> None:
+        self._channel = channel
+        self._blas = blas
+
+    def run(self) -> int:
+        """Returns the exit code."""
+        self._channel.send(self._hello())
+        while True:
+            for frame in self._channel.receive(wait=None):
+                match frame:
+                    case Shutdown():
+                        self._channel.close()
+                        return 0
+                    case Load(spec):
+                        served = self._load(spec)
+                        if served is not None:
+                            return Service(self._channel, served).run()
+
+    def _hello(self) -> Hello:
+        device = loader.device()
+        return Hello(
+            pid=os.getpid(),
+            device=device,
+            blas=self._blas,
+            versions={name: version(name) for name in ("mlx", "mlx-lm")},
+            device_memory=0 if device == "cpu" else loader.free_memory(),
+        )
+
+    def _load(self, spec: LoadSpec) -> Served | None:
+        """Load and say `Ready`, or say why not; the server decides what happens then."""
+        try:
+            served = prepare(spec, self._channel)
+        except LoadError as error:
+            self._channel.send(LoadFailed(str(error)))
+        except Exception as error:  # whatever a folder from somewhere makes the loader do, it is an answer
+            log.exception("loading %s failed", spec.path)
+            self._channel.send(LoadFailed(f"{spec.name} cannot be loaded: {type(error).__name__}: {error}"))
+        else:
+            model = served.model
+            self._channel.send(
+                Ready(
+                    weights=model.weights,
+                    memory_bytes=max(model.weight_bytes, int(mx.get_active_memory())),
+                    kv_bytes_per_token=model.kv_bytes_per_token,
+                    can_batch=model.can_batch,
+                    num_ctx=min(spec.num_ctx, model.max_context),
+                    vocab_size=model.vocabulary,
+                )
+            )
+            return served
+        return None
+
+
+def prepare(spec: LoadSpec, channel: Channel) -> Served:
+    """Load the model and build what serves it. Raises LoadError."""
+    model = load_model(spec, lambda done, total: channel.send(Loading(done, total)))
+    store = open_store(spec, model)
+    config = EngineConfig(
+        num_ctx=spec.num_ctx, max_concurrent=spec.max_concurrent, max_decode_gap_ms=spec.max_decode_gap_ms
+    )
+    engine = Engine(model, config, store)
+    encoder = Encoder(model.tokenizer)
+    template, dialect = read_template(spec, model.tokenizer)
+    session = Session(
+        engine,
+        Prompter(template, encoder),
+        dialect,
+        default_context=spec.num_ctx,
+        longest_context=model.max_context,
+        wake=channel.wake,
+    )
+    return Served(model, engine, session, encoder, store)
+
+
+def open_store(spec: LoadSpec, model: LoadedModel) -> PrefixStore | None:
+    """The model's KV store, or None where caching is switched off."""
+    if spec.hot_cache_bytes == 0 and spec.cold_cache_bytes == 0:
+        return None
+    config = StoreConfig(
+        # What is computed depends on how the weights are held, not only on which they are.
+        fingerprint=f"{spec.fingerprint} {model.weights}",
+        model=spec.name,
+        block_size=spec.cache_block_size,
+        hot_bytes=spec.hot_cache_bytes,
+        folder=Path(spec.cold_cache_folder) if spec.cold_cache_folder else None,
+        cold_bytes=spec.cold_cache_bytes,
+    )
+    return PrefixStore(model.layout, config)
+
+
+def read_template(spec: LoadSpec, tokenizer: Any) -> tuple[PromptTemplate, OutputDialect]:
+    """How this model reads prompts and marks its output: a Go template from the Modelfile, else its own, else none."""
+    own = tokenizer.chat_template
+    if isinstance(own, dict):  # several by name
+        own = own.get("default") or next(iter(own.values()), None)
+    source = spec.template or own or ""
+    if spec.template:
+        template = PromptTemplate.from_go(spec.template)
+    elif own:
+        names = special_tokens(tokenizer)
+        template = PromptTemplate.from_jinja(
+            own, bos_token=names.pop("bos_token", ""), eos_token=names.pop("eos_token", ""), variables=names
+        )
+    else:
+        template = PromptTemplate.plain()
+    try:
+        model_type = json.loads((Path(spec.path) / "config.json").read_text("utf-8")).get("model_type", "")
+    except (OSError, ValueError):
+        model_type = ""
+    return template, detect_output(source, marker_candidates(tokenizer), model_type)
+
+
+class Service:
+    """The loop around one served model."""
+
+    def __init__(self, channel: Channel, served: Served) -> None:
+        self._channel = channel
+        self._served = served
+        self._was_busy = False
+
+    def run(self) -> int:
+        session, store = self._served.session, self._served.store
+        idle_wait = None if store is None else _IDLE_TICK_S
+        self._beat()
+        while True:
+            for frame in self._channel.receive(wait=0.0 if session.has_work else idle_wait):
+                if isinstance(frame, Shutdown):
+                    return self._end()
+                self._take(frame)
+            if session.has_work:
+                self._tell(session.step())
+            elif store is not None:
+                store.tick()
+
+    def _take(self, frame: ToRunner) -> None:
+        served = self._served
+        match frame:
+            case Generate(request):
+                served.session.submit(request)
+            case Cancel(id):
+                served.session.cancel(id)
+            case SetHotCache(size):
+                if served.store is not None:
+                    served.store.resize_hot(size)
+            case GetStats(id):
+                self._channel.send(Reply(id, self._stats()))
+            case CacheOp():
+                self._cache(frame)
+            case Embed(id=id) | Rerank(id=id):
+                self._fail(id, "this model does not support embeddings")
+            case Load() | Shutdown():
+                log.warning("a %s frame came out of turn", type(frame).__name__)
+
+    def _tell(self, events: list[Event]) -> None:
+        for id, (done, total) in self._served.session.take_progress().items():
+            self._channel.send(PrefillProgress(id, done, total))
+        busy = self._served.session.open > 0
+        self._beat()
+        if self._was_busy and not busy:
+            # Ahead of the last word, so that who hears it and asks for the counters gets the final ones.
+            self._channel.send(self._heartbeat())
+        self._was_busy = busy
+        if events:
+            self._channel.send(Events(events))
+
+    def _beat(self) -> None:
+        self._channel.beat(self._heartbeat())
+
+    def _heartbeat(self) -> Heartbeat:
+        engine, session = self._served.engine, self._served.session
+        return Heartbeat(
+            steps=engine.steps + session.prompts,
+            running=engine.running,
+            waiting=engine.waiting + session.preparing,
+            memory_bytes=int(mx.get_active_memory()),
+            max_batch=engine.max_batch,
+        )
+
+    def _stats(self) -> dict[str, Any]:
+        model, store = self._served.model, self._served.store
+        return {
+            **msgspec.to_builtins(self._heartbeat()),
+            "open": self._served.session.open,
+            "peak_memory_bytes": int(mx.get_peak_memory()),
+            "cached_buffer_bytes": int(mx.get_cache_memory()),
+            "prefill_tokens_per_s": model.prefill_tokens_per_s,
+            "cache": msgspec.to_builtins(store.stats()) if store is not None else None,
+        }
+
+    def _cache(self, question: CacheOp) -> None:
+        store = self._served.store
+        if store is None:
+            self._channel.send(Reply(question.id, {"enabled": False}))
+            return
+        body: dict[str, Any] = {"enabled": True}
+        match question.op:
+            case "stats":
+                body |= msgspec.to_builtins(store.stats())
+            case "clear":
+                store.clear()
+            case "checkpoint":
+                body["complete"] = store.checkpoint(_CLOSE_BUDGET_S)
+            case "explain":
+                body |= self._explain(store, question.text)
+        self._channel.send(Reply(question.id, body))
+
+    def _explain(self, store: PrefixStore, text: str) -> dict[str, Any]:
+        found = store.explain(self._served.encoder.encode(text, add_special=True))
+        decode = self._served.model.tokenizer.decode
+        return {
+            **msgspec.to_builtins(found),
+            "prompt_text": decode(found.prompt_tokens),
+            "stored_text": decode(found.stored_tokens),
+        }
+
+    def _fail(self, number: int, message: str) -> None:
+        self._channel.send(Events([Failure(number, "unsupported", message)]))
+
+    def _end(self) -> int:
+        """Free the model in order: MLX aborts the process where a thread ends with work in flight."""
+        served = self._served
+        served.session.close()
+        if served.store is not None:
+            served.store.checkpoint(_CLOSE_BUDGET_S)
+        served.engine.close()
+        self._channel.close()
+        return 0

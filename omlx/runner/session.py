@@ -1,0 +1,285 @@
+"""The *session* of a runner: all its open requests, from frame to prompt to engine and back to events.
+
+The main thread calls everything here; only the preparation of prompts runs in helper threads. A fault in the host work
+of one request (its template, its parser, its grammar) ends that request alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from omlx.dialect.output import PLAIN, OutputDialect, OutputParser, Piece
+from omlx.engine.engine import Engine
+from omlx.engine.grammar import Grammar
+from omlx.engine.sequence import EngineError, Output, SequenceSpec
+from omlx.request import Delta, Event, Failure, FailureKind, Finish, GenerateRequest, TokenLogprob, ToolCall
+from omlx.runner.prompt import Prompt, Prompter, PromptError
+
+log = logging.getLogger("omlx.runner")
+
+RUNNING_FAILED = "an error was encountered while running the model: "
+"""Ollama's words; the reason follows."""
+_HELPERS = 2
+
+
+class _Prepared(NamedTuple):
+    request: GenerateRequest
+    prompt: Prompt | None
+    failure: tuple[FailureKind, str] | None
+
+
+class _Row:
+    """One request that the engine works on."""
+
+    __slots__ = ("context", "logprobs", "parser", "request")
+
+    def __init__(self, request: GenerateRequest, prompt: Prompt, parser: OutputParser) -> None:
+        self.request = request
+        self.parser = parser
+        self.context = [*prompt.tokens] if request.return_context else []
+        self.logprobs: list[TokenLogprob] = []
+        """Of text that the parser still holds back."""
+
+
+class Session:
+    """See the module text. `wake` makes the main thread look again; helpers call it when a prompt is ready."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        prompter: Prompter,
+        dialect: OutputDialect,
+        *,
+        default_context: int,
+        longest_context: int,
+        wake: Callable[[], None],
+    ) -> None:
+        self._engine = engine
+        self._prompter = prompter
+        self._dialect = dialect
+        self._default_context = default_context
+        self._longest_context = longest_context
+        self._wake = wake
+        self._helpers = ThreadPoolExecutor(_HELPERS, thread_name_prefix="prompts")
+        self._preparing: set[int] = set()
+        self._prepared: queue.SimpleQueue[_Prepared] = queue.SimpleQueue()
+        self._rows: dict[int, _Row] = {}
+        self._progress: dict[int, tuple[int, int]] = {}
+        self.prompts = 0
+        """Prompts prepared so far: progress that is no engine step."""
+
+    @property
+    def open(self) -> int:
+        """Requests that have not had their last word."""
+        return len(self._preparing) + len(self._rows)
+
+    @property
+    def preparing(self) -> int:
+        return len(self._preparing)
+
+    def take_progress(self) -> dict[int, tuple[int, int]]:
+        """Prompt tokens (read, all) of requests whose long prompts moved on since the last call."""
+        progress, self._progress = self._progress, {}
+        return progress
+
+    def submit(self, request: GenerateRequest) -> None:
+        """Take a request; its events come from `step`."""
+        self._preparing.add(request.id)
+        self._helpers.submit(self._prepare, request)
+
+    def cancel(self, number: int) -> None:
+        """Forget a request; nothing is said about it any more."""
+        self._preparing.discard(number)
+        if self._rows.pop(number, None) is not None:
+            self._engine.cancel(number)
+
+    def step(self) -> list[Event]:
+        """Hand prepared prompts to the engine, let it do one step, and return what there is to say."""
+        events: list[Event] = []
+        while True:
+            try:
+                prepared = self._prepared.get_nowait()
+            except queue.Empty:
+                break
+            if prepared.request.id in self._preparing:
+                self._preparing.discard(prepared.request.id)
+                events += self._begin(prepared)
+        if self._engine.has_work:
+            for output in self._outputs():
+                events += self._tell(output)
+        return events
+
+    @property
+    def has_work(self) -> bool:
+        """`step` has something to do now. Prompts in preparation announce themselves through `wake`."""
+        return self._engine.has_work or not self._prepared.empty()
+
+    def close(self) -> None:
+        self._helpers.shutdown(wait=False, cancel_futures=True)
+
+    # ------------------------------------------------------------ into the engine
+    def _context_of(self, request: GenerateRequest) -> int:
+        wanted = request.limits.num_ctx or self._default_context
+        return max(2, min(wanted, self._longest_context))
+
+    def _prepare(self, request: GenerateRequest) -> None:
+        """Runs in a helper thread."""
+        prompt, failure = None, None
+        try:
+            prompt = self._prompter.build(request, self._context_of(request))
+        except PromptError as error:
+            failure = (error.kind, error.message)
+        except Exception as error:  # a template or tokenizer may raise anything
+            log.exception("request %d: its prompt could not be made", request.id)
+            failure = ("internal", f"the prompt could not be made: {error}")
+        self._prepared.put(_Prepared(request, prompt, failure))
+        self._wake()
+
+    def _begin(self, prepared: _Prepared) -> list[Event]:
+        self.prompts += 1
+        request, prompt = prepared.request, prepared.prompt
+        if prompt is None:
+            kind, message = prepared.failure or ("internal", "the prompt could not be made")
+            return [Failure(request.id, kind, message)]
+        if request.render_only:
+            count = len(prompt.tokens)
+            return [Finish(id=request.id, reason="stop", prompt_tokens=count, rendered=prompt.text)]
+        try:
+            row = _Row(request, prompt, self._parser(request, prompt))
+            self._engine.add(self._sequence(request, prompt))
+        except EngineError as error:
+            return [Failure(request.id, error.kind, error.message)]
+        except Exception as error:  # whatever is wrong with this request, the others go on
+            log.exception("request %d could not be started", request.id)
+            return [Failure(request.id, "internal", RUNNING_FAILED + str(error))]
+        self._rows[request.id] = row
+        return []
+
+    def _sequence(self, request: GenerateRequest, prompt: Prompt) -> SequenceSpec:
+        return SequenceSpec(
+            id=request.id,
+            tokens=prompt.tokens,
+            sampling=request.sampling,
+            limits=request.limits,
+            grammar=self._grammar(request, prompt),
+            logprobs=request.logprobs,
+            top_logprobs=request.top_logprobs,
+            priority=request.priority,
+        )
+
+    def _parser(self, request: GenerateRequest, prompt: Prompt) -> OutputParser:
+        return OutputParser(
+            PLAIN if request.raw_prompt is not None else self._dialect,
+            thinking=request.think is not False,
+            tools=request.tools,
+            opens_thinking=prompt.opens_thinking,
+        )
+
+    def _grammar(self, request: GenerateRequest, prompt: Prompt) -> Grammar | None:
+        """The constraint on the answer; thinking in front of it stays free."""
+        if request.format is None:
+            return None
+        markers = self._dialect.think
+        thinks = markers is not None and request.raw_prompt is None and request.think is not False
+        after = markers.closing if markers is not None and (thinks or prompt.opens_thinking) else ""
+        if request.format == "json":
+            return Grammar(kind="json", after=after)
+        return Grammar(kind="schema", source=request.format, after=after)
+
+    # ------------------------------------------------------------ out of the engine
+    def _outputs(self) -> list[Output]:
+        try:
+            return self._engine.step()
+        except Exception as error:
+            # The engine isolates rows itself; what escapes it concerns all of them (device memory, a broken kernel).
+            if not self._rows:
+                raise
+            log.exception("the engine failed with %d requests", len(self._rows))
+            rows = list(self._rows)
+            for number in rows:
+                self._engine.cancel(number)
+            return [Output(id=number, failure=("internal", RUNNING_FAILED + str(error))) for number in rows]
+
+    def _tell(self, output: Output) -> list[Event]:
+        row = self._rows.get(output.id)
+        if row is None:
+            return []
+        if output.progress is not None:
+            self._progress[output.id] = output.progress
+        try:
+            events = self._events(row, output)
+        except Exception as error:  # host work of this row only
+            log.exception("request %d: its output could not be read", output.id)
+            self._engine.cancel(output.id)
+            events = [Failure(output.id, "internal", RUNNING_FAILED + str(error))]
+        if events and not isinstance(events[-1], Delta):
+            del self._rows[output.id]
+        return events
+
+    def _events(self, row: _Row, output: Output) -> list[Event]:
+        if output.failure is not None:
+            return [Failure(output.id, *output.failure)]
+        request = row.request
+        if request.return_context:
+            row.context += [token for token in output.tokens if token != output.stop_token]
+        pieces = row.parser.feed(output.text) if output.text else []
+        if output.finish is not None:
+            pieces += row.parser.finish()
+        row.logprobs += output.logprobs
+        events: list[Event] = []
+        events += deltas(output.id, pieces, row.logprobs, last=output.finish is not None)
+        if events:
+            row.logprobs = []
+        if output.finish is None:
+            return events
+        usage = output.usage
+        events.append(
+            Finish(
+                id=output.id,
+                reason=output.finish,
+                prompt_tokens=usage.prompt_tokens if usage else 0,
+                cached_tokens=usage.cached_tokens if usage else 0,
+                completion_tokens=usage.completion_tokens if usage else 0,
+                prompt_ns=usage.prompt_ns if usage else 0,
+                generation_ns=usage.generation_ns if usage else 0,
+                queue_ns=usage.queue_ns if usage else 0,
+                context=row.context,
+            )
+        )
+        return events
+
+
+def deltas(number: int, pieces: list[Piece], logprobs: list[TokenLogprob], *, last: bool) -> list[Delta]:
+    """As few deltas as keep the order of `pieces`; the first carries the log probabilities.
+
+    Log probabilities without any text wait for the next text, unless this is the last chance.
+    """
+    found: list[Delta] = []
+    kind = ""
+    for piece in pieces:
+        if piece.kind != kind:
+            found.append(Delta(number))
+            kind = piece.kind
+        into = found[-1]
+        match piece.kind:
+            case "content":
+                into.content += piece.text
+            case "thinking":
+                into.thinking += piece.text
+            case "tool_call":
+                into.tool_calls = [*into.tool_calls, _call(piece)]
+    if logprobs and not found and last:
+        found.append(Delta(number))
+    if found:
+        found[0].logprobs = logprobs
+    return found
+
+
+def _call(piece: Piece) -> ToolCall:
+    if piece.call is None:
+        raise ValueError("a tool call without its call")
+    return piece.call
