@@ -27,7 +27,7 @@ from omlx.dialect.errors import TemplateError
 
 MAX_CPU_S = 10.0
 """CPU seconds one rendering may take. A long conversation needs milliseconds."""
-MAX_TEXT = 1 << 28
+MAX_TEXT = 1 << 26
 """Characters, of the prompt and of anything a template builds on the way to it."""
 MAX_COUNT = 1 << 20
 """Largest number a template may pass to a function or filter: `center`, `indent` and the like allocate by it."""

@@ -16,6 +16,7 @@ from omlx.dialect import conversation
 from omlx.dialect.abilities import Abilities, probe
 from omlx.dialect.conversation import JsonMessage, to_json
 from omlx.dialect.errors import TemplateError
+from omlx.dialect.gochat import GoChat
 from omlx.dialect.jinja import JinjaTemplate
 from omlx.dialect.thinking import ends_inside_thinking
 from omlx.request import GenerateRequest, Message
@@ -58,6 +59,11 @@ class PromptTemplate:
         return cls(_Jinja(source, {**(variables or {}), "bos_token": bos_token, "eos_token": eos_token}))
 
     @classmethod
+    def from_go(cls, source: str) -> PromptTemplate:
+        """A Modelfile's TEMPLATE. Raises TemplateError with Go's message."""
+        return cls(_Go(source))
+
+    @classmethod
     def plain(cls) -> PromptTemplate:
         """For a model without a template: the texts of the messages, a blank line between them, and nothing else."""
         return cls(_Plain())
@@ -75,6 +81,8 @@ class PromptTemplate:
         """
         if request.raw_prompt is not None:
             return Rendered(request.raw_prompt, ends_inside_thinking(request.raw_prompt), add_special=True)
+        if request.template:
+            return _Go(request.template).render(request, image_marker)
         return self._source.render(request, image_marker)
 
 
@@ -87,6 +95,15 @@ class _Plain:
         messages = conversation.spell_out_tools(_with_markers(request.messages, image_marker))
         text = "\n\n".join(message.content for message in messages if message.content)
         return Rendered(text, add_special=True, images=_images(request.messages))
+
+
+class _Go:
+    def __init__(self, source: str) -> None:
+        self._chat = GoChat(source)
+
+    def render(self, request: GenerateRequest, image_marker: str | None) -> Rendered:
+        text = self._chat.render(request, _with_markers(request.messages, image_marker))
+        return Rendered(text, ends_inside_thinking(text), add_special=True, images=_images(request.messages))
 
 
 def _with_markers(messages: list[Message], image_marker: str | None) -> list[Message]:
