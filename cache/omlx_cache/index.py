@@ -1,0 +1,381 @@
+"""The index: which records the cold tier's folder holds, for all models and all processes that share it.
+
+An SQLite database in the folder (write-ahead log, so what was committed survives a killed process). It is asked, never
+loaded: opening it costs the same for ten records and a hundred thousand. It also decides who has to go: space is
+*reserved* for a record, and the least recently used make room, in one transaction, before a byte is written. One
+`Index` belongs to one thread; several threads and processes each open their own.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+
+from omlx_cache.records import Entry, Kind, Name, Piece, Stored
+
+SCHEMA_VERSION = 1
+FILE = "index.sqlite"
+_KEEP_GONE = 100_000
+"""Evicted keys remembered for `explain`."""
+_STALE_S = 600.0
+"""A record that has been *being written* for this long is not coming."""
+
+_SCHEMA = """
+CREATE TABLE records (
+    id INTEGER PRIMARY KEY, key BLOB NOT NULL, kind INTEGER NOT NULL, namespace BLOB NOT NULL, parent BLOB NOT NULL,
+    start INTEGER NOT NULL, size INTEGER NOT NULL, skip INTEGER NOT NULL, tokens BLOB NOT NULL, media BLOB NOT NULL,
+    bytes INTEGER NOT NULL, used REAL NOT NULL,
+    writer INTEGER NOT NULL  -- process that is still writing it; 0: ready
+);
+CREATE UNIQUE INDEX by_name ON records (key, kind);
+CREATE INDEX by_parent ON records (parent, kind, tokens);
+CREATE INDEX by_size ON records (parent, kind, size);
+CREATE INDEX by_use ON records (used, start DESC);
+CREATE INDEX by_namespace ON records (namespace, used);
+CREATE INDEX roots ON records (tokens) WHERE start = 0;
+CREATE INDEX unfinished ON records (writer) WHERE writer != 0;
+CREATE TABLE totals (bytes INTEGER NOT NULL, records INTEGER NOT NULL);
+INSERT INTO totals VALUES (0, 0);
+CREATE TRIGGER added AFTER INSERT ON records BEGIN
+    UPDATE totals SET bytes = bytes + new.bytes, records = records + 1;
+END;
+CREATE TRIGGER removed AFTER DELETE ON records BEGIN
+    UPDATE totals SET bytes = bytes - old.bytes, records = records - 1;
+END;
+CREATE TABLE gone (id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE);
+CREATE TABLE written (hour INTEGER PRIMARY KEY, bytes INTEGER NOT NULL);
+CREATE TABLE models (namespace BLOB PRIMARY KEY, name TEXT NOT NULL);
+CREATE TABLE sessions (
+    name TEXT NOT NULL, namespace BLOB NOT NULL, key BLOB NOT NULL, PRIMARY KEY (name, namespace, key)
+);
+CREATE INDEX session_keys ON sessions (key);
+"""
+
+
+class IndexUnusableError(Exception):
+    """The database is damaged or of another version; the message says which."""
+
+
+class Reserved(Enum):
+    """Answer to a reservation."""
+
+    YES = "reserved"
+    PRESENT = "already there"
+    TOO_LARGE = "larger than the space there is"
+    OVER_BUDGET = "over the write budget of this hour"
+
+
+class Index:
+    """Opens or creates the database in `folder`.
+
+    Raises IndexUnusableError when it has to be made anew, sqlite3.OperationalError when the folder is at fault (not
+    writable, full, locked for too long).
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.is_new = False
+        """Whether this opening created it."""
+        self._path = folder / FILE
+        self._db = sqlite3.connect(self._path, timeout=10, isolation_level=None)
+        try:
+            self._prepare()
+        except sqlite3.OperationalError:
+            self._db.close()
+            raise
+        except sqlite3.DatabaseError as error:
+            self._db.close()
+            raise IndexUnusableError(str(error)) from error
+
+    def _prepare(self) -> None:
+        self._db.execute("PRAGMA page_size = 8192")
+        for _ in range(100):
+            try:
+                self._db.execute("PRAGMA journal_mode = WAL")
+                break
+            except sqlite3.OperationalError as error:  # Not covered by the timeout while another process opens it.
+                if "locked" not in str(error):
+                    raise
+                time.sleep(0.02)
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        self._db.execute("PRAGMA journal_size_limit = 4194304")
+        with self._transaction():
+            (version,) = self._db.execute("PRAGMA user_version").fetchone()
+            if version == 0:
+                for statement in _statements(_SCHEMA):
+                    self._db.execute(statement)
+                self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+                self.is_new = True
+            elif version != SCHEMA_VERSION:
+                raise IndexUnusableError(f"the index has version {version}, this program needs {SCHEMA_VERSION}")
+
+    def close(self) -> None:
+        self._db.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    # ------------------------------------------------------------------ asking
+    def find(self, keys: Sequence[bytes]) -> dict[Name, Stored]:
+        """The records under these keys that are ready."""
+        found: dict[Name, Stored] = {}
+        for first in range(0, len(keys), 500):
+            some = keys[first : first + 500]
+            marks = ",".join("?" * len(some))
+            question = f"SELECT key, kind, bytes, skip FROM records WHERE key IN ({marks}) AND writer = 0"  # noqa: S608
+            rows = self._db.execute(question, some)
+            found.update({Name(key, Kind(kind)): Stored(size, skip) for key, kind, size, skip in rows})
+        return found
+
+    def has(self, name: Name, skip: int = 0) -> bool:
+        """Whether the record is there or being written, with no more tokens missing than `skip`."""
+        row = self._db.execute("SELECT skip FROM records WHERE key = ? AND kind = ?", name).fetchone()
+        return row is not None and row[0] <= skip
+
+    def neighbours(self, parent: bytes, kind: Kind, packed: bytes) -> list[Entry]:
+        """The pieces behind `parent` next to these tokens in order: they share the longest prefixes."""
+        columns = "key, kind, parent, start, tokens, media, bytes, skip"
+        some = f"SELECT {columns} FROM records WHERE writer = 0 AND parent = ? AND kind = ?"  # noqa: S608
+        before = self._db.execute(f"{some} AND tokens < ? ORDER BY tokens DESC LIMIT 1", (parent, kind, packed))
+        after = self._db.execute(f"{some} AND tokens >= ? ORDER BY tokens LIMIT 1", (parent, kind, packed))
+        return [_entry(row) for row in (*before, *after)]
+
+    def sizes(self, parent: bytes, kind: Kind) -> set[int]:
+        """The lengths in tokens of the pieces behind `parent`."""
+        rows = self._db.execute("SELECT DISTINCT size FROM records WHERE parent = ? AND kind = ?", (parent, kind))
+        return {size for (size,) in rows}
+
+    def was_evicted(self, key: bytes) -> bool:
+        return bool(self._db.execute("SELECT 1 FROM gone WHERE key = ?", (key,)).fetchone())
+
+    def other_namespaces(self, packed: bytes, namespace: bytes) -> list[str]:
+        """Names of other models (or other weights of this one) that hold a prompt beginning with these tokens."""
+        rows = self._db.execute(
+            "SELECT DISTINCT coalesce(models.name, '') FROM records LEFT JOIN models USING (namespace)"
+            " WHERE start = 0 AND tokens = ? AND namespace != ?",
+            (packed, namespace),
+        )
+        return sorted(name for (name,) in rows)
+
+    def recent(self, namespace: bytes, limit: int) -> list[tuple[Name, int]]:
+        """The model's most recently used records and their bytes, latest first."""
+        rows = self._db.execute(
+            "SELECT key, kind, bytes FROM records WHERE namespace = ? AND writer = 0 ORDER BY used DESC, start LIMIT ?",
+            (namespace, limit),
+        )
+        return [(Name(key, Kind(kind)), size) for key, kind, size in rows]
+
+    def totals(self) -> tuple[int, int]:
+        """(bytes, records) of the whole folder, reservations included."""
+        size, count = self._db.execute("SELECT bytes, records FROM totals").fetchone()
+        return size, count
+
+    def by_model(self) -> list[tuple[str, str, int, int, float]]:
+        """(namespace in hex, name, bytes, records, time of last use) per model, latest first."""
+        rows = self._db.execute(
+            "SELECT namespace, coalesce(name, ''), sum(bytes), count(*), max(used) FROM records"
+            " LEFT JOIN models USING (namespace) GROUP BY namespace ORDER BY max(used) DESC"
+        )
+        return [(namespace.hex(), name, size, count, used) for namespace, name, size, count, used in rows]
+
+    def all_names(self) -> list[Name]:
+        return [Name(key, Kind(kind)) for key, kind in self._db.execute("SELECT key, kind FROM records")]
+
+    def written_in_hour(self, now: float) -> int:
+        """Bytes written to the folder in the clock hour of `now`, by all processes."""
+        row = self._db.execute("SELECT bytes FROM written WHERE hour = ?", (int(now // 3600),)).fetchone()
+        return int(row[0]) if row else 0
+
+    def own_bytes(self) -> int:
+        """Bytes of the database itself."""
+        return sum(_size(self._path.with_name(FILE + suffix)) for suffix in ("", "-wal", "-shm"))
+
+    # ------------------------------------------------------------------ changing
+    def reserve(
+        self,
+        entry: Entry,
+        namespace: bytes,
+        used: float,
+        now: float,
+        *,
+        cap: int,
+        hourly: int,
+        unlink: Callable[[Name], None],
+    ) -> tuple[Reserved, int]:
+        """Make room for a record of `entry.nbytes` and book it as being written; returns how many had to go, too.
+
+        `unlink` deletes a record's file; it is called within the transaction, so that space on disk is freed before it
+        is given away. `hourly` 0: no write budget.
+        """
+        piece, kind, size, skip = entry
+        with self._transaction():
+            if self.has(Name(piece.key, kind), skip):
+                return Reserved.PRESENT, 0
+            if hourly and self.written_in_hour(now) + size > hourly:
+                return Reserved.OVER_BUDGET, 0
+            victims, freed = self._victims(excess := self.totals()[0] + size + self.own_bytes() - cap)
+            if freed < excess:
+                return Reserved.TOO_LARGE, 0
+            self._evict(victims, unlink)
+            self._insert(entry, namespace, used, writer=os.getpid())
+            self._db.execute("DELETE FROM gone WHERE key = ?", (piece.key,))
+            self._db.execute(
+                "INSERT INTO written VALUES (?, ?) ON CONFLICT (hour) DO UPDATE SET bytes = bytes + excluded.bytes",
+                (int(now // 3600), size),
+            )
+            self._db.execute("DELETE FROM written WHERE hour < ?", (int(now // 3600) - 24 * 7,))
+        return Reserved.YES, len(victims)
+
+    def shrink(self, cap: int, unlink: Callable[[Name], None]) -> int:
+        """Evict until the folder fits `cap` bytes, as far as pinned records allow; returns how many had to go."""
+        with self._transaction():
+            victims, _ = self._victims(self.totals()[0] + self.own_bytes() - cap)
+            self._evict(victims, unlink)
+        return len(victims)
+
+    def _victims(self, excess: int) -> tuple[list[Name], int]:
+        """Least recently used records worth `excess` bytes or all there are, ends of chains first; and their bytes."""
+        victims: list[Name] = []
+        freed = 0
+        if excess > 0:
+            rows = self._db.execute(
+                "SELECT key, kind, bytes FROM records WHERE writer = 0 AND key NOT IN (SELECT key FROM sessions)"
+                " ORDER BY used, start DESC"
+            )
+            for key, kind, size in rows:
+                victims.append(Name(key, Kind(kind)))
+                freed += size
+                if freed >= excess:
+                    break
+        return victims, freed
+
+    def _evict(self, victims: list[Name], unlink: Callable[[Name], None]) -> None:
+        for victim in victims:
+            unlink(victim)
+        self._db.executemany("DELETE FROM records WHERE key = ? AND kind = ?", victims)
+        self._db.executemany("INSERT OR IGNORE INTO gone (key) VALUES (?)", [(victim.key,) for victim in victims])
+        if victims:
+            self._db.execute("DELETE FROM gone WHERE id <= (SELECT max(id) FROM gone) - ?", (_KEEP_GONE,))
+
+    def adopt(self, entry: Entry, namespace: bytes, used: float) -> None:
+        """Book a record whose file is there already."""
+        with self._transaction():
+            if not self.has(Name(entry.piece.key, entry.kind), entry.skip):
+                self._insert(entry, namespace, used, writer=0)
+
+    def _insert(self, entry: Entry, namespace: bytes, used: float, writer: int) -> None:
+        piece, kind, size, skip = entry
+        row = (
+            piece.key, kind, namespace, piece.parent, piece.start, piece.size, skip, piece.packed, piece.media, size,
+            used, writer,
+        )  # fmt: skip
+        self._db.execute(
+            "INSERT INTO records (key, kind, namespace, parent, start, size, skip, tokens, media, bytes, used, writer)"
+            " VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
+            row,
+        )
+
+    def commit(self, name: Name) -> bool:
+        """The record's file is complete. False: the reservation was lost meanwhile, the file must go."""
+        done = self._db.execute(
+            "UPDATE records SET writer = 0 WHERE key = ? AND kind = ? AND writer = ?", (*name, os.getpid())
+        )
+        return done.rowcount > 0
+
+    def abandon(self, name: Name) -> None:
+        """The record could not be written."""
+        self._db.execute("DELETE FROM records WHERE key = ? AND kind = ? AND writer = ?", (*name, os.getpid()))
+
+    def remove(self, names: Iterable[Name]) -> None:
+        """Forget records that are ready."""
+        with self._transaction():
+            self._db.executemany("DELETE FROM records WHERE key = ? AND kind = ? AND writer = 0", list(names))
+
+    def remove_unfinished(self, now: float, lives: Callable[[int], bool], unlink: Callable[[Name], None]) -> int:
+        """Forget records whose writer is gone, or has taken too long to be coming; returns how many."""
+        with self._transaction():
+            rows = self._db.execute("SELECT key, kind, writer, used FROM records WHERE writer != 0").fetchall()
+            lost = [Name(key, Kind(kind)) for key, kind, pid, since in rows if not lives(pid) or now - since > _STALE_S]
+            for name in lost:
+                unlink(name)
+            self._db.executemany("DELETE FROM records WHERE key = ? AND kind = ?", lost)
+        return len(lost)
+
+    def touch(self, names: Iterable[Name], now: float) -> None:
+        """Mark as used at `now`."""
+        with self._transaction():
+            self._db.executemany(
+                "UPDATE records SET used = ? WHERE key = ? AND kind = ?", [(now, *name) for name in names]
+            )
+
+    def name_model(self, namespace: bytes, name: str) -> None:
+        self._db.execute("INSERT OR REPLACE INTO models VALUES (?, ?)", (namespace, name))
+
+    def names_in(self, namespace: bytes | None) -> list[Name]:
+        """All ready records of one model, or of all."""
+        where, values = ("", ()) if namespace is None else (" AND namespace = ?", (namespace,))
+        rows = self._db.execute(f"SELECT key, kind FROM records WHERE writer = 0{where}", values)  # noqa: S608
+        return [Name(key, Kind(kind)) for key, kind in rows]
+
+    # ------------------------------------------------------------------ sessions
+    def pin(self, session: str, namespace: bytes, keys: Sequence[bytes]) -> None:
+        """Keep the records under these keys from being evicted, under a name."""
+        with self._transaction():
+            self._db.execute("DELETE FROM sessions WHERE name = ? AND namespace = ?", (session, namespace))
+            self._db.executemany("INSERT INTO sessions VALUES (?, ?, ?)", [(session, namespace, key) for key in keys])
+
+    def unpin(self, session: str) -> bool:
+        """Forget a session; its records stay until they are evicted. False when there is none of that name."""
+        return self._db.execute("DELETE FROM sessions WHERE name = ?", (session,)).rowcount > 0
+
+    def sessions(self) -> list[tuple[str, int]]:
+        """(name, bytes on disk) of each session."""
+        rows = self._db.execute(
+            "SELECT name, coalesce(sum(bytes), 0) FROM sessions LEFT JOIN records USING (key)"
+            " GROUP BY name ORDER BY name"
+        )
+        return list(rows)
+
+    def session_names(self, session: str, namespace: bytes) -> list[Name]:
+        """The records a session pins, in order of their tokens."""
+        rows = self._db.execute(
+            "SELECT records.key, records.kind FROM sessions JOIN records USING (key)"
+            " WHERE sessions.name = ? AND sessions.namespace = ? AND writer = 0 ORDER BY start",
+            (session, namespace),
+        )
+        return [Name(key, Kind(kind)) for key, kind in rows]
+
+
+def _statements(script: str) -> list[str]:
+    """The script's statements; a trigger's inner semicolons do not end it."""
+    statements, current = [], ""
+    for line in script.splitlines(keepends=True):
+        current += line
+        if sqlite3.complete_statement(current):
+            statements.append(current)
+            current = ""
+    return statements
+
+
+def _entry(row: tuple[bytes, int, bytes, int, bytes, bytes, int, int]) -> Entry:
+    key, kind, parent, start, tokens, media, size, skip = row
+    return Entry(Piece(key, parent, start, tokens, media), Kind(kind), size, skip)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,350 @@
+"""The layout: what a model's cache is made of, and the way between live caches and records.
+
+A *layout* belongs to one loaded model. It is the single place that knows the inside of mlx-lm's and mlx-vlm's caches
+(with `leaves`, its adapters). It captures slices of live caches into stacked arrays and refills fresh caches from them.
+A model with a cache it cannot read is not *supported*: nothing of it is stored, and it runs as a batch of one.
+
+All methods run MLX and belong to the thread that owns it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+
+from omlx_cache.container import HostArray
+from omlx_cache.hostbytes import from_host, to_host
+from omlx_cache.leaves import STATE, Adapter, adapter_of
+from omlx_cache.plan import Plan
+from omlx_cache.records import Kind, Name, Record
+
+log = logging.getLogger(__name__)
+
+
+class CoverageError(Exception):
+    """Live caches do not hold what was to be captured; the message says which tokens."""
+
+
+class Slab(NamedTuple):
+    """A stretch of one piece's arrays: they start at token `start`; the first `take` tokens of them are meant."""
+
+    arrays: tuple[mx.array, ...]
+    start: int
+    take: int
+
+
+class _Member(NamedTuple):
+    """One part (keys, values, scales ...) of one leaf: a row of a stacked array."""
+
+    leaf: int
+    part: int
+
+
+class _Group(NamedTuple):
+    """Members of equal shape and type, stacked into one array [members, heads, tokens, width]."""
+
+    kind: Kind
+    heads: int
+    width: int
+    dtype: mx.Dtype
+    members: tuple[_Member, ...]
+
+    @property
+    def bytes_per_token(self) -> int:
+        return len(self.members) * self.heads * self.width * self.dtype.size
+
+
+class CacheLayout:
+    """How the caches of one model are read and refilled.
+
+    `model` is called once with a single token to see shapes and types, as `forward(tokens[1, 1], caches)` when given.
+    `make_caches` returns fresh single-sequence caches; the default is the model's own `make_cache`, or plain KV caches.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        make_caches: Callable[[], list[Any]] | None = None,
+        forward: Callable[[mx.array, list[Any]], Any] | None = None,
+    ) -> None:
+        self._make = make_caches or _maker(model)
+        sample = self._make()
+        leaves = _leaves(sample)
+        adapters = [adapter_of(leaf) for leaf in leaves]
+        self.can_batch = all(hasattr(type(leaf), "merge") for leaf in leaves) and None not in adapters
+        """Whether rows of several sequences can share one batch cache."""
+        self.reason = _why_unsupported(leaves, adapters)
+        """Why nothing is stored; empty when the model is supported."""
+        self.bytes_per_token = 0
+        """Bytes each token adds in full-attention layers."""
+        self.window_bytes_per_token = 0
+        """Bytes each token adds in windowed layers while it is within their window."""
+        self.state_bytes = 0
+        """Bytes of recurrent state, whatever the length."""
+        self.window = 0
+        """Tokens that the farthest-looking windowed layer needs; 0 without such layers."""
+        self._adapters: list[Adapter | None] = [None if item is STATE else item for item in adapters]  # type: ignore[misc]
+        self._states = tuple(index for index, item in enumerate(adapters) if item is STATE)
+        self._groups: tuple[_Group, ...] = ()
+        self._idle: frozenset[int] = frozenset()
+        if self.supported:
+            output = (forward or (lambda tokens, caches: model(tokens, cache=caches)))(mx.array([[0]]), sample)
+            mx.eval([leaf.state for leaf in leaves], output if isinstance(output, mx.array) else [])
+            self._measure(leaves)
+        else:
+            log.warning("no prefix caching for this model: %s", self.reason)
+        self.fingerprint = self._fingerprint(leaves)
+
+    @property
+    def supported(self) -> bool:
+        return not self.reason
+
+    @property
+    def needs(self) -> frozenset[Kind]:
+        """Kinds of records a restore takes."""
+        kinds = {group.kind for group in self._groups}
+        return frozenset(kinds | ({Kind.STATE} if self._states else set()))
+
+    def arrays_of(self, kind: Kind) -> int:
+        """Arrays in a record of this kind (KV and WINDOW)."""
+        return sum(group.kind == kind for group in self._groups)
+
+    def fresh(self) -> list[Any]:
+        """New, empty single-sequence caches."""
+        return self._make()
+
+    def length(self, caches: list[Any]) -> int | None:
+        """Tokens the caches hold; None when no layer counts them (purely recurrent models)."""
+        for adapter, leaf in zip(self._adapters, _leaves(caches), strict=True):
+            if adapter is not None:
+                return int(leaf.offset)
+        return None
+
+    def expected_bytes(self, tokens: int) -> int:
+        """Bytes of one sequence's cache at this length."""
+        windowed = min(tokens, self.window) * self.window_bytes_per_token
+        return tokens * self.bytes_per_token + windowed + self.state_bytes
+
+    # ------------------------------------------------------------------ capture
+    def first_held(self, caches: list[Any], kind: Kind) -> int:
+        """The earliest token that every layer of this kind still holds."""
+        leaves = _leaves(caches)
+        used = {member.leaf for group in self._groups if group.kind == kind for member in group.members}
+        return max((self._held(leaves, index).first for index in used), default=0)
+
+    def capture(self, caches: list[Any], kind: Kind, start: int, end: int) -> tuple[mx.array, ...]:
+        """Tokens [start, end) of all layers of this kind, copied, one lazy array per group. Raises CoverageError.
+
+        Evaluate the arrays before the caches move on: an unevaluated copy keeps the whole cache buffer alive.
+        """
+        leaves = _leaves(caches)
+        self._check_idle(leaves)
+        arrays = []
+        for group in self._groups:
+            if group.kind != kind:
+                continue
+            rows = []
+            for member in group.members:
+                held = self._held(leaves, member.leaf)
+                if not held.first <= start < end <= held.end:
+                    raise CoverageError(
+                        f"layer cache {member.leaf} holds tokens {held.first} to {held.end}, not {start} to {end}"
+                    )
+                rows.append(held.parts[member.part][0, :, start - held.first : end - held.first])
+            stacked = mx.contiguous(mx.stack(rows))
+            if (stacked.shape[1], stacked.shape[3], stacked.dtype) != (group.heads, group.width, group.dtype):
+                raise CoverageError(f"layer cache {group.members[0].leaf} changed its shape or type")
+            arrays.append(stacked)
+        return tuple(arrays)
+
+    def capture_state(self, caches: list[Any]) -> tuple[tuple[mx.array, ...], str]:
+        """Copies of all recurrent states as they are now, and the note that `restore` needs to put them back."""
+        leaves = _leaves(caches)
+        places: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
+        arrays: dict[tuple[Any, ...], list[mx.array]] = {}
+        for index in self._states:
+            for slot, value in enumerate(STATE.arrays(leaves[index])):
+                if value is not None:
+                    shape = (*value.shape, str(value.dtype))
+                    places.setdefault(shape, []).append((index, slot))
+                    arrays.setdefault(shape, []).append(value)
+        stacks = tuple(mx.contiguous(mx.stack(values)) for values in arrays.values())
+        return stacks, json.dumps(list(places.values()), separators=(",", ":"))
+
+    def start(self, arrays: Sequence[mx.array]) -> None:
+        """Let captured copies be made along with the device's other work."""
+        mx.async_eval(*arrays)  # type: ignore[no-untyped-call]
+
+    # ------------------------------------------------------------------ host
+    def to_host(self, arrays: Sequence[mx.array]) -> tuple[HostArray, ...]:
+        """Host bytes of arrays, for another thread to write."""
+        return to_host(arrays)
+
+    def from_host(self, arrays: Sequence[HostArray]) -> tuple[mx.array, ...]:
+        """Evaluated arrays from bytes that another thread has read."""
+        loaded = from_host(arrays)
+        mx.eval(*loaded)
+        return loaded
+
+    # ------------------------------------------------------------------ restore
+    def restore_from(self, plan: Plan, records: Mapping[Name, Record]) -> list[Any]:
+        """Fresh caches as the plan says, from its records. Raises CoverageError."""
+        pieces: dict[Kind, list[Slab]] = {}
+        state = None
+        for use in plan.uses:
+            record = records[use.name]
+            if record.kind == Kind.STATE:
+                state = (record.arrays, record.meta)
+            else:
+                pieces.setdefault(record.kind, []).append(Slab(record.arrays, use.start, use.take))
+        return self.restore(plan.position, pieces, state)
+
+    def restore(
+        self, position: int, pieces: dict[Kind, list[Slab]], state: tuple[tuple[mx.array, ...], str] | None
+    ) -> list[Any]:
+        """Fresh caches that stand behind token `position`, evaluated. Raises CoverageError when pieces are missing.
+
+        `pieces` hold adjoining stretches up to `position`: KV from token 0, WINDOW from `position - window` or earlier.
+        """
+        caches = self._make()
+        leaves = _leaves(caches)
+        parts: dict[int, dict[int, mx.array]] = {}
+        number = dict.fromkeys(Kind, 0)
+        for group in self._groups:
+            slabs = pieces.get(group.kind, [])
+            index, number[group.kind] = number[group.kind], number[group.kind] + 1
+            first = self._check_adjoining(slabs, group.kind, position)
+            whole = mx.concatenate([_cut(slab.arrays[index], slab.take) for slab in slabs], axis=2)
+            if (whole.shape[0], whole.shape[1], whole.shape[3], whole.dtype) != (
+                len(group.members), group.heads, group.width, group.dtype,
+            ):  # fmt: skip
+                raise CoverageError("a stored piece does not have this model's shape or type")
+            for row, member in enumerate(group.members):
+                reach = self._reach(leaves, member.leaf) or position
+                wanted = position - min(position, reach)
+                parts.setdefault(member.leaf, {})[member.part] = whole[row : row + 1, :, wanted - first :]
+        for leaf, found in parts.items():
+            adapter = self._adapters[leaf]
+            assert adapter is not None
+            adapter.fill(leaves[leaf], [found[part] for part in sorted(found)], position)
+        if self._states:
+            self._restore_state(leaves, state)
+        mx.eval([leaf.state for leaf in leaves])
+        return caches
+
+    def _restore_state(self, leaves: list[Any], state: tuple[tuple[mx.array, ...], str] | None) -> None:
+        if state is None:
+            raise CoverageError("this model needs a state snapshot to restore")
+        stacks, meta = state
+        slots: dict[int, list[mx.array | None]] = {
+            index: [None] * len(STATE.arrays(leaves[index])) for index in self._states
+        }
+        for stack, places in zip(stacks, json.loads(meta), strict=True):
+            if stack.shape[0] != len(places):
+                raise CoverageError("a state snapshot does not have this model's shape")
+            for row, (index, slot) in enumerate(places):
+                slots[index][slot] = stack[row]
+        for index, arrays in slots.items():
+            STATE.fill(leaves[index], arrays)
+
+    def _check_adjoining(self, slabs: Sequence[Slab], kind: Kind, position: int) -> int:
+        """The first token the slabs cover; CoverageError unless they cover all that `kind` needs at `position`."""
+        needed = 0 if kind == Kind.KV else max(0, position - self.window)
+        if not slabs or slabs[0].start > needed:
+            raise CoverageError(f"stored {kind.name.lower()} pieces do not reach back to token {needed}")
+        for slab, following in pairwise(slabs):
+            if slab.start + slab.take != following.start:
+                raise CoverageError(f"stored pieces have a gap behind token {slab.start + slab.take}")
+        if slabs[-1].start + slabs[-1].take != position:
+            raise CoverageError(f"stored pieces end at token {slabs[-1].start + slabs[-1].take}, not {position}")
+        return slabs[0].start
+
+    # ------------------------------------------------------------------ shapes
+    def _measure(self, leaves: list[Any]) -> None:
+        """Group the sliceable parts by shape, from caches that hold one token."""
+        members: dict[tuple[Kind, int, int, mx.Dtype], list[_Member]] = {}
+        idle = set()
+        for index, (adapter, leaf) in enumerate(zip(self._adapters, leaves, strict=True)):
+            if adapter is None:
+                continue
+            if leaf.keys is None:
+                idle.add(index)
+                continue
+            reach = adapter.reach(leaf)
+            self.window = max(self.window, reach)
+            for part, value in enumerate(adapter.held(leaf).parts):
+                shape = (Kind.WINDOW if reach else Kind.KV, value.shape[1], value.shape[3], value.dtype)
+                members.setdefault(shape, []).append(_Member(index, part))
+        self._groups = tuple(
+            _Group(kind, heads, width, dtype, tuple(found)) for (kind, heads, width, dtype), found in members.items()
+        )
+        self._idle = frozenset(idle)
+        self.bytes_per_token = sum(group.bytes_per_token for group in self._groups if group.kind == Kind.KV)
+        self.window_bytes_per_token = sum(group.bytes_per_token for group in self._groups if group.kind == Kind.WINDOW)
+        self.state_bytes = sum(
+            value.nbytes for index in self._states for value in STATE.arrays(leaves[index]) if value is not None
+        )
+
+    def _fingerprint(self, leaves: list[Any]) -> str:
+        """Digest of all that decides what stored arrays mean, library versions included."""
+        kinds = [
+            (adapter.name, adapter.reach(leaf)) if adapter else (STATE.name, index in self._states)
+            for index, (adapter, leaf) in enumerate(zip(self._adapters, leaves, strict=True))
+        ]
+        shapes = [(group.kind, group.heads, group.width, str(group.dtype), group.members) for group in self._groups]
+        libraries = sorted({type(leaf).__module__.partition(".")[0] for leaf in leaves} & {"mlx_lm", "mlx_vlm"})
+        versions = [(name, importlib.metadata.version(name.replace("_", "-"))) for name in libraries]
+        return hashlib.sha256(json.dumps([kinds, shapes, versions]).encode()).hexdigest()
+
+    def _held(self, leaves: list[Any], index: int) -> Any:
+        adapter = self._adapters[index]
+        assert adapter is not None
+        if leaves[index].keys is None:
+            raise CoverageError(f"layer cache {index} is empty")
+        return adapter.held(leaves[index])
+
+    def _reach(self, leaves: list[Any], index: int) -> int:
+        adapter = self._adapters[index]
+        assert adapter is not None
+        return adapter.reach(leaves[index])
+
+    def _check_idle(self, leaves: list[Any]) -> None:
+        for index in self._idle:
+            if leaves[index].keys is not None:
+                raise CoverageError(f"layer cache {index} was unused when the model was measured, and now is in use")
+
+
+def _maker(model: Any) -> Callable[[], list[Any]]:
+    if hasattr(model, "make_cache"):
+        return lambda: list(model.make_cache())
+    from mlx_lm.models.cache import make_prompt_cache
+
+    return lambda: list(make_prompt_cache(model))
+
+
+def _leaves(caches: Sequence[Any]) -> list[Any]:
+    """The caches in order, lists of caches within them opened."""
+    found: list[Any] = []
+    for cache in caches:
+        inner = vars(cache).get("caches") if hasattr(cache, "__dict__") else None
+        found += _leaves(inner) if isinstance(inner, list | tuple) else [cache]
+    return found
+
+
+def _why_unsupported(leaves: list[Any], adapters: list[Any]) -> str:
+    unknown = sorted({type(leaf).__name__ for leaf, adapter in zip(leaves, adapters, strict=True) if adapter is None})
+    if unknown:
+        return f"it keeps its context in {', '.join(unknown)}, which cannot be read"
+    return "" if leaves else "it has no cache"
+
+
+def _cut(array: mx.array, take: int) -> mx.array:
+    return array if array.shape[2] == take else array[:, :, :take]

@@ -1,0 +1,146 @@
+"""The plan: from where a prompt is restored.
+
+A *plan* names the position behind which computing goes on and the records that bring fresh caches there. It is decided
+by a pure function over a *survey* (what the tiers hold for this prompt), so that it can be tested without a model or a
+disk. Rules: full-attention layers need every token up to the position, windowed layers the tokens of their window,
+recurrent layers a snapshot at exactly that position; no position within an image; at least one token stays to be
+computed. Among positions that can be restored, the one that is ready soonest wins: reading from a slow disk may cost
+more than computing again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from omlx_cache.keys import Media
+from omlx_cache.records import Kind, Name
+
+
+class Found(NamedTuple):
+    """A record whose arrays begin at token `start` and fit the prompt for `take` tokens."""
+
+    name: Name
+    start: int
+    take: int
+    exact: bool
+    """Whether the record ends where `take` ends; only then its state snapshot is of use."""
+    cold_bytes: int
+    """Bytes to read from disk; 0 when it is in RAM."""
+
+    @property
+    def end(self) -> int:
+        return self.start + self.take
+
+
+Survey = Sequence[Sequence[Found]]
+"""Per block of the prompt, the records that fit it."""
+
+
+class Needs(NamedTuple):
+    """What a model's restore takes; `window` in tokens."""
+
+    kinds: frozenset[Kind]
+    window: int = 0
+
+
+class Rates(NamedTuple):
+    """Measured speeds; 0 where nothing was measured yet, which counts as free."""
+
+    seconds_per_cold_byte: float = 0.0
+    seconds_per_token: float = 0.0
+
+
+FREE = Rates()
+
+
+class Use(NamedTuple):
+    """Take the first `take` tokens of this record's arrays, which begin at `start` (a state snapshot: all of it)."""
+
+    name: Name
+    start: int
+    take: int
+    cold: bool
+
+
+class Plan(NamedTuple):
+    """Restore to `position` by these records, in order of kind and token. Position 0: compute everything."""
+
+    position: int
+    uses: tuple[Use, ...]
+    cold_bytes: int
+    possible: int
+    """The farthest position that could be restored; beyond `position` when reading would take longer than computing."""
+
+
+def plan_restore(
+    survey: Survey, block_size: int, needs: Needs, tokens: int, media: Sequence[Media] = (), rates: Rates = FREE
+) -> Plan:
+    """The plan for a prompt of this many tokens."""
+    best = Plan(0, (), 0, 0)
+    lowest = tokens * rates.seconds_per_token
+    possible = 0
+    for position in _candidates(survey, block_size, needs, tokens - 1, media):
+        if possible and (tokens - position) * rates.seconds_per_token >= lowest:
+            break  # Candidates come farthest first: computing the rest alone now costs more than the best found.
+        uses = _uses(survey, block_size, needs, position)
+        if uses is None:
+            continue
+        possible = max(possible, position)
+        cold_bytes = sum(found.cold_bytes for found in uses)
+        cost = cold_bytes * rates.seconds_per_cold_byte + (tokens - position) * rates.seconds_per_token
+        if cost < lowest or (not best.position and cost == lowest):
+            lowest = cost
+            taken = tuple(
+                Use(found.name, found.start, min(found.take, position - found.start), found.cold_bytes > 0)
+                for found in uses
+            )
+            best = Plan(position, taken, cold_bytes, 0)
+    return best._replace(possible=max(possible, best.position))
+
+
+def _candidates(survey: Survey, block_size: int, needs: Needs, limit: int, media: Sequence[Media]) -> Iterator[int]:
+    """Positions worth a look, farthest first."""
+    reachable = survey[: _unbroken(survey, block_size) + 1] if Kind.KV in needs.kinds else survey
+    fitting = [found for level in reachable for found in level]
+    if Kind.STATE in needs.kinds:
+        ends = {found.end for found in fitting if found.name.kind == Kind.STATE and found.exact and found.end <= limit}
+    else:
+        ends = {min(found.end, limit) for found in fitting} | {span.start for span in media if span.start <= limit}
+    free = (end for end in ends if end > 0 and not any(span.start < end < span.end for span in media))
+    return iter(sorted(free, reverse=True))
+
+
+def _unbroken(survey: Survey, block_size: int) -> int:
+    """Index of the first block whose keys and values are not all there (the farthest a restore can reach into)."""
+    for index, level in enumerate(survey):
+        if not any(found.name.kind == Kind.KV and found.end == (index + 1) * block_size for found in level):
+            return index
+    return len(survey)
+
+
+def _uses(survey: Survey, block_size: int, needs: Needs, position: int) -> list[Found] | None:
+    """The records that restore to `position`, cheapest where there is a choice; None when one is missing."""
+    uses: list[Found] = []
+    for kind in sorted(needs.kinds):
+        if kind == Kind.STATE:
+            at = [
+                f for f in survey[(position - 1) // block_size] if f.name.kind == kind and f.exact and f.end == position
+            ]
+            if not at:
+                return None
+            uses.append(min(at, key=lambda found: found.cold_bytes))
+            continue
+        first = 0 if kind == Kind.KV else max(0, position - needs.window)
+        for index in range(first // block_size, (position - 1) // block_size + 1):
+            upto = min(position, (index + 1) * block_size)
+            begin = max(first, index * block_size)
+            covering = [
+                found
+                for found in survey[index]
+                if found.name.kind == kind and found.start <= begin and found.end >= upto
+            ]
+            if not covering:
+                return None
+            uses.append(min(covering, key=lambda found: found.cold_bytes))
+    return uses
