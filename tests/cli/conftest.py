@@ -1,14 +1,21 @@
-"""Fixtures of the command line's tests: how a user's shell calls `omlx`."""
+"""Fixtures of the command line's tests: how a user's shell calls `omlx`, and a real server with taught models."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from tests.support.server import ServerProcess
+from tests.support.tiny import tiny_model
+
+PLAIN, THINKER = "tiny", "thinker"
+"""Names of the server's models; both answer `tests.support.lessons` word for word, the second one thinks first."""
 
 
 class Ran(NamedTuple):
@@ -22,19 +29,49 @@ class Ran(NamedTuple):
 Omlx = Callable[..., Ran]
 
 
+def run_omlx(*words: str, host: str = "127.0.0.1:1", stdin: str | None = None, timeout: float = 60, **env: str) -> Ran:
+    """Call `omlx WORDS…`: `host` is OLLAMA_HOST, `stdin` what is piped in (None: /dev/null), the rest environment."""
+    done = subprocess.run(
+        [sys.executable, "-m", "omlx", *words],
+        env={**os.environ, "OLLAMA_HOST": host, "OMLX_AUTOSTART": "false", **env},
+        stdin=subprocess.DEVNULL if stdin is None else None,
+        input=None if stdin is None else stdin.encode(),
+        capture_output=True,
+        timeout=timeout,
+    )
+    return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
 @pytest.fixture
 def omlx() -> Omlx:
-    """Call `omlx WORDS…`; keyword `host` is OLLAMA_HOST, `stdin` what is piped in (default: nothing, /dev/null)."""
+    """`run_omlx`, by default for an address where nobody listens."""
+    return run_omlx
 
-    def call(*words: str, host: str = "127.0.0.1:1", stdin: str | None = None, timeout: float = 60, **env: str) -> Ran:
-        done = subprocess.run(
-            [sys.executable, "-m", "omlx", *words],
-            env={**os.environ, "OLLAMA_HOST": host, "OMLX_AUTOSTART": "false", **env},
-            stdin=subprocess.DEVNULL if stdin is None else None,
-            input=None if stdin is None else stdin.encode(),
-            capture_output=True,
-            timeout=timeout,
-        )
-        return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory, own_folders: None) -> Iterator[ServerProcess]:
+    """A real server; its models are made with `omlx create`, as a user would."""
+    folder = tmp_path_factory.mktemp("cli-server")
+    with ServerProcess(folder) as running:
+        for name, architecture in ((PLAIN, "llama"), (THINKER, "qwen3")):
+            make_model(name, tiny_model(architecture, taught=True), folder, running.url)
+        yield running
+
+
+def make_model(name: str, weights: Path, folder: Path, host: str, *lines: str) -> Ran:
+    """`omlx create` of a greedy model over `weights`; `lines` are further lines of its Modelfile."""
+    modelfile = folder / f"Modelfile.{name}"
+    modelfile.write_text("\n".join([f"FROM {weights}", "PARAMETER temperature 0", *lines]), "utf-8")
+    ran = run_omlx("create", name, "-f", str(modelfile), host=host)
+    assert ran.code == 0, ran.err
+    return ran
+
+
+@pytest.fixture
+def real(server: ServerProcess) -> Omlx:
+    """`omlx` against the real server."""
+
+    def call(*words: str, stdin: str | None = None, timeout: float = 60, **env: str) -> Ran:
+        return run_omlx(*words, host=server.url, stdin=stdin, timeout=timeout, **env)
 
     return call
