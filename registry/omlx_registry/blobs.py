@@ -12,6 +12,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, NamedTuple, Self
@@ -84,7 +85,8 @@ class BlobWriter:
     is left behind.
     """
 
-    def __init__(self, store: BlobStore, expected: str | None) -> None:
+    def __init__(self, store: BlobStore, expected: str | None, hold: AbstractContextManager[None]) -> None:
+        self._hold = hold
         self._store = store
         self._expected = expected
         self._hash = hashlib.sha256()
@@ -94,7 +96,13 @@ class BlobWriter:
         """Set when the block was left."""
 
     def __enter__(self) -> Self:
-        self._file = self._path.open("xb")
+        self._hold.__enter__()
+        try:
+            self._store.folder.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("xb")
+        except BaseException as error:
+            self._hold.__exit__(type(error), error, error.__traceback__)
+            raise
         return self
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -117,6 +125,7 @@ class BlobWriter:
             self._store.settle(self._path, self.digest)
         finally:
             self._path.unlink(missing_ok=True)
+            self._hold.__exit__(None, None, None)
 
 
 class BlobStore:
@@ -144,10 +153,12 @@ class BlobStore:
         except FileNotFoundError:
             return None
 
-    def writer(self, digest: str | None = None) -> BlobWriter:
-        """A writer that verifies `digest` (any spelling), or computes one where None is given."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        return BlobWriter(self, None if digest is None else canonical_digest(digest))
+    def writer(self, digest: str | None = None, hold: AbstractContextManager[None] | None = None) -> BlobWriter:
+        """A writer that verifies `digest` (any spelling), or computes one where None is given.
+
+        `hold` is entered while it writes, so that nobody sweeps its temporary file away.
+        """
+        return BlobWriter(self, None if digest is None else canonical_digest(digest), hold or nullcontext())
 
     def put_bytes(self, data: bytes) -> Placed:
         """Store small data."""

@@ -17,7 +17,7 @@ from omlx_registry.blobs import BlobStore
 from omlx_registry.capabilities import derive_capabilities, fill_in_the_middle_tokens
 from omlx_registry.errors import InvalidModel
 from omlx_registry.manifest import ADAPTER, FILE, WEIGHTS, Facts, Layer
-from omlx_registry.weights import Census, Tensor, read_headers, take_census
+from omlx_registry.weights import Census, Tensor, read_header, take_census
 
 REVISION: Final = 1
 """Raise it when capabilities, counting or the fingerprint are derived in another way than before."""
@@ -75,9 +75,8 @@ class Files:
         return self.json("config.json")
 
     def tensors(self) -> list[Tensor]:
-        return read_headers(
-            self.path(name) for name, layer in sorted(self._layers.items()) if layer.media_type == WEIGHTS
-        )
+        shards = sorted(name for name, layer in self._layers.items() if layer.media_type == WEIGHTS)
+        return [tensor for name in shards for tensor in read_header(self.path(name), name)]
 
     def chat_template(self) -> str | None:
         """The Jinja template: chat_template.jinja, else the entry of tokenizer_config.json or chat_template.json."""

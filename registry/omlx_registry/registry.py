@@ -142,7 +142,7 @@ class Registry:
 
     def blob_writer(self, digest: str | None = None) -> BlobWriter:
         """Takes the bytes of a blob and verifies them: `with registry.blob_writer(digest) as w: w.write(data)`."""
-        return self.store.blobs.writer(digest)
+        return self.store.blob_writer(digest)
 
     def prune(self) -> PruneReport:
         """Remove blobs that no model needs."""

@@ -14,16 +14,17 @@ import hashlib
 import os
 import shutil
 import stat
+import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from omlx_registry import locks
-from omlx_registry.blobs import BlobStore, hash_file, read_file, sync_folder
+from omlx_registry.blobs import BlobStore, BlobWriter, hash_file, read_file, sync_folder
 from omlx_registry.errors import Damaged, InvalidName, NotFound
 from omlx_registry.manifest import Manifest, decode_manifest, digests_in, encode
 from omlx_registry.names import Name, name_from_path, parse_name
@@ -89,12 +90,25 @@ class Store:
         self.blobs = BlobStore(root / "blobs")
         self.views = Views(root / "omlx" / "views", self.blobs)
         self.workplaces = root / "omlx" / "making"
+        self._owed: set[str] = set()
+        """Digests to drop once nobody makes a model."""
+        self._owed_lock = threading.Lock()
         self._changing = root / "omlx" / "changing.lock"
         self._working = root / "omlx" / "working.lock"
 
-    def working(self) -> AbstractContextManager[None]:
-        """Hold this while blobs exist that no manifest names yet: they are safe from `prune` and `remove`."""
-        return locks.shared(self._working)
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Hold this while blobs exist that no manifest names yet: they are safe from `prune`, `remove` and `drop`."""
+        try:
+            with locks.shared(self._working):
+                yield
+        finally:
+            if self._owed:
+                self.drop(())
+
+    def blob_writer(self, digest: str | None = None) -> BlobWriter:
+        """A writer for a blob that no manifest names yet; see `BlobStore.writer`."""
+        return self.blobs.writer(digest, self.working())
 
     @contextmanager
     def workspace(self) -> Iterator[Path]:
@@ -179,9 +193,9 @@ class Store:
             path = self.path(located)
             before = _mentioned(path)
             try:
-                path.parent.mkdir(parents=True, exist_ok=True)
                 if not self._is_inside(path):
                     raise InvalidName(name.short, f"{path.parent} leads out of the model store through a link")
+                path.parent.mkdir(parents=True, exist_ok=True)
                 _write_atomically(path, data)
             except OSError as error:
                 raise InvalidName(name.short, f"cannot store {name.short}: {error.strerror}") from error
@@ -204,15 +218,22 @@ class Store:
     def drop(self, digests: Iterable[str]) -> int:
         """Remove those of the blobs that nothing mentions any more; returns how many.
 
-        While somebody makes a model, which may need any of them, nothing is removed: `prune` will do it later.
+        While somebody makes a model, which may need any of them, nothing is removed: it is done when that work ends, or
+        by `prune` if the work is another process's.
         """
-        candidates = set(digests)
-        if not candidates:
-            return 0
+        with self._owed_lock:
+            self._owed |= set(digests)
+            if not self._owed:
+                return 0
         with locks.exclusive(self._changing), locks.try_exclusive(self._working) as alone:
             if not alone:
                 return 0
-            survey = self._survey()
+            with self._owed_lock:
+                candidates, self._owed = self._owed, set()
+            try:
+                survey = self._survey()
+            except Damaged:
+                return 0  # `prune` says what is wrong.
             doomed = candidates - survey.blobs
             for digest in doomed:
                 self.blobs.remove(digest)

@@ -58,28 +58,27 @@ class Census(msgspec.Struct, frozen=True):
     """`int4`, `mxfp4`, `BF16`, `int4+int6` where two kinds share the work."""
 
 
-def read_header(path: Path) -> list[Tensor]:
-    """The tensors of a file, sorted by name. Raises InvalidModel where it is no safetensors file."""
+def read_header(path: Path, label: str = "") -> list[Tensor]:
+    """The tensors of a file, sorted by name. Raises InvalidModel where it is no safetensors file.
+
+    `label` is what to call the file in an error, where its path (a blob's) says nothing to the user.
+    """
+    label = label or path.name
     try:
         with path.open("rb") as file:
             start = file.read(8)
             length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
             if not 2 <= length <= _MAX_HEADER:
-                raise InvalidModel(f"{path.name} is no safetensors file")
+                raise InvalidModel(f"{label} is no safetensors file")
             raw = file.read(length)
             if len(raw) != length:
-                raise InvalidModel(f"{path.name} is truncated")
+                raise InvalidModel(f"{label} is truncated")
         entries = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
         entries.pop("__metadata__", None)
         described = {name: msgspec.json.decode(entry, type=_Described) for name, entry in entries.items()}
     except msgspec.MsgspecError as error:
-        raise InvalidModel(f"{path.name} is no safetensors file: {error}") from error
+        raise InvalidModel(f"{label} is no safetensors file: {error}") from error
     return [Tensor(name, entry.dtype, entry.shape) for name, entry in sorted(described.items())]
-
-
-def read_headers(paths: Iterable[Path]) -> list[Tensor]:
-    """The tensors of all shards."""
-    return [tensor for path in paths for tensor in read_header(path)]
 
 
 def take_census(tensors: Iterable[Tensor], config: Mapping[str, Any]) -> Census:

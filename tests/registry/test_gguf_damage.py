@@ -1,4 +1,4 @@
-"""Damaged and hostile files: a clear error, no traceback of ours, and memory that does not follow what a file claims."""
+"""Damaged and hostile files: a clear error, never a traceback, and memory that does not follow what a file claims."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def survives(data: bytes, folder: Path) -> None:
 
 
 relaxed = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
 
