@@ -12,11 +12,13 @@ import secrets
 import string
 import time
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Literal, Protocol, TypedDict
 
 import msgspec
 
 from omlx.api import ollama as wire
+from omlx.dialect.errors import TemplateError
 from omlx.dialect.options import parse_options
 from omlx.dialect.refusal import Refusal
 from omlx.request import Delta, Finish, GenerateRequest, Message, TokenLogprob, ToolCall
@@ -73,6 +75,11 @@ def generation(request: wire.GenerateRequest, model: ModelFacts) -> GenerateRequ
     if not request.prompt:
         return None
     _check_images(request.images, model)
+    if request.template:
+        try:
+            check_template(request.template)
+        except ValueError as error:
+            raise Refusal(500, str(error)) from None
     messages = [Message(role="user", content=request.prompt, images=request.images)]
     if not request.raw:
         system = request.system or model.system
@@ -120,6 +127,16 @@ def conversation(request: wire.ChatRequest, model: ModelFacts) -> GenerateReques
         top_logprobs=request.top_logprobs,
         render_only=request.debug_render_only,
     )
+
+
+def check_template(source: str) -> None:
+    """Raises ValueError, with Go's message, where `source` is no Go template."""
+    from omlx.dialect.gotemplate import GoTemplate  # few requests bring one
+
+    try:
+        GoTemplate(source)
+    except TemplateError as error:
+        raise ValueError(str(error)) from None
 
 
 def _check_thinking(request: wire.GenerateRequest | wire.ChatRequest, model: ModelFacts) -> None:
@@ -376,8 +393,13 @@ def write_logprobs(tokens: list[TokenLogprob]) -> list[wire.Logprob]:
 def now() -> str:
     """`created_at`: RFC 3339 in UTC, nanoseconds, trailing zeros trimmed."""
     seconds, fraction = divmod(time.time_ns(), 1_000_000_000)
-    clock = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
-    return f"{clock}.{fraction:09d}".rstrip("0").rstrip(".") + "Z"
+    return f"{_clock(seconds)}.{fraction:09d}".rstrip("0").rstrip(".") + "Z"
+
+
+@lru_cache(maxsize=2)
+def _clock(seconds: int) -> str:
+    """Most chunks share their second with the one before."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
 def local_time(when: datetime) -> str:

@@ -228,15 +228,17 @@ class Gate:
         fields = {name: value.decode("latin-1") for name, value in scope["headers"] if name in {b"host", b"origin"}}
         host, origin, query = fields.get(b"host", ""), fields.get(b"origin"), scope["query_string"].decode("latin-1")
         verdict = self.policy.judge(method, path, query, host, origin)
-        status = 0
+        status, complete = 0, False
         extra = [(name.encode(), value.encode("latin-1")) for name, value in verdict.headers]
 
         async def watched(message: Any) -> None:
-            nonlocal status
+            nonlocal status, complete
             if message["type"] == "http.response.start":
                 status = message["status"]
                 if extra:
                     message["headers"] = [*message["headers"], *extra]
+            else:
+                complete = not message.get("more_body", False)
             await send(message)
 
         try:
@@ -245,7 +247,8 @@ class Gate:
             else:
                 await self.app(scope, receive, watched)
         finally:
-            logger.info("%s %s %s %s", method, path, status or "closed", spell(time.perf_counter() - started))
+            left = "" if complete and status != 499 else ", the client left"
+            logger.info("%s %s %s %s%s", method, path, status, spell(time.perf_counter() - started), left)
 
 
 async def _answer(send: Send, verdict: Verdict) -> None:

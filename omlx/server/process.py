@@ -20,6 +20,7 @@ import uvicorn
 from omlx_registry import Registry, RegistryError
 
 from omlx import __version__
+from omlx.dialect.ollama import check_template
 from omlx.pool import Pool, PoolError
 from omlx.server import log
 from omlx.server.app import create_app
@@ -34,7 +35,7 @@ _IDLE_CONNECTION_S = 120
 
 def run(settings: Settings) -> int:
     log.configure("debug" if settings.debug else settings.log_level)
-    registry, pool = Registry(Path(settings.models)), Pool(settings)
+    registry, pool = Registry(Path(settings.models), check_template=check_template), Pool(settings)
     try:
         app = create_app(settings, registry, pool)
         listener = listen(*bind_address(settings))

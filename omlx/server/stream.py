@@ -87,15 +87,21 @@ class LiveStream(Answer):
     def __init__(self, lines: Lines, framing: Framing = NDJSON) -> None:
         self.lines = lines
         self.framing = framing
+        self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await while_connected(receive, self._send(request_id(scope), send))
+        try:
+            await while_connected(receive, self._send(request_id(scope), send))
+        except ClientGone:
+            if not self._started:
+                raise  # for the log: nobody reads the answer
 
     async def _send(self, name: str, send: Send) -> None:
         headers = [(b"content-type", self.framing.content_type), *self.framing.headers]
         # The generator is closed here and now on any way out: what it holds (a lease) is released with it.
         async with aclosing(self.lines) as lines:  # type: ignore[type-var]
             first = await anext(lines, b"")
+            self._started = True
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await _body(send, first)
             try:

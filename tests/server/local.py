@@ -15,6 +15,7 @@ import httpx
 import uvicorn
 from omlx_registry import Name, Overrides, Progress, PullError, Registry, Store, Texts
 
+from omlx.dialect.ollama import check_template
 from omlx.pool import Pool
 from omlx.runner.process import RUNNER
 from omlx.server.app import create_app
@@ -67,7 +68,7 @@ class ScriptedSource:
 
 def stocked(root: Path) -> Registry:
     """A registry that holds MODELS, with ScriptedSource as the outside world."""
-    registry = Registry(root, [ScriptedSource()])
+    registry = Registry(root, [ScriptedSource()], check_template=check_template)
     for name, (texts, overrides) in MODELS.items():
         registry.add_model_folder(name, DATA / "taught-llama", texts=texts, overrides=overrides, transfer="copy")
     return registry

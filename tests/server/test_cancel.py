@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import threading
 
@@ -30,12 +31,17 @@ def loaded(server: LocalServer) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("prompt", ["hang", "begin"])
-def test_leaving_frees_the_slot(scripted: LocalServer, prompt: str, stream: bool) -> None:
+def test_leaving_frees_the_slot_and_is_no_error(
+    scripted: LocalServer, caplog: pytest.LogCaptureFixture, prompt: str, stream: bool
+) -> None:
+    caplog.set_level(logging.INFO)
     loaded(scripted)
     connection = send(scripted, prompt, stream=stream)
     assert eventually(lambda: scripted.running() == 1)
     connection.close()
     assert eventually(lambda: scripted.running() == 0)
+    assert eventually(lambda: "the client left" in caplog.text)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def test_a_hundred_aborted_requests_leak_nothing(scripted: LocalServer) -> None:

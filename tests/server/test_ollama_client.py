@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import ollama
 import pytest
@@ -52,7 +53,8 @@ def test_tools_and_thinking(client: ollama.Client) -> None:
     reply = client.chat("thinker", user("call"), tools=[f], think=False)
     assert reply.message.tool_calls is not None
     assert dict(reply.message.tool_calls[0].function.arguments) == {"b": 1, "a": "<x>"}
-    follow = [*user("call"), reply.message, {"role": "tool", "content": "4", "tool_name": "f"}, *user("say Done")]
+    result = {"role": "tool", "content": "4", "tool_name": "f"}
+    follow: list[Any] = [*user("call"), reply.message, result, *user("say Done")]
     assert client.chat("thinker", follow, tools=[f]).message.content == "Done"
     assert client.chat("thinker", user("think Hm / Yes"), think=True).message.thinking == "Hm"
     assert client.generate("thinker", "think Hm / Yes", think="low").thinking == "Hm"
