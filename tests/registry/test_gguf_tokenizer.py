@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import sentencepiece
-from tokenizers import Tokenizer, pre_tokenizers
-
 from omlx_registry.gguf import GgufError
 from omlx_registry.gguf_tokenizer import build_tokenizer
+from tokenizers import Tokenizer, pre_tokenizers
 
 SAMPLE = "HelloWorld's 12345 naïve\n\n  x,y DON'T /a\n"
 
@@ -28,7 +27,8 @@ CUTS = {
         "HelloWorld", "'s", "Ġ", "123", "45", "ĠnaÃ¯ve", "ĊĊ", "Ġ", "Ġx", ",y", "ĠDON", "'T", "Ġ/", "a", "Ċ",
     ],
     "qwen2": [
-        "HelloWorld", "'s", "Ġ", "1", "2", "3", "4", "5", "ĠnaÃ¯ve", "ĊĊ", "Ġ", "Ġx", ",y", "ĠDON", "'T", "Ġ/", "a", "Ċ",
+        "HelloWorld", "'s", "Ġ", "1", "2", "3", "4", "5", "ĠnaÃ¯ve", "ĊĊ", "Ġ", "Ġx", ",y", "ĠDON", "'T", "Ġ/", "a",
+        "Ċ",
     ],
     "tekken": [
         "Hello", "World", "'s", "Ġ", "1", "2", "3", "4", "5", "ĠnaÃ¯ve", "ĊĊ", "Ġ", "Ġx", ",y", "ĠDON", "'T", "Ġ/", "a",
