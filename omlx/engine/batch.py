@@ -6,6 +6,7 @@ needs their tokens only on the device, so it is launched first and the host read
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Rows
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -19,10 +20,10 @@ from omlx.engine.tensors import launch
 
 
 class Pending(NamedTuple):
-    """A draw that is not read yet and the sequences it belongs to, in order. Some may have left since."""
+    """A draw that is not read yet and the sequences it belongs to, in order; None for those that have left since."""
 
     draw: Draw
-    sequences: list[Sequence]
+    sequences: Rows[Sequence | None]
 
 
 class Batch:
@@ -66,6 +67,10 @@ class Batch:
         if len(keep) == len(self.rows):
             return
         self._forget_sampler()
+        self.pending = [
+            Pending(draw, [None if row is None or row.id in gone else row for row in rows])
+            for draw, rows in self.pending
+        ]
         if keep:
             self._caches = caches.leave(self._caches, self.lengths, keep)
             self._tokens = self._tokens[mx.array(keep)]

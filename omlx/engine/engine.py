@@ -68,7 +68,7 @@ class Engine:
         self._share = FairShare()
         self._pace = Pace(tokens_per_s=model.prefill_tokens_per_s, step_s=model.step_s)
         self._prefill = Prefill(model.model, split_last=model.split_last, store=store)
-        self._grammars = GrammarCompiler(model.tokenizer, model.vocabulary, model.end_tokens)
+        self._grammars = GrammarCompiler(model.text_tokenizer, model.vocabulary, model.end_tokens)
         self._texts = TokenTexts(model.text_tokenizer)
 
     # ---------------------------------------------------------------- the surface
@@ -198,7 +198,7 @@ class Engine:
             report = _Report(draw, self._texts) if draw.logprobs is not None else None
             now = time.monotonic_ns()
             for at, (sequence, token) in enumerate(zip(sequences, tokens, strict=True)):
-                if sequence.phase == "done":
+                if sequence is None or sequence.phase == "done":
                     continue
                 try:
                     output = self._take(sequence, token, now)

@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 
 Bits = NDArray[np.uint32]
 
+_JSON_OPTIONS = {"whitespace_flexible": True, "whitespace_pattern": r"[ ]|\n[ \t]{0,20}"}
+"""Little white space: a small model that may write any amount of it often never stops."""
+
 
 class Grammar(msgspec.Struct, frozen=True, kw_only=True):
     """What the reply must look like."""
@@ -67,7 +70,7 @@ class GrammarState:
 
 
 class GrammarCompiler:
-    """Makes grammar states for one model's tokenizer."""
+    """Makes grammar states for one model; `tokenizer` is the Rust tokenizer."""
 
     def __init__(self, tokenizer: Any, vocabulary: int, end_tokens: set[int]) -> None:
         self._tokenizer = tokenizer
@@ -83,11 +86,10 @@ class GrammarCompiler:
     def compile(self, grammar: Grammar) -> GrammarState:
         """Raises GrammarError with the reason where the grammar cannot be used."""
         import llguidance
-        import llguidance.hf
 
         if self._trie is None:
-            self._trie = llguidance.hf.from_tokenizer(
-                self._tokenizer, n_vocab=self._vocabulary, eos_token=self._end_tokens or None
+            self._trie = llguidance.LLTokenizer(
+                _plain_json(self._tokenizer), n_vocab=self._vocabulary, eos_token=self._end_tokens or None
             )
         try:
             source = _to_llguidance(grammar)
@@ -101,19 +103,43 @@ class GrammarCompiler:
             raise GrammarError(str(error)) from error
 
 
+def _closed(schema: Any) -> Any:
+    """The schema as llama.cpp reads it: an object that lists its properties has no others unless it says so."""
+    if isinstance(schema, list):
+        return [_closed(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {
+        key: value if key in {"enum", "const", "default", "examples"} else _closed(value)
+        for key, value in schema.items()
+    }
+    if isinstance(schema.get("properties"), dict) and "type" in schema:
+        closed.setdefault("additionalProperties", False)
+    return closed
+
+
+def _plain_json(tokenizer: Any) -> str:
+    """A Rust tokenizer as JSON, without padding and truncation."""
+    copy = type(tokenizer).from_str(tokenizer.to_str())
+    copy.no_padding()
+    copy.no_truncation()
+    return str(copy.to_str())
+
+
 def _to_llguidance(grammar: Grammar) -> str:
     import llguidance
+    from llguidance.gbnf_to_lark import any_to_lark
 
     matcher = llguidance.LLMatcher
     match grammar.kind:
         case "json":
-            return str(matcher.grammar_from_json_schema('{"type": "object"}'))
+            return str(matcher.grammar_from_json_schema('{"type": "object"}', defaults=_JSON_OPTIONS))
         case "schema":
-            schema = grammar.source if isinstance(grammar.source, str) else json.dumps(grammar.source)
-            return str(matcher.grammar_from_json_schema(schema))
+            schema = json.loads(grammar.source) if isinstance(grammar.source, str) else grammar.source
+            return str(matcher.grammar_from_json_schema(json.dumps(_closed(schema)), defaults=_JSON_OPTIONS))
         case "regex":
             return str(matcher.grammar_from_regex(str(grammar.source)))
         case "gbnf":
-            return str(matcher.grammar_from_lark(llguidance.gbnf_to_lark(str(grammar.source))))
+            return str(matcher.grammar_from_lark(any_to_lark(str(grammar.source))))
         case "lark":
             return str(matcher.grammar_from_lark(str(grammar.source)))

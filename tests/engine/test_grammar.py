@@ -1,0 +1,82 @@
+"""Structured output: replies obey their grammar, several grammars share a batch, and free rows stay free."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from omlx.engine.grammar import Grammar
+from omlx.engine.sequence import EngineError
+from omlx.request import Sampling
+from tests.engine.support import bare, engine, prompt, run, spec
+from tests.engine.test_limits import chat
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 8},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+COLOUR = {"type": "object", "properties": {"colour": {"enum": ["red", "green"]}}, "required": ["colour"]}
+WILD = Sampling(temperature=1.2, seed=11, top_k=0)
+
+
+def test_each_row_obeys_its_own_grammar_and_free_rows_are_untouched() -> None:
+    specs = [
+        spec(0, prompt(12), new=120, sampling=WILD, grammar=Grammar(kind="schema", source=PERSON)),
+        spec(1, prompt(12), new=120, sampling=WILD, grammar=Grammar(kind="schema", source=json.dumps(COLOUR))),
+        spec(2, prompt(30, 2), new=40),
+        spec(3, prompt(12), new=120, sampling=WILD, grammar=Grammar(kind="regex", source="[a-f]{3}-[0-9]{2}")),
+        spec(4, prompt(12), new=120, sampling=WILD, grammar=Grammar(kind="lark", source='start: "yes" | "no"')),
+        spec(5, prompt(12), new=120, sampling=WILD, grammar=Grammar(kind="gbnf", source='root ::= "a" [0-9] "z"')),
+    ]
+    replies = run(engine(), specs, every=2)
+    person = json.loads(replies.text[0])
+    assert set(person) == {"name", "age"} and 0 <= person["age"] <= 150
+    assert json.loads(replies.text[1])["colour"] in {"red", "green"}
+    assert replies.tokens[2] == bare("llama", prompt(30, 2), 40)
+    assert re.fullmatch("[a-f]{3}-[0-9]{2}", replies.text[3])
+    assert replies.text[4] in {"yes", "no"}
+    assert re.fullmatch("a[0-9]z", replies.text[5])
+    assert all(replies.ends[at].finish == "stop" for at in (0, 1, 3, 4, 5))
+
+
+def test_any_json_object() -> None:
+    replies = run(engine(taught=True), [spec(0, chat("json"), new=60, grammar=Grammar(kind="json"))])
+    assert json.loads(replies.text[0]) == {"name": "Ada", "age": 36}
+
+
+def test_the_grammar_begins_after_thinking() -> None:
+    grammar = Grammar(kind="regex", source="[0-9]{3}", after="Paris")
+    replies = run(engine(taught=True), [spec(0, chat("capital"), new=60, grammar=grammar)])
+    assert re.fullmatch(r"The capital of France is Paris[0-9]{3}", replies.text[0])
+
+
+def test_a_constrained_reply_is_the_same_alone_and_in_a_batch() -> None:
+    constrained = spec(0, prompt(12), new=60, sampling=WILD, grammar=Grammar(kind="schema", source=PERSON))
+    alone = run(engine(), [constrained])
+    specs = [spec(at, prompt(9 * at, at), new=30, sampling=Sampling(seed=at)) for at in range(1, 4)]
+    together = run(engine(), [*specs, constrained], every=3)
+    assert together.tokens[0] == alone.tokens[0]
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        Grammar(kind="schema", source={"type": "no such type"}),
+        Grammar(kind="regex", source="(unclosed"),
+        Grammar(kind="lark", source="start: undefined_rule"),
+    ],
+)
+def test_a_grammar_that_cannot_be_used_is_refused_with_the_reason(grammar: Grammar) -> None:
+    machine = engine()
+    with pytest.raises(EngineError) as refused:
+        machine.add(spec(0, prompt(5), grammar=grammar))
+    assert refused.value.kind == "invalid"
+    assert len(refused.value.message) > 30
+    assert not machine.has_work

@@ -1,0 +1,174 @@
+"""The policy: who is next, how much of a prompt fits between two steps, which rows go together."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from omlx.engine.pace import Pace
+from omlx.engine.scheduler import (
+    CHUNKS,
+    FairShare,
+    WaitingLine,
+    choose_group,
+    chunk_end,
+    next_prefill,
+    prefill_budget,
+)
+from omlx.engine.weights import WeightsError, choose
+from tests.engine.support import engine, prompt, run, spec
+
+
+def waiting(id: int, priority: str = "interactive", tokens: int = 100) -> Any:
+    return SimpleNamespace(id=id, spec=SimpleNamespace(priority=priority), tokens=[0] * tokens, remaining=tokens)
+
+
+def test_classes_get_their_weights_share_and_none_starves() -> None:
+    line = WaitingLine()
+    for at in range(63):
+        for offset, name in enumerate(("interactive", "batch", "background")):
+            line.push(waiting(at * 3 + offset, name))
+    first = [sequence.spec.priority for sequence in (line.pop(lambda _: True) for _ in range(42)) if sequence]
+    assert [first.count(name) for name in ("interactive", "batch", "background")] == [32, 8, 2]
+
+
+def test_within_a_class_first_come_first_served_and_nobody_overtakes_one_that_does_not_fit_yet() -> None:
+    line = WaitingLine()
+    for at in range(3):
+        line.push(waiting(at))
+    line.push(waiting(9, "background"))
+    assert line.pop(lambda sequence: sequence.id != 0).id == 9  # type: ignore[union-attr]
+    assert line.pop(lambda sequence: sequence.id != 0) is None
+    assert [line.pop(lambda _: True).id for _ in range(3)] == [0, 1, 2]  # type: ignore[union-attr]
+    assert line.pop(lambda _: True) is None
+
+
+def test_removed_sequences_do_not_come_up() -> None:
+    line = WaitingLine()
+    for at in range(4):
+        line.push(waiting(at))
+    assert [sequence.id for sequence in line.remove({1, 3, 7})] == [1, 3]
+    assert [sequence.id for sequence in line] == [0, 2] and len(line) == 2
+
+
+def test_a_class_that_was_idle_has_no_credit() -> None:
+    share = FairShare()
+    for _ in range(50):
+        share.charge(share.choose(["background"]), 100)
+    turns = []
+    for _ in range(40):
+        turns.append(share.choose(["interactive", "background"]))
+        share.charge(turns[-1], 100)
+    assert turns.count("background") == 2
+
+
+def test_prompts_take_turns_between_the_oldest_and_the_shortest() -> None:
+    line = [waiting(0, tokens=5000), waiting(1, tokens=900), waiting(2, tokens=50)]
+    assert [next_prefill(line, FairShare(), turn).id for turn in range(4)] == [0, 2, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("tokens_per_s", "step_s", "decoding", "expected"),
+    [
+        (100_000, 0.005, True, 512),  # twice a step's time: decodes keep a third of their speed
+        (1_000, 0.080, True, 16),  # the gap leaves 20 ms
+        (150, 0.090, True, CHUNKS[0]),  # never nothing
+        (1_000, 0.200, True, CHUNKS[0]),
+        (100_000, 0.005, False, 2048),
+        (200, 0.080, False, 64),
+    ],
+)
+def test_prefill_budget(tokens_per_s: float, step_s: float, decoding: bool, expected: int) -> None:
+    assert prefill_budget(tokens_per_s=tokens_per_s, step_s=step_s, max_gap_s=0.1, decoding=decoding) == expected
+
+
+@pytest.mark.parametrize(
+    ("position", "total", "budget", "split", "expected"),
+    [
+        (0, 100, 512, False, 100),
+        (0, 100, 512, True, 99),
+        (99, 100, 512, True, 100),
+        (0, 100, 30, True, 30),
+        (0, 1, 9, True, 1),
+    ],
+)
+def test_chunk_end(position: int, total: int, budget: int, split: bool, expected: int) -> None:
+    assert chunk_end(position, total, budget, split_last=split) == expected
+
+
+@pytest.mark.parametrize(
+    ("length", "groups", "expected"),
+    [
+        (100, [], None),
+        (100, [[120, 90]], 0),
+        (100, [[10_000]], None),
+        (10_000, [[100] * 4], None),
+        (9_800, [[100, 90], [10_000]], 1),
+        (1_000, [[1_500]], 0),
+    ],
+)
+def test_rows_are_padded_together_only_while_that_costs_less_than_the_weights(
+    length: int, groups: list[list[int]], expected: int | None
+) -> None:
+    assert choose_group(length, groups, token_bytes=100_000, weight_bytes=500_000_000) == expected
+
+
+def test_long_and_short_sequences_run_in_groups_of_their_own_with_the_same_replies() -> None:
+    from tests.engine.support import bare
+
+    machine = engine(endless=True)
+    machine._model.weight_bytes, weight_bytes = 60 * machine._model.kv_bytes_per_token, machine._model.weight_bytes
+    try:
+        lengths = [400, 20, 300, 10, 390]
+        replies = run(machine, [spec(at, prompt(length, at), new=20) for at, length in enumerate(lengths)], every=1)
+    finally:
+        machine._model.weight_bytes = weight_bytes
+    assert 2 <= machine.max_batch < 5
+    for at, length in enumerate(lengths):
+        assert replies.tokens[at] == bare("llama", prompt(length, at), 20)
+
+
+def test_the_pace_learns_from_the_time_between_reads() -> None:
+    """A device that decodes in 10 ms and reads 10,000 tokens a second; the host only sees moments."""
+    now = 0.0
+    pace = Pace(tokens_per_s=500, step_s=0.1, clock=lambda: now)
+    chunk = [0, 0]
+    for step in range(300):
+        now += 0.010 + chunk[1] / 10_000  # the decode step and the chunk launched two steps ago
+        pace.decoded()
+        tokens = pace.budget(0.1, decoding=True) if step > 40 else 0
+        pace.launched(tokens, decoding=True)
+        chunk = [tokens, chunk[0]]
+    assert abs(pace.tokens_per_s / 10_000 - 1) < 0.1
+    assert abs(pace.step_s / 0.010 - 1) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("policy", "device", "quantized", "free_gb", "expected"),
+    [
+        ("auto", "cpu", True, 16, (True, "float32")),
+        ("auto", "cpu", False, 16, (False, "float32")),
+        ("auto", "cpu", True, 4, (False, "float32")),
+        ("auto", "cpu", False, 4, (False, None)),
+        ("auto", "cuda", True, 80, (True, "bfloat16")),
+        ("auto", "cuda", True, 2, (False, None)),
+        ("auto", "cuda", False, 80, (False, None)),
+        ("auto", "metal", True, 80, (False, None)),
+        ("quantized", "cuda", True, 80, (False, None)),
+        ("dequantized", "metal", True, 80, (True, "bfloat16")),
+        ("float16", "metal", True, 80, (True, "float16")),
+    ],
+)
+def test_how_weights_are_held(
+    policy: str, device: Any, quantized: bool, free_gb: int, expected: tuple[bool, str | None]
+) -> None:
+    plan = choose(policy, device=device, quantized=quantized, parameters=1_000_000_000, free_bytes=free_gb * 10**9)
+    assert (plan.dequantize, plan.dtype) == expected
+    assert plan.reason
+
+
+def test_an_unknown_weights_policy_is_an_error() -> None:
+    with pytest.raises(WeightsError):
+        choose("int3", device="cpu", quantized=True, parameters=1, free_bytes=1)
