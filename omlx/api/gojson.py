@@ -16,6 +16,7 @@ from functools import cache
 from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
+from msgspec import UnsetType
 
 
 class Malformed(Exception):
@@ -29,12 +30,21 @@ class EmptyBody(Malformed):
 class Go(NamedTuple):
     """Note on a wire field (`Annotated[..., Go(...)]`): what Go's decoder knows beyond the Python type."""
 
-    type: str = ""
+    name: str = ""
     """Go's name of the type, for the error text; "" : derived from the Python type."""
     parse: Callable[[Any], Any] | None = None
     """Reads the raw JSON value itself; a ValueError's text becomes the answer, a TypeError is a wrong type."""
     sealed: bool = False
     """The Go type has its own reader: errors inside it are reported for the field as a whole."""
+    item: type[Any] | None = None
+    """For a list of plain objects: the `Schema` they are read by."""
+
+
+class Schema(msgspec.Struct):
+    """Base of structs that only check and prune: what is read by one stays a JSON object, in the client's key order.
+
+    Keys without a field are dropped; a field that Go would always write is added with its default where it is missing.
+    """
 
 
 class _Where(NamedTuple):
@@ -134,27 +144,34 @@ def _wrong(value: Any, where: _Where, go_type: str) -> NoReturn:
 @cache
 def _reader(kind: Any) -> _Reader:
     """The function that reads a JSON value (never null) into `kind`."""
+    kind = _given_kind(kind)
     note = Go()
     if get_origin(kind) is Annotated:
         kind, *notes = get_args(kind)
         note = next((item for item in notes if isinstance(item, Go)), note)
     if note.parse is not None:
-        return _custom_reader(note.parse, note.type)
-    if get_origin(kind) in {Union, types.UnionType}:
-        kind = next(part for part in get_args(kind) if part not in {type(None), msgspec.UnsetType})
+        return _custom_reader(note.parse, note.name)
+    kind = _given_kind(kind)
     origin = get_origin(kind) or kind
     if origin is Any:
         return lambda value, where: value
     if origin in _PRIMITIVES:
-        return _primitive_reader(origin, note.type or _PRIMITIVES[origin])
+        return _primitive_reader(origin, note.name or _PRIMITIVES[origin])
     if origin is list:
         (item,) = get_args(kind)
-        return _list_reader(item, note)
+        return _list_reader(note.item or item, note)
     if origin is dict:
         return _dict_reader(get_args(kind)[1], note)
     if issubclass(origin, msgspec.Struct):
-        return _struct_reader(origin, note.type or f"api.{origin.__name__}")
+        return _struct_reader(origin, note.name or f"api.{origin.__name__}")
     raise TypeError(f"no reader for {kind}")
+
+
+def _given_kind(kind: Any) -> Any:
+    """Of "X or not given" the X."""
+    if get_origin(kind) in {Union, types.UnionType}:
+        return next(part for part in get_args(kind) if part not in {type(None), UnsetType})
+    return kind
 
 
 def _custom_reader(parse: Callable[[Any], Any], go_type: str) -> _Reader:
@@ -183,10 +200,12 @@ def _primitive_reader(kind: type, go_type: str) -> _Reader:
     return read
 
 
-def _zero(kind: Any) -> Any:
-    """What null is inside an array: the type's zero value, as Go leaves it."""
+def _zero(kind: Any, where: _Where) -> Any:
+    """What null is inside an array or map: the type's zero value, as Go leaves it."""
     base = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-    return None if base is Any else base()
+    if base is Any:
+        return None
+    return _reader(base)({}, where) if issubclass(get_origin(base) or base, msgspec.Struct) else base()
 
 
 class _Later:
@@ -202,26 +221,26 @@ class _Later:
 def _list_reader(item: Any, note: Go) -> _Reader:
     read_item = _Later(item)
     base = get_args(item)[0] if get_origin(item) is Annotated else item
-    go_type = note.type or f"[]{_PRIMITIVES.get(base, getattr(base, '__name__', 'interface {}'))}"
+    go_type = note.name or f"[]{_PRIMITIVES.get(base, getattr(base, '__name__', 'interface {}'))}"
 
     def read(value: Any, where: _Where) -> list[Any]:
         if type(value) is not list:
             _wrong(value, where, go_type)
         inside = where._replace(sealed=True) if note.sealed else where
-        return [_zero(item) if entry is None else read_item(entry, inside) for entry in value]
+        return [_zero(item, inside) if entry is None else read_item(entry, inside) for entry in value]
 
     return read
 
 
 def _dict_reader(item: Any, note: Go) -> _Reader:
     read_item = _Later(item)
-    go_type = note.type or f"map[string]{_PRIMITIVES.get(item, 'interface {}')}"
+    go_type = note.name or f"map[string]{_PRIMITIVES.get(item, 'interface {}')}"
 
     def read(value: Any, where: _Where) -> dict[str, Any]:
         if type(value) is not dict:
             _wrong(value, where, go_type)
         inside = where._replace(sealed=True) if note.sealed else where
-        return {key: _zero(item) if entry is None else read_item(entry, inside) for key, entry in value.items()}
+        return {key: _zero(item, inside) if entry is None else read_item(entry, inside) for key, entry in value.items()}
 
     return read
 
@@ -233,6 +252,8 @@ def _struct_reader(kind: type[msgspec.Struct], go_type: str) -> _Reader:
         for name, wire in zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
     }
     folded = {wire.lower(): field for wire, field in fields.items()}
+    kept = issubclass(kind, Schema)
+    always = msgspec.to_builtins(kind()) if kept else {}
 
     def read(value: Any, where: _Where) -> Any:
         if type(value) is not dict:
@@ -242,7 +263,9 @@ def _struct_reader(kind: type[msgspec.Struct], go_type: str) -> _Reader:
             field = fields.get(key) or folded.get(key.lower())
             if field is not None and entry is not None:
                 name, wire, read_field = field
-                given[name] = read_field(entry, where.field(wire))
-        return kind(**given)
+                given[wire if kept else name] = read_field(entry, where.field(wire))
+        if not kept:
+            return kind(**given)
+        return given | {name: default for name, default in always.items() if name not in given}
 
     return read

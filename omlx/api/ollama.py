@@ -12,8 +12,9 @@ import re
 from typing import Annotated, Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from omlx.api.gojson import Go
+from omlx.api.gojson import Go, Schema
 from omlx.units import parse_keep_alive
 
 THINK_LEVELS = ("high", "medium", "low", "max")
@@ -72,7 +73,7 @@ class ToolCallFunction(msgspec.Struct, kw_only=True):
 
 
 class ToolCall(msgspec.Struct, kw_only=True):
-    id: str | msgspec.UnsetType = msgspec.UNSET
+    id: str | UnsetType = UNSET
     function: ToolCallFunction = msgspec.field(default_factory=ToolCallFunction)
 
 
@@ -88,39 +89,41 @@ class Message(msgspec.Struct, kw_only=True):
     tool_call_id: str = ""
 
 
-class ToolProperty(msgspec.Struct, omit_defaults=True, kw_only=True):
+class ToolProperty(Schema, kw_only=True):
     """What survives of a parameter's JSON schema; other keywords never reach a template."""
 
-    anyOf: Annotated[list[ToolProperty], Go("[]api.ToolProperty")] = []  # noqa: N815: the key on the wire
-    type: Annotated[str | list[str], Go("api.PropertyType", parse=read_property_type)] = ""
-    items: Any = None
-    description: str = ""
-    enum: list[Any] = []
-    properties: Annotated[dict[str, ToolProperty], Go("api.ToolPropertiesMap", sealed=True)] = {}
-    required: list[str] = []
+    anyOf: Annotated[list[ToolProperty], Go("[]api.ToolProperty")] | UnsetType = UNSET
+    type: Annotated[str | list[str] | UnsetType, Go("api.PropertyType", parse=read_property_type)] = UNSET
+    items: Any = UNSET
+    description: str | UnsetType = UNSET
+    enum: list[Any] | UnsetType = UNSET
+    properties: Annotated[dict[str, ToolProperty], Go("api.ToolPropertiesMap", sealed=True)] | UnsetType = UNSET
+    required: list[str] | UnsetType = UNSET
 
 
-class ToolParameters(msgspec.Struct, kw_only=True):
+class ToolParameters(Schema, kw_only=True):
     type: str = ""
-    defs: Any = msgspec.field(default=msgspec.UNSET, name="$defs")
-    items: Any = msgspec.UNSET
-    required: list[str] | msgspec.UnsetType = msgspec.UNSET
-    properties: Annotated[dict[str, ToolProperty], Go("api.ToolPropertiesMap", sealed=True)] = {}
+    defs: Any = msgspec.field(default=UNSET, name="$defs")
+    items: Any = UNSET
+    required: list[str] | UnsetType = UNSET
+    properties: Annotated[dict[str, ToolProperty], Go("api.ToolPropertiesMap", sealed=True)] = msgspec.field(
+        default_factory=dict
+    )
 
 
-class ToolFunction(msgspec.Struct, kw_only=True):
+class ToolFunction(Schema, kw_only=True):
     name: str = ""
-    description: str | msgspec.UnsetType = msgspec.UNSET
+    description: str | UnsetType = UNSET
     parameters: Annotated[ToolParameters, Go("api.ToolFunctionParameters")] = msgspec.field(
         default_factory=ToolParameters
     )
 
 
-class Tool(msgspec.Struct, kw_only=True):
+class Tool(Schema, kw_only=True):
     """A function the model may call."""
 
     type: str = ""
-    items: Any = msgspec.UNSET
+    items: Any = UNSET
     function: Annotated[ToolFunction, Go("api.ToolFunction")] = msgspec.field(default_factory=ToolFunction)
 
 
@@ -154,7 +157,7 @@ class GenerateRequest(_Generation, kw_only=True):
 
 class ChatRequest(_Generation, kw_only=True):
     messages: Messages = []
-    tools: Annotated[list[Tool], Go("api.Tools")] = []
+    tools: Annotated[list[dict[str, Any]], Go("api.Tools", item=Tool)] = []
 
 
 class EmbedRequest(msgspec.Struct, kw_only=True):

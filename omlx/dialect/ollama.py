@@ -118,7 +118,7 @@ def conversation(request: wire.ChatRequest, model: ModelFacts) -> GenerateReques
     return GenerateRequest(
         id=0,
         messages=_without_old_thoughts(messages, model),
-        tools=[msgspec.to_builtins(tool) for tool in request.tools],
+        tools=request.tools,
         think=_level(request.think, model),
         format=read_format(request.format),
         sampling=sampling,
