@@ -164,7 +164,8 @@ class RunnerHost:
     async def hello(self) -> Hello:
         """Wait until the runner's imports are done. Raises LoadError."""
         try:
-            return await asyncio.wait_for(asyncio.shield(self._hello), _HELLO_TIMEOUT_S)
+            async with asyncio.timeout(_HELLO_TIMEOUT_S):
+                return await asyncio.shield(self._hello)
         except TimeoutError:
             raise LoadError(f"the model runner did not start within {_HELLO_TIMEOUT_S:.0f} s") from None
 
@@ -179,8 +180,8 @@ class RunnerHost:
         deadline = self._now() + stall_timeout
         while True:
             try:
-                limit = None if math.isinf(deadline) else deadline - self._now()
-                frame = await asyncio.wait_for(self._loading.get(), limit)
+                async with asyncio.timeout_at(None if math.isinf(deadline) else deadline):
+                    frame = await self._loading.get()
             except TimeoutError:
                 text = f"timed out waiting for the model to load: no progress for {format_duration(stall_timeout)}"
                 raise LoadError(text) from None
@@ -243,7 +244,8 @@ class RunnerHost:
         with self._request() as (number, mailbox):
             await self._submit(frame(number))
             try:
-                reply = await asyncio.wait_for(_answer(mailbox, Reply), _ANSWER_TIMEOUT_S)
+                async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+                    reply = await _answer(mailbox, Reply)
             except TimeoutError:
                 raise RequestFailed("timeout", "the model runner is too busy to answer") from None
         return reply.body
@@ -284,7 +286,8 @@ class RunnerHost:
             self._post(Shutdown())
             for wait, insist in ((grace, self._process.terminate), (1.0, self.kill)):
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self.gone.wait(), wait)
+                    async with asyncio.timeout(wait):
+                        await self.gone.wait()
                 if self.gone.is_set():
                     break
                 insist()

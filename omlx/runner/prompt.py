@@ -111,7 +111,7 @@ class Prompter:
 
     def _shorten_context(self, request: GenerateRequest, template: PromptTemplate, room: int) -> Prompt | None:
         """Without the oldest tokens of the earlier exchange."""
-        alone = self._tokens(msgspec.structs.replace(request, context=[]), template, room)
+        alone = self._tokens(msgspec.structs.replace(request, context=[]), template, room, begins=False)
         if alone is None:
             return None
         kept = room - len(alone.tokens)
@@ -135,12 +135,17 @@ class Prompter:
 
         return first_fitting(len(droppable), without)
 
-    def _tokens(self, request: GenerateRequest, template: PromptTemplate, room: int) -> Prompt | None:
-        """The prompt as it is, or None when it has more than `room` tokens. Raises TemplateError."""
+    def _tokens(
+        self, request: GenerateRequest, template: PromptTemplate, room: int, *, begins: bool = True
+    ) -> Prompt | None:
+        """The prompt as it is, or None when it has more than `room` tokens. Raises TemplateError.
+
+        `begins` False: something goes in front of it, so it gets no begin-of-text token.
+        """
         rendered: Rendered = template.render(request, image_marker=self._image_marker)
         if not request.render_only and self._encoder.at_least(rendered.text) > room:
             return None
-        special = rendered.add_special and not request.context
+        special = rendered.add_special and begins and not request.context
         tokens = [*request.context, *self._encoder.encode(rendered.text, add_special=special)]
         if len(tokens) > room:
             return None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -58,6 +60,17 @@ async def test_a_runner_without_progress_is_ended_and_its_requests_replayed(
             assert await asyncio.gather(*(ask(pool, spec()) for _ in range(3))) == [HELLO] * 3
             assert 0.5 < time.monotonic() - begun < 5
     assert "nothing had moved for" in caplog.text
+
+
+async def test_a_stopped_runner_is_noticed_by_its_standstill_and_its_requests_are_replayed(tmp_path: Path) -> None:
+    async with running_pool(tmp_path, stall_timeout=1.0) as pool:
+        async with await pool.acquire(spec()) as lease:
+            (model,) = pool.loaded()
+            os.kill(model.pid, signal.SIGSTOP)
+            text, _ = await answer(lease, question())
+        assert text == "Hello! How can I help you today?"
+        assert pool.loaded()[0].pid != model.pid
+        assert not exists(model.pid)
 
 
 async def test_a_model_that_keeps_crashing_is_held_back(tmp_path: Path) -> None:

@@ -1,0 +1,277 @@
+"""The real runner process with a tiny model: what goes in comes out right, alone or together; nothing stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omlx.request import Delta, Finish, GenerateRequest, Limits, Message, Sampling
+from omlx.runner.host import CRASHED, RequestFailed, RunnerHost
+from omlx.runner.protocol import LoadSpec
+from tests.support.lessons import LESSONS, STORY, lesson
+from tests.support.tiny import tiny_model
+
+pytestmark = pytest.mark.anyio
+
+
+def load_spec(**changes: Any) -> LoadSpec:
+    fields: dict[str, Any] = {
+        "name": "tiny:latest",
+        "path": str(tiny_model("qwen3", taught=True)),
+        "fingerprint": "tiny",
+        "num_ctx": 1024,
+        "hot_cache_bytes": 32_000_000,
+    }
+    return LoadSpec(**{**fields, **changes})
+
+
+@pytest.fixture(scope="module")
+async def host() -> AsyncIterator[RunnerHost]:
+    """One loaded runner for the tests that leave it as it was."""
+    found = await RunnerHost.spawn()
+    await found.load(load_spec(), stall_timeout=60)
+    yield found
+    await found.close()
+
+
+def request(text: str, *, tokens: int = 64, limits: dict[str, Any] | None = None, **changes: Any) -> GenerateRequest:
+    messages = changes.pop("messages", [Message("user", text)])
+    return GenerateRequest(
+        id=0,
+        messages=messages,
+        sampling=changes.pop("sampling", Sampling(temperature=0)),
+        limits=Limits(num_predict=tokens, **(limits or {})),
+        **changes,
+    )
+
+
+async def run(host: RunnerHost, wanted: GenerateRequest) -> tuple[str, str, Finish]:
+    """Content, thinking and the last event."""
+    content = thinking = ""
+    async for event in host.generate(wanted):
+        if isinstance(event, Finish):
+            return content, thinking, event
+        content, thinking = content + event.content, thinking + event.thinking
+    raise AssertionError("no Finish")
+
+
+async def settled(host: RunnerHost) -> dict[str, Any]:
+    """Counters once nothing is open any more."""
+    for _ in range(200):
+        stats = await host.stats()
+        if stats["running"] == stats["waiting"] == stats["open"] == 0:
+            return stats
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"requests are left behind: {stats}")
+
+
+async def test_the_faster_blas_is_loaded_before_mlx(host: RunnerHost) -> None:
+    hello = await host.hello()
+    assert hello.pid == host.pid
+    if platform.machine() == "x86_64" and find_spec("ngsolve_openblas"):
+        assert hello.blas.startswith("openblas")
+    assert set(hello.versions) == {"mlx", "mlx-lm"}
+
+
+async def test_ready_says_what_was_loaded(host: RunnerHost) -> None:
+    assert host.ready is not None
+    assert host.ready.num_ctx == 1024
+    assert host.ready.memory_bytes > 500_000
+    assert host.ready.kv_bytes_per_token > 0
+    assert host.ready.weights
+
+
+async def test_a_request_is_rendered_generated_and_counted(host: RunnerHost) -> None:
+    content, thinking, finish = await run(host, request("What is 2 + 2?", think=True))
+    assert (content, thinking.strip()) == ("2 + 2 = 4", "Two and two make four.")
+    assert finish.reason == "stop"
+    assert finish.prompt_tokens > 0
+    assert finish.completion_tokens > 5
+    assert finish.prompt_ns > 0
+    assert finish.generation_ns > 0
+
+
+async def test_eight_requests_share_a_batch_and_each_gets_the_answer_it_gets_alone(host: RunnerHost) -> None:
+    texts = [item.messages[-1]["content"] for item in LESSONS if len(item.messages) == 1 and not item.tools][:8]
+    assert len(texts) == 8
+    alone = [(await run(host, request(text, tokens=200, think=False)))[0] for text in texts]
+    together = await asyncio.gather(*(run(host, request(text, tokens=200, think=False)) for text in texts))
+    assert [content for content, _, _ in together] == alone
+    assert lesson("story").content in alone
+    assert host.heartbeat.max_batch > 1
+
+
+async def test_a_request_that_is_closed_ends_at_the_next_step(host: RunnerHost) -> None:
+    before = (await settled(host))["steps"]
+    async with aclosing(host.generate(request("Tell me a story.", tokens=1000))) as events:
+        async for event in events:
+            if isinstance(event, Delta):
+                break
+    assert host.open_requests == 0
+    assert (await settled(host))["steps"] - before < 60
+
+
+async def test_a_hundred_aborted_requests_leave_nothing_behind(host: RunnerHost) -> None:
+    async def aborted(number: int) -> None:
+        task = asyncio.create_task(run(host, request("Tell me a story.", tokens=500)))
+        await asyncio.sleep(0.005 * (number % 10))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    for first in range(0, 100, 20):
+        await asyncio.gather(*(aborted(number) for number in range(first, first + 20)))
+    await settled(host)
+    assert (await run(host, request("Hello")))[0] == lesson("hello").content
+
+
+async def test_a_bad_request_fails_alone(host: RunnerHost) -> None:
+    bad = [
+        request("Hello", format={"type": "no such type"}),
+        request("Hello", messages=[Message("user", "look", images=[b"not an image"])]),
+        request("x" * 10_000_000),
+        request("", raw_prompt=""),
+    ]
+    good, *failures = await asyncio.gather(
+        run(host, request("Tell me a story.", tokens=200)),
+        *(run(host, wanted) for wanted in bad),
+        return_exceptions=True,
+    )
+    assert isinstance(good, tuple)
+    assert good[0] == STORY
+    kinds = [failure.kind for failure in failures if isinstance(failure, RequestFailed)]
+    assert kinds == ["invalid", "invalid", "too_long", "invalid"]
+    await settled(host)
+
+
+async def test_the_oldest_messages_give_way_to_a_short_context(host: RunnerHost) -> None:
+    filler = [Message(role, f"{number} " + "blah " * 40) for number in range(20) for role in ("user", "assistant")]
+    messages = [Message("system", "You are a pirate."), *filler, Message("user", "Hello")]
+    limits = {"num_ctx": 256}
+    _, _, finish = await run(host, request("", messages=messages, limits=limits, render_only=True))
+    assert finish.rendered is not None
+    assert finish.prompt_tokens < 256
+    assert "You are a pirate." in finish.rendered
+    assert "19 blah" in finish.rendered or "blah" not in finish.rendered
+    assert "\n0 blah" not in finish.rendered
+    with pytest.raises(RequestFailed) as failure:
+        await run(host, request("", messages=messages, limits={**limits, "truncate": False}))
+    assert failure.value.kind == "too_long"
+    assert "context length" in failure.value.message
+    with pytest.raises(RequestFailed) as failure:
+        await run(host, request("blah " * 400, limits=limits))
+    assert failure.value.kind == "too_long"
+
+
+async def test_the_context_of_one_exchange_continues_in_the_next(host: RunnerHost) -> None:
+    _, _, first = await run(host, request("My name is Ada.", think=False, return_context=True))
+    assert len(first.context) >= first.prompt_tokens + first.completion_tokens - 1
+    _, _, second = await run(host, request("What is my name?", think=False, context=first.context, return_context=True))
+    assert second.context[: len(first.context)] == first.context
+    assert second.prompt_tokens > first.prompt_tokens + first.completion_tokens - 1
+
+
+async def test_a_prompt_read_before_comes_from_the_kv_store(host: RunnerHost) -> None:
+    wanted = request("Tell me a story. " + "Say it again. " * 60, tokens=4)
+    _, _, first = await run(host, wanted)
+    _, _, again = await run(host, wanted)
+    assert again.prompt_tokens == first.prompt_tokens
+    assert again.cached_tokens > 0
+    stats = await host.cache("stats")
+    assert stats["enabled"]
+    assert stats["hits"] > 0
+    explained = await host.cache("explain", "never seen before")
+    assert explained["message"]
+
+
+async def test_kill_in_mid_stream_fails_the_open_requests_at_once() -> None:
+    host = await RunnerHost.spawn()
+    await host.load(load_spec(), stall_timeout=60)
+    async with aclosing(host.generate(request("Tell me a story.", tokens=500))) as events:
+        assert isinstance(await anext(events), Delta)
+        other = asyncio.create_task(run(host, request("Tell me a story.", tokens=500)))
+        await asyncio.sleep(0)
+        os.kill(host.pid, signal.SIGKILL)
+        with pytest.raises(RequestFailed) as failure:
+            async for _ in events:
+                pass
+    assert (failure.value.kind, failure.value.message) == ("crashed", CRASHED)
+    with pytest.raises(RequestFailed):
+        await other
+    assert "SIGKILL" in host.exit_text
+    await host.close()
+
+
+async def test_a_runner_ends_with_exit_code_0_when_it_is_asked_to() -> None:
+    host = await RunnerHost.spawn()
+    await host.load(load_spec(cold_cache_folder="", hot_cache_bytes=0), stall_timeout=60)
+    await run(host, request("Hello"))
+    await host.close()
+    assert host.exit_text == "it ended with exit code 0"
+
+
+async def test_a_server_killed_with_sigkill_leaves_no_runner(tmp_path: Path) -> None:
+    """One runner is in the middle of a generation, one has just been started and is still importing."""
+    script = tmp_path / "server.py"
+    script.write_text(SERVER)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(script),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert process.stdout is not None
+    pids = [int(pid) for pid in (await process.stdout.readline()).split()]
+    assert len(pids) == 2
+    process.kill()
+    await process.wait()
+    for _ in range(100):
+        left = [pid for pid in pids if alive(pid)]
+        if not left:
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"runners {left} outlived their server")
+
+
+def alive(pid: int) -> bool:
+    """Whether a process that is not ours to reap still runs (a zombie does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        pass
+    if Path("/proc/self").exists():
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+SERVER = """
+import asyncio
+from omlx.request import Delta
+from omlx.runner.host import RunnerHost
+from tests.runner.test_runner import load_spec, request
+
+async def main():
+    host = await RunnerHost.spawn()
+    await host.load(load_spec(), stall_timeout=60)
+    events = host.generate(request("Tell me a story.", tokens=100000))
+    assert isinstance(await anext(events), Delta)
+    importing = await RunnerHost.spawn()
+    print(host.pid, importing.pid, flush=True)
+    async for _ in events:
+        pass
+
+asyncio.run(main())
+"""
