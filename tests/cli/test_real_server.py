@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -119,6 +120,15 @@ def test_create_reports_its_steps_and_keeps_what_the_modelfile_says(
     assert real("run", "pirate", "Hello").out == "Ahoy there, sailor!\n\n"
     assert real("show", "pirate", "--system") == (0, "You are a pirate.", "")
     assert real("rm", "pirate").code == 0
+
+
+def test_create_uploads_what_the_server_lacks(real: Omlx, server: ServerProcess, tmp_path: Path) -> None:
+    weights = tmp_path / "weights"
+    shutil.copytree(tiny_model("llama", taught=True), weights)
+    (weights / "generation_config.json").write_text('{"eos_token_id": [2, 3]}')
+    steps = make_model("other", weights, tmp_path, server.url).err.splitlines()
+    assert [step for step in steps if step.startswith("copying file sha256:")] == steps[1:2]
+    assert real("rm", "other").code == 0
 
 
 def test_create_without_a_modelfile_takes_the_folder_it_runs_in(server: ServerProcess, real: Omlx) -> None:
