@@ -26,6 +26,7 @@ from omlx.server import log
 from omlx.server.app import create_app
 from omlx.server.guards import OriginError
 from omlx.settings import Settings, bind_address
+from omlx.units import human_bytes
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _LINGER_S = 1
@@ -35,14 +36,15 @@ _IDLE_CONNECTION_S = 120
 
 def run(settings: Settings) -> int:
     log.configure("debug" if settings.debug else settings.log_level)
-    registry, pool = Registry(Path(settings.models), check_template=check_template), Pool(settings)
     try:
+        registry, pool = Registry(Path(settings.models), check_template=check_template), Pool(settings)
         app = create_app(settings, registry, pool)
+    except (OriginError, OSError) as error:
+        return _refuse(str(error))
+    try:
         listener = listen(*bind_address(settings))
     except OSError as error:
         return _refuse(f"listen tcp {_address(settings)}: bind: {_reason(error)}")
-    except OriginError as error:
-        return _refuse(str(error))
     config = uvicorn.Config(
         app,
         loop="uvloop",
@@ -78,14 +80,14 @@ class _Server(uvicorn.Server):
         self._settings = settings
         self._registry = registry
         self._pool = pool
-        self._preloading: asyncio.Task[None] | None = None
+        self._afterwards: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
             version = self._settings.ollama_version
             log.logger.info("Listening on %s (version %s, omlx %s)", _address(self._settings), version, __version__)
-            self._preloading = asyncio.create_task(self._preload())
+            self._afterwards = asyncio.create_task(self._once_up())
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -106,7 +108,16 @@ class _Server(uvicorn.Server):
         log.logger.info("%s: stopping", signal.Signals(number).name)
         self.should_exit = True
 
-    async def _preload(self) -> None:
+    async def _once_up(self) -> None:
+        """What need not delay the first answer."""
+        if not self._settings.no_prune:
+            try:
+                pruned = await asyncio.to_thread(self._registry.prune)
+            except OSError as error:
+                log.logger.warning("unused blobs could not be removed: %s", error)
+            else:
+                if pruned.removed:
+                    log.logger.info("Removed %d unused blobs (%s)", pruned.removed, human_bytes(pruned.freed))
         for name in self._settings.preload:
             try:
                 spec = await asyncio.to_thread(self._registry.resolve, name)
@@ -118,8 +129,8 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
             server.close()
-        if self._preloading is not None:
-            self._preloading.cancel()
+        if self._afterwards is not None:
+            self._afterwards.cancel()
         await self._pool.close()
         await super().shutdown(sockets)
         log.logger.info("Stopped")

@@ -24,11 +24,15 @@ Lines = AsyncIterator[bytes]
 """An async generator of complete chunks."""
 
 
+_ESCAPED = tuple((character.encode(), f"\\u{ord(character):04x}".encode()) for character in "<>&\u2028\u2029")
+
+
 def encode(value: Any) -> bytes:
-    """JSON as Go writes it: `<`, `>` and `&` are escaped inside strings (the only place they occur)."""
+    """JSON as Go writes it: five characters are escaped inside strings, the only place they occur."""
     text = msgspec.json.encode(value)
-    if b"<" in text or b">" in text or b"&" in text:
-        return text.replace(b"<", b"\\u003c").replace(b">", b"\\u003e").replace(b"&", b"\\u0026")
+    for character, escape in _ESCAPED:
+        if character in text:
+            text = text.replace(character, escape)
     return text
 
 

@@ -119,8 +119,8 @@ def test_logprobs_come_with_their_chunk_and_joined(http: httpx.Client) -> None:
 
 
 def test_angle_brackets_are_escaped_as_go_does(http: httpx.Client) -> None:
-    response = http.post("/api/generate", json={"model": "plain", "prompt": "say <b>&", "stream": False})
-    assert '"response":"\\u003cb\\u003e\\u0026"' in response.text
+    response = http.post("/api/generate", json={"model": "plain", "prompt": "say <b>&\u2028", "stream": False})
+    assert '"response":"\\u003cb\\u003e\\u0026\\u2028"' in response.text
 
 
 def test_an_empty_request_loads_and_unloads(http: httpx.Client) -> None:

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from omlx import __version__
-from tests.server.local import SCRIPTED, stocked
+from tests.server.local import SCRIPTED, eventually, stocked
 from tests.support.server import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -128,6 +128,21 @@ def test_an_origin_that_means_nothing_stops_the_start(tmp_path: Path, started: l
     assert server.process.returncode == 1
     assert log.startswith('Error: the origin "chat.example" must start with')
     assert "Traceback" not in log
+
+
+@pytest.mark.parametrize(("no_prune", "stays"), [("true", True), ("false", False)])
+def test_the_store_is_tidied_after_the_start_unless_told_otherwise(
+    tmp_path: Path, started: list[Process], no_prune: str, stays: bool
+) -> None:
+    litter = stocked(tmp_path).store.blobs.temporary()
+    litter.touch()
+    server = Process(tmp_path, free_port(), OLLAMA_NOPRUNE=no_prune)
+    started.append(server)
+    server.wait_until_up()
+    if not stays:
+        assert eventually(lambda: not litter.exists())
+    server.end()
+    assert litter.exists() == stays
 
 
 def test_preloaded_models_are_there_and_a_wrong_one_is_named(tmp_path: Path, started: list[Process]) -> None:
