@@ -28,9 +28,9 @@ class Answer:
     """Prints one answer to stdout as it arrives. `text` and `thinking` collect what came."""
 
     def __init__(self, *, wrap: bool, hide_thinking: bool) -> None:
-        terminal = is_terminal(sys.stdout)
-        self._styled = terminal and not os.environ.get("NO_COLOR")
-        self._wrap = WordWrap(lambda: columns(sys.stdout)) if wrap and terminal else None
+        self._terminal = is_terminal(sys.stdout)
+        self._styled = self._terminal and not os.environ.get("NO_COLOR")
+        self._wrap = WordWrap(lambda: columns(sys.stdout)) if wrap and self._terminal else None
         self._hide_thinking = hide_thinking
         self._thinking_open = False
         self.text = ""
@@ -49,7 +49,17 @@ class Answer:
             out(self._wrapped(text), end="")
 
     def end(self) -> None:
-        """No more comes (the answer may have been cut off while thinking)."""
+        """All has come: two line ends follow the answer."""
+        self._reset()
+        out("\n")
+
+    def break_off(self) -> None:
+        """No more comes although more was due. On a terminal what follows starts on a new line."""
+        self._reset()
+        if self._terminal and not (self.text or self.thinking or "\n").endswith("\n"):
+            out("")
+
+    def _reset(self) -> None:
         if self._thinking_open and self._styled:
             out(_PLAIN, end="")
         self._thinking_open = False

@@ -67,7 +67,6 @@ async def _turn(text: str, talk: Talk) -> None:
             talk.messages.append({"role": "assistant", "content": answer.text, "thinking": answer.thinking})
         else:
             talk.messages.pop()
-    out("\n")
 
 
 async def _print_answer(talk: Talk, answer: Answer) -> None:
@@ -79,9 +78,11 @@ async def _print_answer(talk: Talk, answer: Answer) -> None:
                 waiting.stop(clear=True)
                 answer.feed(chunk.message.content, chunk.message.thinking)
                 last = chunk
-        finally:
+        except BaseException:
             waiting.stop(clear=True)
-            answer.end()
+            answer.break_off()
+            raise
+        waiting.stop(clear=True)
+    answer.end()
     if talk.session.verbose and last:
-        out("\n")
         print_numbers(last)

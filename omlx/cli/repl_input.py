@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import platformdirs
 from prompt_toolkit import PromptSession
-from prompt_toolkit.application import run_in_terminal
+from prompt_toolkit.application import get_app, run_in_terminal
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
@@ -113,7 +113,7 @@ class LineReader:
             history=history,
             multiline=True,
             prompt_continuation="... ",
-            placeholder=FormattedText([("fg:ansibrightblack", _PLACEHOLDER)]),
+            placeholder=_placeholder,
             key_bindings=_keys(),
             completer=_Slash(),
             complete_while_typing=False,
@@ -123,6 +123,11 @@ class LineReader:
     async def read(self) -> str:
         """The next message. Raises EOFError (Ctrl+D) and Interrupted."""
         return await self._session.prompt_async()
+
+
+def _placeholder() -> FormattedText:
+    """The grey hint of an empty line; it goes when the line is done, so that it is not left on the screen."""
+    return FormattedText([] if get_app().is_done else [("fg:ansibrightblack", _PLACEHOLDER)])
 
 
 def _keys() -> KeyBindings:

@@ -158,7 +158,6 @@ async def _embed(client: Client, session: Session, prompt: str, flags: dict[str,
 async def _ask(client: Client, session: Session, prompt: str) -> None:
     """One prompt, one answer on stdout. An empty prompt loads the model."""
     from omlx.cli.answer import Answer, print_numbers
-    from omlx.cli.console import out
     from omlx.cli.media import attach
     from omlx.cli.progress import Display
 
@@ -175,10 +174,12 @@ async def _ask(client: Client, session: Session, prompt: str) -> None:
                 waiting.stop(clear=True)
                 answer.feed(chunk.response, chunk.thinking)
                 last = chunk
-        finally:
+        except BaseException:
             waiting.stop(clear=True)
-            answer.end()
+            answer.break_off()
+            raise
+        waiting.stop(clear=True)
     if prompt:
-        out("\n")
+        answer.end()
     if session.verbose and last:
         print_numbers(last)
