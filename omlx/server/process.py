@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import os
 import signal
 import socket
@@ -85,6 +86,8 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
+            gc.freeze()
+            gc.enable()
             version = self._settings.ollama_version
             log.logger.info("Listening on %s (version %s, omlx %s)", _address(self._settings), version, __version__)
             self._afterwards = asyncio.create_task(self._once_up())
