@@ -76,8 +76,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         list[str], _setting("Models to load when the server starts (comma-separated)", parse="list")
     ] = []
     max_concurrent_requests: Annotated[
-        int, _setting("Most requests one model works on at once; further ones wait", ollama="OLLAMA_NUM_PARALLEL")
-    ] = 8
+        int,
+        _setting("Most requests one model works on at once; 0: 4 to 16, by memory", ollama="OLLAMA_NUM_PARALLEL"),
+    ] = 0
     max_queue: Annotated[
         int, _setting("Most requests that may wait; one more is answered 503", ollama="OLLAMA_MAX_QUEUE")
     ] = 512
@@ -109,7 +110,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "auto"
     trust_remote_code: Annotated[bool, _setting("Run Python code that a model repository brings")] = False
     spare_runner: Annotated[bool, _setting("Keep one process ready so that the next load starts faster")] = True
-    hot_cache_max_size: Annotated[str, _setting("RAM for cached prefixes: a size or a percentage of RAM")] = "20%"
+    hot_cache_max_size: Annotated[
+        str, _setting("RAM for cached prefixes: auto (10 to 30 % of it), a size or a percentage", parse="memory")
+    ] = "auto"
     paged_ssd_cache_dir: Annotated[str, _setting("Folder of the KV cache on SSD", parse="path")] = msgspec.field(
         default_factory=_cache_dir
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import psutil
@@ -24,11 +24,34 @@ RUNNER_OVERHEAD = 300_000_000
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory in bytes; on a GPU with its own memory, that is what counts."""
+    """What models may live in. Bytes."""
 
-    total: int
+    ram: int
     available: int
-    gpu: bool = False
+    """RAM that is free now."""
+    device: Literal["cpu", "metal", "cuda"] = "cpu"
+    device_memory: int = 0
+    """What the GPU may use: its own memory, or its share of the RAM on Apple silicon; 0 without a GPU."""
+
+    @property
+    def gpu(self) -> bool:
+        return self.device != "cpu"
+
+    @property
+    def base(self) -> int:
+        """The memory that caps are a part of."""
+        return self.device_memory if self.device == "cuda" else self.ram
+
+    def free(self, held: int) -> int:
+        """Bytes for all models together, those that hold `held` now included."""
+        return self.device_memory if self.gpu else self.available + held
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """Defaults that follow the machine: requests of one model at once, share of RAM for cached prefixes."""
+
+    concurrent: int
+    hot_percent: int
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,17 +61,17 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     likely: int
 
 
-def machine(device_memory: int = 0, *, gpu: bool = False) -> Machine:
+def machine(device: str = "cpu", device_memory: int = 0) -> Machine:
     """This machine as it is now; a container's memory limit counts as its RAM."""
     memory = psutil.virtual_memory()
     total, available = int(memory.total), int(memory.available)
     limit = _container_limit()
     if limit is not None and limit < total:
         total, available = limit, min(available, limit)
-    if gpu and device_memory:
-        # Apple GPUs share the RAM, others have their own; in both cases the device's share is the limit.
-        return Machine(total=device_memory, available=device_memory, gpu=True)
-    return Machine(total=total, available=available, gpu=gpu)
+    if device_memory and device in {"metal", "cuda"}:
+        kind: Literal["metal", "cuda"] = "metal" if device == "metal" else "cuda"
+        return Machine(ram=total, available=available, device=kind, device_memory=device_memory)
+    return Machine(ram=total, available=available)
 
 
 def _container_limit() -> int | None:
@@ -60,27 +83,46 @@ def _container_limit() -> int | None:
     return None
 
 
-def parse_cap(text: str, total: int) -> int:
-    """Bytes of a memory cap: "auto" (RAM − 8 GB, at least half of it), a percentage of RAM, or a size."""
+def parse_cap(text: str, machine: Machine) -> int:
+    """Bytes of a memory cap: "auto", a percentage, or a size.
+
+    "auto" leaves 8 GB of RAM to the rest of the machine, but never takes less than half; of a GPU's own memory it
+    leaves a twentieth.
+    """
     text = text.strip()
     if text == "auto":
-        return max(total - RESERVE, total // 2)
+        if machine.device == "cuda":
+            return machine.device_memory * 19 // 20
+        return max(machine.ram - RESERVE, machine.ram // 2)
     if text.endswith("%"):
-        return int(total * float(text[:-1]) / 100)
+        return int(machine.base * float(text[:-1]) / 100)
     return parse_size(text)
 
 
-def default_context(machine: Machine) -> int:
-    """Context in tokens where nobody asked for one: 4096 without a GPU, else by its memory as Ollama does."""
-    if not machine.gpu or machine.total < 23 * GIB:
-        return 4096
-    return 32768 if machine.total < 47 * GIB else 262144
+def default_contexts(machine: Machine) -> list[int]:
+    """Contexts in tokens where nobody asked for one, the best first: by the GPU's memory as Ollama does, else 4096."""
+    if machine.device_memory < 23 * GIB:
+        return [4096]
+    return [32768, 4096] if machine.device_memory < 47 * GIB else [262144, 32768, 4096]
 
 
-def context_for(*, asked: int, configured: int, trained: int, machine: Machine) -> int:
-    """Context in tokens a model is loaded with: Modelfile, then setting, then memory; at most the trained one."""
-    wanted = asked or configured or default_context(machine)
+def clamp_context(wanted: int, trained: int) -> int:
+    """At most what the model was trained for (0: unknown), at least 4."""
     return max(4, min(wanted, trained) if trained else wanted)
+
+
+def profile(ram: int) -> Profile:
+    """What a machine with `ram` bytes of memory does where the settings leave it to us."""
+    if ram < 24_000_000_000:
+        return Profile(concurrent=4, hot_percent=10)
+    return Profile(concurrent=8, hot_percent=20) if ram < 128_000_000_000 else Profile(concurrent=16, hot_percent=30)
+
+
+def hot_bytes(setting: str, ram: int) -> int:
+    """Bytes of RAM for cached prefixes; "auto" follows the machine."""
+    if setting == "auto":
+        setting = f"{profile(ram).hot_percent}%"
+    return parse_cap(setting, Machine(ram=ram, available=ram)) if setting else 0
 
 
 def read_config(folder: str) -> dict[str, Any]:

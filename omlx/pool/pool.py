@@ -10,20 +10,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omlx.pool import admission, policy
+from omlx.pool.admission import gib
 from omlx.pool.errors import QUEUE_FULL, PoolError
 from omlx.pool.lease import Lease
 from omlx.pool.pins import Pins
+from omlx.pool.plan import load_spec, plan_load
+from omlx.pool.pressure import Pressure, memory_of, relieve
 from omlx.pool.slot import LoadedModel, Slot
 from omlx.pool.spare import Spare
 from omlx.pool.supervisor import supervise
 from omlx.runner.host import CLOSE_GRACE_S, LoadError, RunnerHost
 from omlx.runner.process import RUNNER
-from omlx.runner.protocol import Hello, LoadSpec, Ready
+from omlx.runner.protocol import Hello, Ready
 from omlx.settings import Settings
 from omlx.units import human_bytes
 
@@ -34,8 +37,9 @@ log = logging.getLogger("omlx.pool")
 
 _SPARE_AFTER_S = 3.0
 """Seconds after the start until the first spare runner is made: the server answers first."""
-_DEFAULT_PLACES = 3
+_PRESSURE_EVERY_S = 1.0
 _SHUTTING_DOWN = "the server is shutting down"
+_SHORT_OF_MEMORY = "server busy, please try again.  the loaded models use all the memory that max_process_memory allows"
 
 
 class Pool:
@@ -49,6 +53,12 @@ class Pool:
         self._slots: dict[str, Slot] = {}
         self._crashes: dict[str, int] = {}
         self._measured: dict[str, int] = {}
+        self._machine = admission.machine()
+        self._places = settings.max_concurrent_requests or admission.profile(self._machine.ram).concurrent
+        """Requests of one model that run at once."""
+        self._hot_bytes = admission.hot_bytes(settings.hot_cache_max_size, self._machine.ram)
+        self._hot_part = 1.0
+        self._short_of_memory = False
         self._finding_room: asyncio.Lock = asyncio.Lock()
         self._changed = asyncio.Event()
         self._outside = 0
@@ -63,6 +73,7 @@ class Pool:
         self._loop = asyncio.get_running_loop()
         self._watching = [
             self._background(supervise(self._ready_hosts, self._settings.stall_timeout), "supervisor"),
+            self._background(self._relieve_pressure(), "memory"),
             self._background(self._first_spare(), "first spare runner"),
         ]
 
@@ -87,6 +98,8 @@ class Pool:
     async def acquire(self, spec: ModelSpec, *, keep_alive: float | None = None) -> Lease:
         """A lease on the model, loaded first if needed. `keep_alive` in s; None keeps what is. Raises PoolError."""
         begun = time.monotonic_ns()
+        if self._short_of_memory:
+            raise PoolError("busy", _SHORT_OF_MEMORY)
         slot = await self.enter(spec, keep_alive)
         return Lease(self, slot, time.monotonic_ns() - begun)
 
@@ -128,9 +141,8 @@ class Pool:
     @property
     def waiting(self) -> int:
         """Requests that wait: for a load, for room, or for a place in a model's batch."""
-        places = self._settings.max_concurrent_requests
         return self._outside + sum(
-            max(0, slot.users - places) if slot.state == "ready" else slot.users for slot in self._slots.values()
+            max(0, slot.users - self._places) if slot.state == "ready" else slot.users for slot in self._slots.values()
         )
 
     # ------------------------------------------------------------ users of slots (called by leases)
@@ -206,7 +218,7 @@ class Pool:
 
     # ------------------------------------------------------------ waiting
     def _full(self, slot: Slot) -> bool:
-        return slot.users >= self._settings.max_concurrent_requests
+        return slot.users >= self._places
 
     def _check_queue(self) -> None:
         if self.waiting >= self._settings.max_queue:
@@ -249,11 +261,19 @@ class Pool:
             async with self._finding_room:
                 await self._find_room(slot, hello)
             slot.host = host
-            ready = await host.load(self._load_spec(slot), stall_timeout=self._settings.load_timeout)
+            told = load_spec(
+                slot.spec,
+                self._settings,
+                context=slot.context,
+                concurrent=self._places,
+                hot_bytes=self._hot_share(),
+                memory_bytes=slot.allowance,
+            )
+            ready = await host.load(told, stall_timeout=self._settings.load_timeout)
             self._become_ready(slot, host, hello, ready, self._now() - begun)
-        except (LoadError, PoolError, OSError, asyncio.CancelledError) as error:
+        except BaseException as error:
             self._give_up(slot, host, error)
-            if isinstance(error, asyncio.CancelledError):
+            if not isinstance(error, LoadError | PoolError | OSError):
                 raise
         finally:
             if not self._closed:
@@ -287,31 +307,10 @@ class Pool:
         slot.loaded.set_exception(failure)
         slot.loaded.exception()  # seen, even when everybody has left meanwhile
 
-    def _load_spec(self, slot: Slot) -> LoadSpec:
-        spec, settings = slot.spec, self._settings
-        cold = settings.paged_ssd_cache_max_size
-        return LoadSpec(
-            name=spec.name,
-            path=spec.path,
-            fingerprint=spec.fingerprint,
-            template=spec.template,
-            adapter_path=spec.adapter_path,
-            draft_path=spec.draft_path,
-            num_ctx=slot.context,
-            max_concurrent=settings.max_concurrent_requests,
-            weights=settings.weights,
-            trust_remote_code=settings.trust_remote_code,
-            max_decode_gap_ms=settings.max_decode_gap,
-            hot_cache_bytes=self._hot_share(),
-            cold_cache_folder=settings.paged_ssd_cache_dir if cold else "",
-            cold_cache_bytes=cold,
-            cache_block_size=settings.cache_block_size,
-        )
-
     def _hot_share(self) -> int:
-        """RAM for cached prefixes that each loaded model gets: they share one budget."""
-        total = admission.parse_cap(self._settings.hot_cache_max_size, admission.machine().total)
-        return total // max(1, sum(slot.state != "leaving" for slot in self._slots.values()))
+        """RAM for cached prefixes that each loaded model gets: they share one budget, less under pressure."""
+        models = sum(slot.state != "leaving" for slot in self._slots.values())
+        return int(self._hot_bytes * self._hot_part) // max(1, models)
 
     def _share_hot_cache(self) -> None:
         for host in self._ready_hosts():
@@ -320,17 +319,20 @@ class Pool:
     # ------------------------------------------------------------ room
     async def _find_room(self, slot: Slot, hello: Hello) -> None:
         """Wait until the slot may load, evicting idle models as needed; raises PoolError when it never may."""
-        machine = admission.machine(hello.device_memory, gpu=hello.device != "cpu")
-        slot.gpu = machine.gpu
-        need, room = self._need_and_room(slot, machine)
+        self._machine = machine = admission.machine(hello.device, hello.device_memory)
+        held = sum(other.memory for other in self._slots.values() if other is not slot)
+        measured = self._measured.get(slot.spec.digest)
+        plan = plan_load(slot.spec, self._settings, machine, held=held, measured=measured)
+        slot.gpu, slot.context = machine.gpu, plan.context
         drained: list[Slot] = []
         try:
             while True:
                 changed = self._changed
                 others = [s.resident() for s in self._slots.values() if s is not slot and s.admitted]
-                match policy.make_room(others, need, room):
+                match policy.make_room(others, plan.need, plan.room):
                     case policy.Fits():
-                        slot.admitted, slot.memory = True, need
+                        slot.admitted, slot.memory = True, plan.need
+                        slot.allowance = plan.room.budget - sum(other.memory for other in others)
                         return
                     case policy.Evict(digests):
                         for digest in digests:
@@ -348,30 +350,6 @@ class Pool:
             for other in drained:
                 other.draining = False
             self._notify()
-
-    def _need_and_room(self, slot: Slot, machine: admission.Machine) -> tuple[int, policy.Room]:
-        """Bytes the model will take and what the machine and the settings allow. Raises PoolError "too_large"."""
-        spec, settings = slot.spec, self._settings
-        config = admission.read_config(spec.path)
-        asked = spec.parameters.get("num_ctx")
-        slot.context = admission.context_for(
-            asked=asked if isinstance(asked, int) else 0,
-            configured=settings.context_length,
-            trained=spec.context_length,
-            machine=machine,
-        )
-        estimate = admission.estimate(
-            size=spec.size, config=config, context=slot.context, weights=settings.weights, gpu=machine.gpu
-        )
-        held = sum(s.memory for s in self._slots.values() if s is not slot)
-        cap = admission.parse_cap(settings.max_process_memory, machine.total)
-        model_cap = admission.parse_cap(settings.max_model_memory, machine.total) if settings.max_model_memory else None
-        available = machine.available if machine.gpu else machine.available + held
-        refusal = admission.refusal(estimate.least, available=available, cap=cap, model_cap=model_cap)
-        if refusal is not None:
-            raise PoolError("too_large", refusal)
-        places = settings.max_loaded_models or _DEFAULT_PLACES
-        return self._measured.get(spec.digest, estimate.likely), policy.Room(places=places, budget=min(cap, available))
 
     # ------------------------------------------------------------ leaving
     def _dismiss(self, slot: Slot, why: str) -> None:
@@ -403,8 +381,28 @@ class Pool:
         self._notify()
 
     # ------------------------------------------------------------ small things
-    def _ready_hosts(self) -> Iterable[RunnerHost]:
+    def _ready_hosts(self) -> list[RunnerHost]:
         return [s.host for s in self._slots.values() if s.state == "ready" and s.host is not None]
+
+    async def _relieve_pressure(self) -> None:
+        """Watch what the runners really take; see `pressure` for what is given up, and in which order."""
+        while True:
+            await asyncio.sleep(_PRESSURE_EVERY_S)
+            if not self._ready_hosts():
+                self._short_of_memory = False
+                continue
+            cap = admission.parse_cap(self._settings.max_process_memory, self._machine)
+            used = memory_of(self._ready_hosts(), gpu=self._machine.gpu)
+            found = Pressure(used=used, cap=cap, hot=self._hot_part if self._hot_bytes else 0.0)
+            relief = relieve(found, [slot.resident() for slot in self._slots.values()])
+            if relief.refuse and not self._short_of_memory:
+                log.warning("memory: %s in use, %s allowed: new requests are refused", gib(found.used), gib(cap))
+            self._short_of_memory = relief.refuse
+            if relief.hot != self._hot_part:
+                self._hot_part = relief.hot
+                self._share_hot_cache()
+            if relief.evict is not None:
+                self._dismiss(self._slots[relief.evict], f"memory: {gib(found.used)} in use, {gib(cap)} allowed")
 
     async def _first_spare(self) -> None:
         await asyncio.sleep(_SPARE_AFTER_S)

@@ -69,6 +69,8 @@ class Slot:
         self.admitted = False
         """It has been given room, so its memory counts."""
         self.memory = 0
+        self.allowance = 0
+        """The most bytes it may take: what the other models leave."""
         self.context = 0
         self.gpu = False
         self.go_when_idle = False

@@ -35,6 +35,8 @@ class LoadSpec(msgspec.Struct, kw_only=True, omit_defaults=True):
     weights: str = "auto"
     trust_remote_code: bool = False
     max_decode_gap_ms: float = 100.0
+    memory_bytes: int = 0
+    """The most the model, its KV and the process may take together; 0: no limit."""
     hot_cache_bytes: int = 0
     """RAM for cached prefixes; 0 together with `cold_cache_bytes` 0: no prefix caching."""
     cold_cache_folder: str = ""

@@ -24,6 +24,7 @@ from omlx.engine.engine import Engine, EngineConfig
 from omlx.engine.loader import LoadedModel, LoadError, load_model
 from omlx.request import Event, Failure
 from omlx.runner.channel import Channel
+from omlx.runner.ledger import Ledger
 from omlx.runner.prompt import Encoder, Prompter, marker_candidates, special_tokens
 from omlx.runner.protocol import (
     CacheOp,
@@ -52,6 +53,10 @@ log = logging.getLogger("omlx.runner")
 
 _IDLE_TICK_S = 1.0
 """How often an idle runner lets its KV store do housekeeping."""
+_PROCESS_BYTES = 300_000_000
+"""The process without its model."""
+_LEAST_KV_BYTES = 64_000_000
+"""A model that was let in may always hold this much: a short chat."""
 _CLOSE_BUDGET_S = 8.0
 """Most time for writing cached prefixes to disk at the end; the server waits a little longer than this."""
 
@@ -136,11 +141,19 @@ def prepare(spec: LoadSpec, channel: Channel) -> Served:
         engine,
         Prompter(template, encoder),
         dialect,
+        ledger=Ledger(kv_budget(spec, model), model.kv_bytes_per_token),
         default_context=spec.num_ctx,
         longest_context=model.max_context,
         wake=channel.wake,
     )
     return Served(model, engine, session, encoder, store)
+
+
+def kv_budget(spec: LoadSpec, model: LoadedModel) -> int:
+    """Bytes for the KV of running requests: what the weights leave of the runner's allowance; 0: no limit."""
+    if spec.memory_bytes == 0:
+        return 0
+    return max(spec.memory_bytes - model.weight_bytes - _PROCESS_BYTES, _LEAST_KV_BYTES)
 
 
 def open_store(spec: LoadSpec, model: LoadedModel) -> PrefixStore | None:
@@ -242,7 +255,7 @@ class Service:
         return Heartbeat(
             steps=engine.steps + session.prompts,
             running=engine.running,
-            waiting=engine.waiting + session.preparing,
+            waiting=engine.waiting + session.waiting,
             memory_bytes=int(mx.get_active_memory()),
             max_batch=engine.max_batch,
         )

@@ -17,6 +17,7 @@ from omlx.engine.engine import Engine
 from omlx.engine.grammar import Grammar
 from omlx.engine.sequence import EngineError, Output, SequenceSpec
 from omlx.request import Delta, Event, Failure, FailureKind, Finish, GenerateRequest, TokenLogprob, ToolCall
+from omlx.runner.ledger import Ledger, expected_tokens
 from omlx.runner.prompt import Prompt, Prompter, PromptError
 
 log = logging.getLogger("omlx.runner")
@@ -54,6 +55,7 @@ class Session:
         prompter: Prompter,
         dialect: OutputDialect,
         *,
+        ledger: Ledger,
         default_context: int,
         longest_context: int,
         wake: Callable[[], None],
@@ -61,12 +63,15 @@ class Session:
         self._engine = engine
         self._prompter = prompter
         self._dialect = dialect
+        self._ledger = ledger
         self._default_context = default_context
         self._longest_context = longest_context
         self._wake = wake
         self._helpers = ThreadPoolExecutor(_HELPERS, thread_name_prefix="prompts")
         self._preparing: set[int] = set()
         self._prepared: queue.SimpleQueue[_Prepared] = queue.SimpleQueue()
+        self._held: dict[int, tuple[GenerateRequest, Prompt]] = {}
+        """Prepared requests that wait for KV memory, oldest first."""
         self._rows: dict[int, _Row] = {}
         self._progress: dict[int, tuple[int, int]] = {}
         self.prompts = 0
@@ -75,11 +80,12 @@ class Session:
     @property
     def open(self) -> int:
         """Requests that have not had their last word."""
-        return len(self._preparing) + len(self._rows)
+        return len(self._preparing) + len(self._held) + len(self._rows)
 
     @property
-    def preparing(self) -> int:
-        return len(self._preparing)
+    def waiting(self) -> int:
+        """Requests that the engine does not know of yet."""
+        return len(self._preparing) + len(self._held)
 
     def take_progress(self) -> dict[int, tuple[int, int]]:
         """Prompt tokens (read, all) of requests whose long prompts moved on since the last call."""
@@ -94,8 +100,10 @@ class Session:
     def cancel(self, number: int) -> None:
         """Forget a request; nothing is said about it any more."""
         self._preparing.discard(number)
-        if self._rows.pop(number, None) is not None:
+        self._held.pop(number, None)
+        if number in self._rows:
             self._engine.cancel(number)
+            self._forget(number)
 
     def step(self) -> list[Event]:
         """Hand prepared prompts to the engine, let it do one step, and return what there is to say."""
@@ -107,7 +115,8 @@ class Session:
                 break
             if prepared.request.id in self._preparing:
                 self._preparing.discard(prepared.request.id)
-                events += self._begin(prepared)
+                events += self._receive(prepared)
+        events += self._admit()
         if self._engine.has_work:
             for output in self._outputs():
                 events += self._tell(output)
@@ -116,7 +125,7 @@ class Session:
     @property
     def has_work(self) -> bool:
         """`step` has something to do now. Prompts in preparation announce themselves through `wake`."""
-        return self._engine.has_work or not self._prepared.empty()
+        return self._engine.has_work or bool(self._held) or not self._prepared.empty()
 
     def close(self) -> None:
         self._helpers.shutdown(wait=False, cancel_futures=True)
@@ -139,7 +148,7 @@ class Session:
         self._prepared.put(_Prepared(request, prompt, failure))
         self._wake()
 
-    def _begin(self, prepared: _Prepared) -> list[Event]:
+    def _receive(self, prepared: _Prepared) -> list[Event]:
         self.prompts += 1
         request, prompt = prepared.request, prepared.prompt
         if prompt is None:
@@ -148,16 +157,42 @@ class Session:
         if request.render_only:
             count = len(prompt.tokens)
             return [Finish(id=request.id, reason="stop", prompt_tokens=count, rendered=prompt.text)]
+        if not self._ledger.can_ever_hold(len(prompt.tokens) + 1):
+            count, most = len(prompt.tokens), self._ledger.most_tokens
+            text = f"the prompt of {count} tokens exceeds the context length that fits in memory ({most} tokens)"
+            return [Failure(request.id, "too_long", text)]
+        self._held[request.id] = (request, prompt)
+        return []
+
+    def _admit(self) -> list[Event]:
+        """Hand on what there is memory for, in order: a large request is not overtaken for ever by small ones."""
+        events: list[Event] = []
+        for number, (request, prompt) in list(self._held.items()):
+            expected = expected_tokens(len(prompt.tokens), self._context_of(request), request.limits)
+            if not self._ledger.reserve(number, expected):
+                break
+            del self._held[number]
+            failure = self._start(request, prompt)
+            if failure is not None:
+                self._ledger.release(number)
+                events.append(failure)
+        return events
+
+    def _start(self, request: GenerateRequest, prompt: Prompt) -> Failure | None:
         try:
             row = _Row(request, prompt, self._parser(request, prompt))
             self._engine.add(self._sequence(request, prompt))
         except EngineError as error:
-            return [Failure(request.id, error.kind, error.message)]
+            return Failure(request.id, error.kind, error.message)
         except Exception as error:  # whatever is wrong with this request, the others go on
             log.exception("request %d could not be started", request.id)
-            return [Failure(request.id, "internal", RUNNING_FAILED + str(error))]
+            return Failure(request.id, "internal", RUNNING_FAILED + str(error))
         self._rows[request.id] = row
-        return []
+        return None
+
+    def _forget(self, number: int) -> None:
+        del self._rows[number]
+        self._ledger.release(number)
 
     def _sequence(self, request: GenerateRequest, prompt: Prompt) -> SequenceSpec:
         return SequenceSpec(
@@ -217,7 +252,7 @@ class Session:
             self._engine.cancel(output.id)
             events = [Failure(output.id, "internal", RUNNING_FAILED + str(error))]
         if events and not isinstance(events[-1], Delta):
-            del self._rows[output.id]
+            self._forget(output.id)
         return events
 
     def _events(self, row: _Row, output: Output) -> list[Event]:

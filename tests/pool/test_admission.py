@@ -9,39 +9,43 @@ from omlx.pool.admission import (
     RUNNER_OVERHEAD,
     Machine,
     bits_per_weight,
-    context_for,
-    default_context,
+    clamp_context,
+    default_contexts,
     estimate,
+    hot_bytes,
     kv_bytes_per_token,
     parse_cap,
+    profile,
     refusal,
 )
 
-CPU = Machine(total=64 * GIB, available=32 * GIB)
+CPU = Machine(ram=64 * GIB, available=32 * GIB)
 LLAMA_8B = {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096}
 FOUR_BIT = {**LLAMA_8B, "quantization": {"bits": 4, "group_size": 64}}
 
 
 def gpu(gib: int) -> Machine:
-    return Machine(total=gib * GIB, available=gib * GIB, gpu=True)
+    return Machine(ram=64 * GIB, available=32 * GIB, device="cuda", device_memory=gib * GIB)
 
 
 @pytest.mark.parametrize(
-    ("machine", "context"),
-    [(CPU, 4096), (gpu(16), 4096), (gpu(23), 32768), (gpu(46), 32768), (gpu(47), 262144), (gpu(192), 262144)],
+    ("machine", "contexts"),
+    [
+        (CPU, [4096]),
+        (gpu(16), [4096]),
+        (gpu(23), [32768, 4096]),
+        (gpu(46), [32768, 4096]),
+        (gpu(47), [262144, 32768, 4096]),
+    ],
 )
-def test_the_default_context_follows_the_gpus_memory_as_in_ollama(machine: Machine, context: int) -> None:
-    assert default_context(machine) == context
+def test_the_default_context_follows_the_gpus_memory_as_in_ollama(machine: Machine, contexts: list[int]) -> None:
+    assert default_contexts(machine) == contexts
 
 
-@pytest.mark.parametrize(
-    ("asked", "configured", "trained", "context"),
-    [(0, 0, 131072, 4096), (8192, 2048, 131072, 8192), (0, 2048, 131072, 2048), (8192, 0, 2048, 2048), (1, 0, 0, 4)],
-)
-def test_the_context_is_the_models_then_the_settings_then_the_machines(
-    asked: int, configured: int, trained: int, context: int
-) -> None:
-    assert context_for(asked=asked, configured=configured, trained=trained, machine=CPU) == context
+def test_a_context_is_at_most_what_the_model_was_trained_for() -> None:
+    assert clamp_context(8192, 2048) == 2048
+    assert clamp_context(8192, 0) == 8192
+    assert clamp_context(1, 2048) == 4
 
 
 def test_kv_per_token_counts_the_key_value_heads() -> None:
@@ -68,10 +72,29 @@ def test_without_a_gpu_quantized_weights_are_counted_as_float32_but_may_stay_sma
 
 
 def test_caps_are_auto_a_share_or_a_size() -> None:
-    assert parse_cap("auto", 64_000_000_000) == 56_000_000_000
-    assert parse_cap("auto", 8_000_000_000) == 4_000_000_000
-    assert parse_cap("50%", 1000) == 500
-    assert parse_cap("2GB", 1) == 2_000_000_000
+    assert parse_cap("auto", Machine(ram=64_000_000_000, available=0)) == 56_000_000_000
+    assert parse_cap("auto", Machine(ram=8_000_000_000, available=0)) == 4_000_000_000
+    assert parse_cap("auto", gpu(100)) == 95 * GIB
+    assert parse_cap("50%", CPU) == 32 * GIB
+    assert parse_cap("50%", gpu(100)) == 50 * GIB
+    assert parse_cap("2GB", CPU) == 2_000_000_000
+
+
+def test_memory_for_models_is_the_gpus_or_what_is_free_and_what_they_hold() -> None:
+    assert CPU.free(held=4 * GIB) == 36 * GIB
+    assert gpu(24).free(held=4 * GIB) == 24 * GIB
+
+
+@pytest.mark.parametrize(
+    ("ram", "concurrent", "hot"),
+    [(16, 4, 1_600_000_000), (64, 8, 12_800_000_000), (192, 16, 57_600_000_000)],
+)
+def test_defaults_follow_the_machine(ram: int, concurrent: int, hot: int) -> None:
+    size = ram * 10**9
+    assert profile(size).concurrent == concurrent
+    assert hot_bytes("auto", size) == hot
+    assert hot_bytes("1GB", size) == 10**9
+    assert hot_bytes("50%", size) == size // 2
 
 
 def test_a_model_that_cannot_fit_is_refused_in_ollamas_words_and_with_numbers() -> None:

@@ -53,6 +53,7 @@ def main(fault: str, fd: int) -> None:
     if fault == "dies-at-start":
         sys.exit(7)
     send(Hello(pid=os.getpid(), device="cpu", blas="none", versions={}))
+    ballast: list[bytes] = []
     while True:
         match decode_to_runner(receive()):
             case Load(spec):
@@ -72,6 +73,7 @@ def main(fault: str, fd: int) -> None:
                 if fault == "endless-frame":
                     connection.sendall(b"\xff\xff\xff\xff")
                     time.sleep(60)
+                ballast.append(b"\1" * (400_000_000 if fault == "hungry" else 0))
                 print("WARNING: the weights look odd", flush=True)
                 ready = Ready(weights="none", memory_bytes=1000, kv_bytes_per_token=1, can_batch=True,
                               num_ctx=spec.num_ctx, vocab_size=1)  # fmt: skip

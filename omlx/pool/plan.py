@@ -1,0 +1,83 @@
+"""The *plan* of a load: context, memory and room of one model on this machine, from its spec and the settings. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from omlx.pool import admission
+from omlx.pool.admission import Estimate, Machine
+from omlx.pool.errors import PoolError
+from omlx.pool.policy import Room
+from omlx.runner.protocol import LoadSpec
+from omlx.settings import Settings
+
+if TYPE_CHECKING:
+    from omlx_registry import ModelSpec
+
+_DEFAULT_PLACES = 3
+
+
+class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """`context` in tokens; `need` is what the model will take and `room` what is allowed, in bytes."""
+
+    context: int
+    need: int
+    room: Room
+
+
+def plan_load(spec: ModelSpec, settings: Settings, machine: Machine, *, held: int, measured: int | None) -> LoadPlan:
+    """Plan a load. `held` are the bytes that loaded models take, `measured` what this one took last time, if known.
+
+    Raises PoolError "too_large" when the model can never run here.
+    """
+    config = admission.read_config(spec.path)
+    cap = admission.parse_cap(settings.max_process_memory, machine)
+    model_cap = admission.parse_cap(settings.max_model_memory, machine) if settings.max_model_memory else None
+    available = machine.free(held)
+    budget = min(cap, available)
+
+    def estimate(context: int) -> Estimate:
+        return admission.estimate(
+            size=spec.size, config=config, context=context, weights=settings.weights, gpu=machine.gpu
+        )
+
+    asked = spec.parameters.get("num_ctx")
+    wanted = (asked if isinstance(asked, int) else 0) or settings.context_length
+    # A context that nobody asked for steps down until it fits; one that was asked for does not.
+    steps = [wanted] if wanted else admission.default_contexts(machine)
+    contexts = [admission.clamp_context(step, spec.context_length) for step in steps]
+    limit = budget if model_cap is None else min(budget, model_cap)
+    context = next((step for step in contexts if estimate(step).likely <= limit), contexts[-1])
+    found = estimate(context)
+    refusal = admission.refusal(found.least, available=available, cap=cap, model_cap=model_cap)
+    if refusal is not None:
+        raise PoolError("too_large", refusal)
+    room = Room(places=settings.max_loaded_models or _DEFAULT_PLACES, budget=budget)
+    return LoadPlan(context=context, need=measured or found.likely, room=room)
+
+
+def load_spec(
+    spec: ModelSpec, settings: Settings, *, context: int, concurrent: int, hot_bytes: int, memory_bytes: int
+) -> LoadSpec:
+    """What the runner is told. `memory_bytes`: the most it may take; `hot_bytes`: its share of the hot KV tier."""
+    cold = settings.paged_ssd_cache_max_size
+    return LoadSpec(
+        name=spec.name,
+        path=spec.path,
+        fingerprint=spec.fingerprint,
+        template=spec.template,
+        adapter_path=spec.adapter_path,
+        draft_path=spec.draft_path,
+        num_ctx=context,
+        max_concurrent=concurrent,
+        weights=settings.weights,
+        trust_remote_code=settings.trust_remote_code,
+        max_decode_gap_ms=settings.max_decode_gap,
+        memory_bytes=memory_bytes,
+        hot_cache_bytes=hot_bytes,
+        cold_cache_folder=settings.paged_ssd_cache_dir if cold else "",
+        cold_cache_bytes=cold,
+        cache_block_size=settings.cache_block_size,
+    )
