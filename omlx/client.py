@@ -87,6 +87,8 @@ class Client:
             timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
             # HTTP_PROXY is set for the outside world; a server on this machine is never behind it.
             trust_env=not is_loopback(url),
+            # Reading the certificate store takes longer than the call; plain HTTP has no use for it.
+            verify=url.startswith("https:"),
             headers={
                 "User-Agent": f"omlx/{__version__} ({platform.machine()} {sys.platform})",
                 "Content-Type": "application/json",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
+from omlx.cli import main
+from omlx.cli.console import effective
 from tests.support.server import ServerProcess
 from tests.support.tiny import tiny_model
 
@@ -46,6 +49,23 @@ def run_omlx(*words: str, host: str = "127.0.0.1:1", stdin: str | None = None, t
 def omlx() -> Omlx:
     """`run_omlx`, by default for an address where nobody listens."""
     return run_omlx
+
+
+@pytest.fixture
+def inline(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Omlx]:
+    """The same without a process of its own: for tests that only look at what is sent and printed."""
+
+    def call(*words: str, host: str = "127.0.0.1:1", stdin: str = "", **env: str) -> Ran:
+        for name, value in {"OLLAMA_HOST": host, "OMLX_AUTOSTART": "false", **env}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        effective.cache_clear()
+        capsys.readouterr()
+        code = main(words)
+        return Ran(code, *capsys.readouterr())
+
+    yield call
+    effective.cache_clear()
 
 
 @pytest.fixture(scope="session")

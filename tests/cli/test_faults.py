@@ -14,99 +14,99 @@ SHOW, GENERATE = "POST /api/show", "POST /api/generate"
 DONE = piece("", done=True, done_reason="stop")
 
 
-def test_an_error_line_ends_the_answer_with_its_bare_text(omlx: Omlx) -> None:
+def test_an_error_line_ends_the_answer_with_its_bare_text(inline: Omlx) -> None:
     script = {SHOW: answer(200, SHOWN), GENERATE: stream([piece("The sky"), {"error": "the runner is gone"}])}
     with StandIn(script) as server:
-        assert omlx("run", "m", "why", host=server.url) == (1, "The sky", "Error: the runner is gone\n")
+        assert inline("run", "m", "why", host=server.url) == (1, "The sky", "Error: the runner is gone\n")
 
 
-def test_a_refused_run_shows_the_status_line(omlx: Omlx) -> None:
+def test_a_refused_run_shows_the_status_line(inline: Omlx) -> None:
     refused = answer(400, {"error": '"m" does not support thinking'})
     with StandIn({SHOW: answer(200, SHOWN), GENERATE: refused}) as server:
-        ran = omlx("run", "m", "why", "--think", host=server.url)
+        ran = inline("run", "m", "why", "--think", host=server.url)
         assert ran == (1, "", 'Error: 400 Bad Request: "m" does not support thinking\n')
 
 
-def test_a_connection_that_breaks_is_an_error_not_an_end(omlx: Omlx) -> None:
+def test_a_connection_that_breaks_is_an_error_not_an_end(inline: Omlx) -> None:
     with StandIn({SHOW: answer(200, SHOWN), GENERATE: stream([piece("Half")], broken=True)}) as server:
-        ran = omlx("run", "m", "why", host=server.url)
+        ran = inline("run", "m", "why", host=server.url)
         assert (ran.code, ran.out) == (1, "Half")
         assert ran.err == f"Error: the connection to {server.url} broke before the answer was complete\n"
 
 
-def test_an_answer_without_a_last_line_is_an_error(omlx: Omlx) -> None:
+def test_an_answer_without_a_last_line_is_an_error(inline: Omlx) -> None:
     with StandIn({SHOW: answer(200, SHOWN), GENERATE: stream([piece("Half")])}) as server:
-        ran = omlx("run", "m", "why", host=server.url)
+        ran = inline("run", "m", "why", host=server.url)
         assert ran == (1, "Half", "Error: the server ended the answer before it was complete\n")
 
 
-def test_rubbish_in_a_stream_is_an_error(omlx: Omlx) -> None:
+def test_rubbish_in_a_stream_is_an_error(inline: Omlx) -> None:
     with StandIn({SHOW: answer(200, SHOWN), GENERATE: stream([b"<html>\n"])}) as server:
-        ran = omlx("run", "m", "why", host=server.url)
+        ran = inline("run", "m", "why", host=server.url)
         assert ran.code == 1
         assert ran.err.startswith("Error: the server sent a line that cannot be read")
         assert "Traceback" not in ran.err
 
 
-def test_something_else_on_the_port_is_told_from_a_server(omlx: Omlx) -> None:
+def test_something_else_on_the_port_is_told_from_a_server(inline: Omlx) -> None:
     with StandIn({"HEAD /": answer(404, b"")}) as server:
-        ran = omlx("list", host=server.url)
+        ran = inline("list", host=server.url)
         complaint = f"what listens at {server.url} is no oMLX or Ollama server: it answered 404"
         assert ran == (1, "", f"Error: {complaint}\n")
 
 
-def test_lines_of_a_stream_end_at_newlines_only(omlx: Omlx) -> None:
+def test_lines_of_a_stream_end_at_newlines_only(inline: Omlx) -> None:
     text = "a\u2028b\x0bc\x85d"
     with StandIn({SHOW: answer(200, SHOWN), GENERATE: stream([piece(text), DONE])}) as server:
-        assert omlx("run", "m", "why", host=server.url) == (0, f"{text}\n\n", "")
+        assert inline("run", "m", "why", host=server.url) == (0, f"{text}\n\n", "")
 
 
-def test_lines_cut_anywhere_come_together_again(omlx: Omlx) -> None:
+def test_lines_cut_anywhere_come_together_again(inline: Omlx) -> None:
     whole = b"".join(json.dumps(line).encode() + b"\n" for line in (piece("Grüße "), piece("aus Wien"), DONE))
     cut = [whole[i : i + 7] for i in range(0, len(whole), 7)]
     with StandIn({SHOW: answer(200, SHOWN), GENERATE: stream(cut)}) as server:
-        assert omlx("run", "m", "why", host=server.url) == (0, "Grüße aus Wien\n\n", "")
+        assert inline("run", "m", "why", host=server.url) == (0, "Grüße aus Wien\n\n", "")
 
 
-def test_a_proxy_of_the_environment_is_not_asked_for_a_local_server(omlx: Omlx) -> None:
+def test_a_proxy_of_the_environment_is_not_asked_for_a_local_server(inline: Omlx) -> None:
     with StandIn({"GET /api/tags": answer(200, {"models": []})}) as server:
-        ran = omlx("list", host=server.url, HTTP_PROXY="http://127.0.0.1:9", http_proxy="http://127.0.0.1:9")
+        ran = inline("list", host=server.url, HTTP_PROXY="http://127.0.0.1:9", http_proxy="http://127.0.0.1:9")
         assert ran == (0, "NAME    ID    SIZE    MODIFIED \n", "")
 
 
-def test_thinking_is_set_apart_and_can_be_hidden(omlx: Omlx) -> None:
+def test_thinking_is_set_apart_and_can_be_hidden(inline: Omlx) -> None:
     lines = [piece("", thinking="Let me"), piece("", thinking=" see."), piece("Blue."), DONE]
     shown = {**SHOWN, "capabilities": ["completion", "thinking"]}
     with StandIn({SHOW: answer(200, shown), GENERATE: stream(lines)}) as server:
-        ran = omlx("run", "m", "why", host=server.url)
+        ran = inline("run", "m", "why", host=server.url)
         assert ran.out == "Thinking...\nLet me see.\n...done thinking.\n\nBlue.\n\n"
         assert server.body_of("/api/generate")["think"] is True, "a model that can think does, unless told otherwise"
-        assert omlx("run", "m", "why", "--hidethinking", host=server.url).out == "Blue.\n\n"
-        omlx("run", "m", "why", "--think=low", host=server.url)
+        assert inline("run", "m", "why", "--hidethinking", host=server.url).out == "Blue.\n\n"
+        inline("run", "m", "why", "--think=low", host=server.url)
         assert server.body_of("/api/generate")["think"] == "low"
-        omlx("run", "m", "why", "--think=false", host=server.url)
+        inline("run", "m", "why", "--think=false", host=server.url)
         assert server.body_of("/api/generate")["think"] is False
 
 
-def test_run_sends_what_its_flags_say_and_nothing_else(omlx: Omlx) -> None:
+def test_run_sends_what_its_flags_say_and_nothing_else(inline: Omlx) -> None:
     with StandIn({SHOW: answer(200, SHOWN), GENERATE: stream([piece("{}"), DONE])}) as server:
-        omlx("run", "m", "give", "JSON", "--format", "json", "--keepalive", "1h", host=server.url, stdin="some text")
+        inline("run", "m", "give", "JSON", "--format", "json", "--keepalive", "1h", host=server.url, stdin="some text")
         expected = {"model": "m", "prompt": "some text give JSON", "format": "json", "keep_alive": "1h"}
         assert server.body_of("/api/generate") == expected
-        omlx("run", "m", "hi", "--format", '{"type": "object"}', host=server.url)
+        inline("run", "m", "hi", "--format", '{"type": "object"}', host=server.url)
         assert server.body_of("/api/generate") == {"model": "m", "prompt": "hi", "format": {"type": "object"}}
-        ran = omlx("run", "m", "hi", "--format", "yaml", host=server.url)
+        ran = inline("run", "m", "hi", "--format", "yaml", host=server.url)
         assert ran.code == 1
         assert ran.err.startswith("Error: invalid value for --format: it must be json or a JSON schema")
 
 
-def test_verbose_prints_the_numbers_to_stderr(omlx: Omlx) -> None:
+def test_verbose_prints_the_numbers_to_stderr(inline: Omlx) -> None:
     last = piece(
         "", done=True, total_duration=1_234_000_000, load_duration=56_700_000, prompt_eval_count=26,
         prompt_eval_duration=130_000_000, eval_count=298, eval_duration=4_800_000_000,
     )  # fmt: skip
     with StandIn({SHOW: answer(200, SHOWN), GENERATE: stream([piece("Blue."), last])}) as server:
-        ran = omlx("run", "m", "why", "--verbose", host=server.url)
+        ran = inline("run", "m", "why", "--verbose", host=server.url)
     assert ran.out == "Blue.\n\n"
     assert ran.err == (
         "total duration:       1.234s\n"
@@ -120,33 +120,33 @@ def test_verbose_prints_the_numbers_to_stderr(omlx: Omlx) -> None:
     )
 
 
-def test_an_embedding_model_prints_one_array(omlx: Omlx) -> None:
+def test_an_embedding_model_prints_one_array(inline: Omlx) -> None:
     shown = {**SHOWN, "capabilities": ["embedding"]}
     reply = {"model": "m", "embeddings": [[0.25, -1.0]]}
     with StandIn({SHOW: answer(200, shown), "POST /api/embed": answer(200, reply)}) as server:
-        ran = omlx("run", "m", "hello", "--truncate=false", "--dimensions", "2", host=server.url)
+        ran = inline("run", "m", "hello", "--truncate=false", "--dimensions", "2", host=server.url)
         assert ran == (0, "[0.25,-1.0]\n", "")
         assert server.body_of("/api/embed") == {"model": "m", "input": "hello", "truncate": False, "dimensions": 2}
-        ran = omlx("run", "m", host=server.url)
+        ran = inline("run", "m", host=server.url)
         complaint = 'embedding models require input text. Usage: omlx run m "your text here"'
         assert ran == (1, "", f"Error: {complaint}\n")
 
 
-def test_files_named_in_a_prompt_go_to_a_vision_model(omlx: Omlx, tmp_path: Path) -> None:
+def test_files_named_in_a_prompt_go_to_a_vision_model(inline: Omlx, tmp_path: Path) -> None:
     picture = b"\x89PNG\r\n\x1a\nrest"
     path = tmp_path / "my photo.png"
     path.write_bytes(picture)
     shown = {**SHOWN, "capabilities": ["completion", "vision"]}
     with StandIn({SHOW: answer(200, shown), GENERATE: stream([piece("A cat."), DONE])}) as server:
         prompt = f"What is in {str(path).replace(' ', chr(92) + ' ')} and /nowhere/x.jpg ?"
-        ran = omlx("run", "m", prompt, host=server.url)
+        ran = inline("run", "m", prompt, host=server.url)
         assert (ran.code, ran.err) == (0, f"Added image '{path}'\n")
         body = server.body_of("/api/generate")
         assert body["images"] == [base64.b64encode(picture).decode()]
         assert body["prompt"] == "What is in  and /nowhere/x.jpg ?"
 
 
-def test_a_missing_model_is_pulled_with_progress_on_stderr(omlx: Omlx) -> None:
+def test_a_missing_model_is_pulled_with_progress_on_stderr(inline: Omlx) -> None:
     calls = iter([answer(404, {"error": "model 'm:latest' not found"}), answer(200, SHOWN)])
     pulled: list[dict[str, Any] | bytes] = [
         {"status": "pulling manifest"},
@@ -161,7 +161,7 @@ def test_a_missing_model_is_pulled_with_progress_on_stderr(omlx: Omlx) -> None:
         GENERATE: stream([piece("Hi."), DONE]),
     }
     with StandIn(script) as server:
-        ran = omlx("run", "m", "hello", host=server.url)
+        ran = inline("run", "m", "hello", host=server.url)
     assert (ran.code, ran.out) == (0, "Hi.\n\n")
     assert [line.rstrip() for line in ran.err.splitlines()] == [
         "pulling manifest",
@@ -171,25 +171,25 @@ def test_a_missing_model_is_pulled_with_progress_on_stderr(omlx: Omlx) -> None:
     ]
 
 
-def test_a_failed_pull_keeps_its_steps_and_ends_with_the_reason(omlx: Omlx) -> None:
+def test_a_failed_pull_keeps_its_steps_and_ends_with_the_reason(inline: Omlx) -> None:
     lines = [{"status": "pulling manifest"}, {"error": "pull model manifest: file does not exist"}]
     with StandIn({"POST /api/pull": stream(lines)}) as server:
-        ran = omlx("pull", "nobody", host=server.url)
+        ran = inline("pull", "nobody", host=server.url)
     assert ran == (1, "", "pulling manifest\nError: pull model manifest: file does not exist\n")
 
 
-def test_a_push_tells_where_the_model_is(omlx: Omlx) -> None:
+def test_a_push_tells_where_the_model_is(inline: Omlx) -> None:
     lines = [{"status": "retrieving manifest"}, {"status": "success"}]
     with StandIn({"POST /api/push": stream(lines)}) as server:
-        ran = omlx("push", "me/m", host=server.url)
+        ran = inline("push", "me/m", host=server.url)
     assert (ran.code, ran.out) == (0, "\nYou can find your model at:\n\n\thttps://ollama.com/me/m\n")
 
 
-def test_rm_stops_each_model_then_deletes_it_and_ends_at_the_first_failure(omlx: Omlx) -> None:
+def test_rm_stops_each_model_then_deletes_it_and_ends_at_the_first_failure(inline: Omlx) -> None:
     script = {GENERATE: answer(404, {"error": "model 'a' not found"}), "DELETE /api/delete": answer(200, b"")}
     with StandIn(script) as server:
-        assert omlx("rm", "a", "b", host=server.url) == (0, "deleted 'a'\ndeleted 'b'\n", "")
+        assert inline("rm", "a", "b", host=server.url) == (0, "deleted 'a'\ndeleted 'b'\n", "")
         sent = [(method, path) for method, path, _ in server.requests if path != "/"]
         assert sent == [("POST", "/api/generate"), ("DELETE", "/api/delete")] * 2
         server.script["DELETE /api/delete"] = answer(404, {"error": "model 'a' not found"})
-        assert omlx("rm", "a", "b", host=server.url) == (1, "", "Error: model 'a' not found\n")
+        assert inline("rm", "a", "b", host=server.url) == (1, "", "Error: model 'a' not found\n")
