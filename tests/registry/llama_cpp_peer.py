@@ -2,8 +2,8 @@
 
 The peer is no dependency of the project and would take threads and ports in the test process; it runs in a process of
 its own, with the interpreter named by OMLX_TEST_PEER or, where xllamacpp is importable, this one. As a script it reads
-{"path", "texts", "prompts", "tokens"} as JSON from stdin and writes {"ids", "replies"}: the token ids of each text and, for
-each prompt (ids), the ids llama.cpp continues it with under greedy decoding, each with its log probability.
+{"path", "texts", "prompts", "tokens"} as JSON from stdin and writes {"ids", "replies"}: the token ids of each text and,
+for each prompt (ids), the ids llama.cpp continues it with under greedy decoding, each with its log probability or null.
 """
 
 from __future__ import annotations
@@ -56,9 +56,10 @@ def main() -> None:
     replies = []
     for prompt in job["prompts"]:
         answer = post("/completion", {"prompt": prompt, "n_predict": job["tokens"], "ignore_eos": True, **greedy})
-        # A token that completes a character only with the next one has no entry of its own here.
-        logprobs = {entry["id"]: entry["logprob"] for entry in answer["completion_probabilities"]}
-        replies.append([(token, logprobs.get(token)) for token in answer["tokens"]])
+        entries, tokens = answer["completion_probabilities"], answer["tokens"]
+        # Tokens that only together make a character share an entry: then which is whose is unknown.
+        known = [entry["id"] for entry in entries] == tokens
+        replies.append([(token, entries[at]["logprob"] if known else None) for at, token in enumerate(tokens)])
     print(_MARK + json.dumps({"ids": ids, "replies": replies}), flush=True)
     os._exit(0)
 

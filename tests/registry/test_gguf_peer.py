@@ -76,7 +76,7 @@ def compare(path: Path, folder: Path, texts: list[str], prompts: list[str]) -> t
             same += int(mx.argmax(row).item() == token)
             if logprob is not None:
                 differences.append(abs(row[token].item() - logprob))
-    return same / count, sum(differences) / len(differences)
+    return same / count, sum(differences) / max(len(differences), 1)
 
 
 @needs_peer
