@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from omlx.dialect import conversation
+from omlx.dialect.errors import TemplateError
 from omlx.dialect.gotemplate import GoTemplate, nodes
 from omlx.dialect.gotemplate.functions import typescript_type
 from omlx.dialect.gotemplate.nodes import Block
@@ -88,7 +89,7 @@ def _up_to_response(block: Block) -> tuple[Block, bool]:
     for statement in block:
         match statement:
             case nodes.If() | nodes.With() | nodes.Range():
-                if _mentions_response(statement.pipe):
+                if _mentions(statement.pipe, "Response"):
                     return tuple(kept), True
                 body, found = _up_to_response(statement.body)
                 otherwise, also = ((), True) if found else _up_to_response(statement.otherwise)
@@ -97,19 +98,19 @@ def _up_to_response(block: Block) -> tuple[Block, bool]:
                     return tuple(kept), True
             case nodes.Action(_, pipe):
                 kept.append(statement)
-                if _mentions_response(pipe):
+                if _mentions(pipe, "Response"):
                     return tuple(kept), True
             case _:
                 kept.append(statement)
     return tuple(kept), False
 
 
-def _mentions_response(node: Any) -> bool:
+def _mentions(node: Any, name: str) -> bool:
     if isinstance(node, nodes.Field):
-        return "Response" in node.names
+        return name in node.names
     if isinstance(node, nodes.Variable):
-        return "Response" in node.fields
-    return isinstance(node, tuple) and any(_mentions_response(part) for part in node)
+        return name in node.fields
+    return isinstance(node, tuple) and any(_mentions(part, name) for part in node)
 
 
 def _without_old_thinking(turns: Sequence[Message], markers: ThinkMarkers) -> list[Message]:
@@ -131,6 +132,35 @@ def _think_data(think: bool | str | None, thinks: bool) -> dict[str, Any]:
     chosen = thinks if think is None else think
     level = chosen if isinstance(chosen, str) else "medium" if chosen else ""
     return {"Think": bool(chosen), "ThinkLevel": level, "IsThinkSet": think is not None or thinks}
+
+
+def tool_tag(source: str) -> str:
+    """What a Go template writes in front of the JSON of each call: the text that begins its `.ToolCalls` range.
+
+    "" where that is nothing, or where `source` is no Go template.
+    """
+    if ".ToolCalls" not in source:
+        return ""
+    try:
+        text = _first_text_of_calls(GoTemplate(source).body)
+    except TemplateError:
+        return ""
+    return (text or "").partition("{")[0].strip().rstrip("[").rstrip()
+
+
+def _first_text_of_calls(block: Block) -> str | None:
+    for statement in block:
+        if not isinstance(statement, nodes.If | nodes.With | nodes.Range):
+            continue
+        if isinstance(statement, nodes.Range) and _mentions(statement.pipe, "ToolCalls"):
+            return next(
+                (part.text for part in statement.body if isinstance(part, nodes.Text) and part.text.strip()), ""
+            )
+        for inner in (statement.body, statement.otherwise):
+            text = _first_text_of_calls(inner)
+            if text is not None:
+                return text
+    return None
 
 
 # ---------------------------------------------------------------- Ollama's types as Go sees them

@@ -6,33 +6,45 @@ into pieces, holding back what may become a marker. Pieces never depend on where
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Collection
+from typing import Any, Protocol
 
 import msgspec
 
+from omlx.dialect.gochat import tool_tag
+from omlx.dialect.harmony import HarmonySplitter
+from omlx.dialect.pieces import Piece, PieceKind, joined
+from omlx.dialect.splitter import TagSplitter
 from omlx.dialect.thinking import ThinkMarkers, find_markers
-from omlx.request import ToolCall
+from omlx.dialect.tools import formats_for, resolve
+from omlx.dialect.tools.toolbox import Toolbox, random_call_id
 
-PieceKind = Literal["content", "thinking", "tool_call"]
-
-
-class Piece(NamedTuple):
-    """A bit of output: text of one kind, or one whole tool call."""
-
-    kind: PieceKind
-    text: str = ""
-    call: ToolCall | None = None
+__all__ = ["PLAIN", "OutputDialect", "OutputParser", "Piece", "PieceKind", "detect_output"]
 
 
 class OutputDialect(msgspec.Struct, frozen=True, kw_only=True):
     """How a model marks its output."""
 
     think: ThinkMarkers | None = None
+    channels: bool = False
+    """gpt-oss's harmony format; nothing else applies then."""
+    tools: tuple[str, ...] = ()
+    """Names of tool-call formats (see `tools`)."""
+    tool_tag: str = ""
+    """What a Go template writes in front of calls."""
+    plain: bool = False
+    """Nothing is marked: all output is content."""
+    end_tokens: tuple[str, ...] = ()
+    """Tokens of the vocabulary that end a turn, whether or not the model's configuration lists them."""
 
 
-PLAIN = OutputDialect()
-"""No markers: all output is content (raw prompts, base models)."""
+PLAIN = OutputDialect(plain=True)
+"""For raw prompts."""
+
+_END_TOKENS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|eot|>", "<end_of_turn>", "<turn|>", "<|end|>",
+               "<|END_OF_TURN_TOKEN|>", "<｜end▁of▁sentence｜>", "<|endoftext|>", "<|user|>",
+               "<|observation|>")  # fmt: skip
+_HARMONY_END_TOKENS = ("<|return|>", "<|call|>")
 
 
 def detect_output(template_source: str, tokens: Collection[str], model_type: str) -> OutputDialect:
@@ -41,7 +53,18 @@ def detect_output(template_source: str, tokens: Collection[str], model_type: str
     `template_source` is its chat template (Jinja or Go, "" if it has none), `tokens` its special and added tokens,
     `model_type` the one of config.json.
     """
-    return OutputDialect(think=find_markers(template_source, tokens))
+    if model_type == "gpt_oss" or ("<|channel|>" in template_source and "<|message|>" in template_source):
+        return OutputDialect(channels=True, end_tokens=tuple(end for end in _HARMONY_END_TOKENS if end in tokens))
+    return OutputDialect(
+        think=find_markers(template_source, tokens),
+        tools=formats_for(template_source, tokens),
+        tool_tag=tool_tag(template_source),
+        end_tokens=tuple(end for end in _END_TOKENS if end in tokens),
+    )
+
+
+class _Splitter(Protocol):
+    def feed(self, text: str, *, final: bool = False) -> list[Piece]: ...
 
 
 class OutputParser:
@@ -54,81 +77,33 @@ class OutputParser:
         thinking: bool = True,
         tools: list[dict[str, Any]] | None = None,
         opens_thinking: bool = False,
+        new_id: Callable[[], str] = random_call_id,
     ) -> None:
-        """`thinking` False: the caller wants none; what the model thinks all the same is kept out of the content."""
-        self._think = dialect.think
-        self._wanted = thinking
-        self._buffer = ""
-        self._state: Literal["start", "thinking", "after", "content"] = "start"
-        if self._think is None:
-            self._state = "content"
-        elif opens_thinking:
-            self._state = "thinking"
-        self._blank = True
+        """`thinking` False: the caller wants none; what the model thinks all the same is left out.
+
+        `tools`: those the request offered; without them nothing is taken for a call. `new_id` makes the calls' ids.
+        """
+        self._wants_thinking = thinking
+        self._new_id = new_id
+        toolbox = Toolbox(tools or [])
+        self._splitter: _Splitter
+        if dialect.channels:
+            self._splitter = HarmonySplitter(toolbox)
+        else:
+            formats = resolve(dialect.tools, dialect.tool_tag) if toolbox.names and not dialect.plain else []
+            self._splitter = TagSplitter(dialect.think, formats, toolbox, opens_thinking=opens_thinking)
 
     def feed(self, text: str) -> list[Piece]:
         """The pieces that are certain after `text`."""
-        self._buffer += text
-        return self._take(final=False)
+        return self._pass_on(self._splitter.feed(text))
 
     def finish(self) -> list[Piece]:
         """What was held back: no more text will come."""
-        return self._take(final=True)
+        return self._pass_on(self._splitter.feed("", final=True))
 
-    def _take(self, final: bool) -> list[Piece]:
-        pieces: list[Piece] = []
-        while self._buffer:
-            before = self._state
-            text, kind = self._step(final)
-            if text and (kind == "content" or self._wanted):
-                pieces.append(Piece(kind, text))
-            if self._state == before:
-                break
-        return pieces
-
-    def _step(self, final: bool) -> tuple[str, PieceKind]:
-        if self._state == "content" or self._think is None:
-            return self._everything(), "content"
-        if self._state == "start":
-            return self._open(final), "content"
-        if self._state == "thinking":
-            return self._inside(final), "thinking"
-        self._buffer = self._buffer.lstrip()
-        if self._buffer:
-            self._state = "content"
-        return "", "content"
-
-    def _open(self, final: bool) -> str:
-        assert self._think is not None
-        text = self._buffer.lstrip()
-        opening = self._think.opening
-        if text.startswith(opening):
-            self._buffer = text[len(opening) :]
-            self._state = "thinking"
-        elif final or not opening.startswith(text):
-            self._state = "content"
-            return self._everything()
-        return ""
-
-    def _inside(self, final: bool) -> str:
-        assert self._think is not None
-        if self._blank:
-            self._buffer = self._buffer.lstrip()
-            self._blank = not self._buffer
-        before, closing, behind = self._buffer.partition(self._think.closing)
-        if closing:
-            self._buffer = behind
-            self._state = "after"
-            return before
-        held = 0 if final else _partial(self._buffer, self._think.closing)
-        self._buffer = before[len(before) - held :]
-        return before[: len(before) - held]
-
-    def _everything(self) -> str:
-        text, self._buffer = self._buffer, ""
-        return text
-
-
-def _partial(text: str, marker: str) -> int:
-    """Length of the longest end of `text` that begins `marker`."""
-    return next((size for size in range(min(len(marker) - 1, len(text)), 0, -1) if text.endswith(marker[:size])), 0)
+    def _pass_on(self, pieces: list[Piece]) -> list[Piece]:
+        for piece in pieces:
+            if piece.call is not None:
+                # Only now: a format may read the same call several times while it waits for the end.
+                piece.call.id = self._new_id()
+        return joined(piece for piece in pieces if self._wants_thinking or piece.kind != "thinking")

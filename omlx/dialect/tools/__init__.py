@@ -1,0 +1,43 @@
+"""Tool calls: one small file per family's format; `formats_for` says which ones a model speaks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from omlx.dialect.tools import cohere, gemma, invoke, json_tags, pythonic
+from omlx.dialect.tools.deepseek import DEEPSEEK
+from omlx.dialect.tools.fallback import BARE, FENCED, after_tag
+from omlx.dialect.tools.format import ToolFormat
+from omlx.dialect.tools.glm import GLM, GLM4, LONGCAT
+from omlx.dialect.tools.json_tags import HERMES
+from omlx.dialect.tools.kimi import K2, K3
+from omlx.dialect.tools.llama import FUNCTION_TAG, PYTHON_TAG
+from omlx.dialect.tools.mistral import MISTRAL
+from omlx.dialect.tools.pythonic import PYTHON_LIST
+from omlx.dialect.tools.qwen_coder import QWEN_CODER
+
+ALWAYS = (HERMES, BARE, FENCED, PYTHON_LIST)
+"""Tried with every model that is offered tools: many were tuned on formats that their template does not show."""
+
+FORMATS: dict[str, ToolFormat] = {
+    found.name: found
+    for found in (
+        *json_tags.FORMATS, MISTRAL, PYTHON_TAG, QWEN_CODER, FUNCTION_TAG, GLM, GLM4, LONGCAT, DEEPSEEK, K2, K3,
+        *invoke.FORMATS, *gemma.FORMATS, *pythonic.FORMATS, *cohere.FORMATS, BARE, FENCED, PYTHON_LIST,
+    )
+}  # fmt: skip
+"""By name, in the order in which they are tried."""
+
+
+def formats_for(template: str, tokens: Collection[str]) -> tuple[str, ...]:
+    """Names of the formats that a model's template or vocabulary speaks of."""
+    return tuple(found.name for found in FORMATS.values() if found.spoken(template, tokens))
+
+
+def resolve(names: Collection[str], tag: str = "") -> list[ToolFormat]:
+    """The formats to try, in order: those named, those always tried, and the one of a Go template's tag."""
+    wanted = {*names, *(found.name for found in ALWAYS)}
+    chosen = [found for found in FORMATS.values() if found.name in wanted]
+    if tag and not any(tag in found.openings for found in chosen):
+        chosen.append(after_tag(tag))
+    return chosen

@@ -1,0 +1,47 @@
+"""DeepSeek V3, R1 and V3.1: calls between tokens with full-width bars."""
+
+from __future__ import annotations
+
+from omlx.dialect.tools.cursor import Cursor
+from omlx.dialect.tools.format import ToolFormat
+from omlx.dialect.tools.toolbox import Toolbox
+from omlx.request import ToolCall
+
+_ALL, _ALL_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+_ONE, _ONE_END = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
+_SEPARATOR = "<｜tool▁sep｜>"
+
+
+def read(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
+    """Calls, with or without the tokens around all of them."""
+    if cursor.one_of(_ALL, _ONE) == _ALL:
+        cursor.blank()
+        cursor.literal(_ONE)
+    calls = [_call(cursor, toolbox)]
+    while True:
+        cursor.blank()
+        if cursor.maybe(_ONE):
+            calls.append(_call(cursor, toolbox))
+        else:
+            cursor.maybe(_ALL_END)
+            return calls
+
+
+def _call(cursor: Cursor, toolbox: Toolbox) -> ToolCall:
+    first = cursor.until(_SEPARATOR, at_most=200).strip()
+    if first == "function":
+        # V3 and R1: the name stands on its own line, the arguments in a code fence.
+        first = cursor.until("\n", at_most=200).strip()
+    cursor.blank()
+    fenced = cursor.maybe("```json") or cursor.maybe("```")
+    cursor.blank()
+    arguments = cursor.json()
+    cursor.blank()
+    if fenced:
+        cursor.maybe("```")
+        cursor.blank()
+    cursor.maybe(_ONE_END)
+    return toolbox.call(first, arguments)
+
+
+DEEPSEEK = ToolFormat("deepseek", read, (_ALL, _ONE), (_ALL, _ONE), closings=(_ONE_END, _ALL_END))

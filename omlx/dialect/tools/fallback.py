@@ -1,0 +1,71 @@
+"""Calls that nothing marks but their shape: bare JSON, JSON in a code fence, or behind the tag of a Go template.
+
+They count only where the output begins, and only if the object names a tool that was offered and has arguments: what
+looks like JSON is usually an answer.
+"""
+
+from __future__ import annotations
+
+import re
+
+from omlx.dialect.tools.cursor import Cursor, NotACall
+from omlx.dialect.tools.format import ToolFormat
+from omlx.dialect.tools.toolbox import Toolbox, calls_from_json
+from omlx.request import ToolCall
+
+_FIRST_KEY = re.compile(r'\{\s*"((?:[^"\\]|\\.)*)"')
+_CALL_KEYS = {"name", "tool_name", "tool", "function", "function_name", "type", "id", "arguments", "parameters", "args",
+              "input", "tool_calls", "index"}  # fmt: skip
+
+
+def read_json_sequence(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
+    """JSON calls, one or several with `;` or white space between them (as Llama 3 writes parallel calls)."""
+    _check_first_key(cursor)
+    calls = calls_from_json(cursor.json(), toolbox, strict=True)
+    while True:
+        end = cursor.position
+        cursor.blank()
+        if cursor.maybe(";"):
+            cursor.blank()
+        if cursor.at_end:
+            cursor.wait()
+            return calls
+        try:
+            _check_first_key(cursor)
+            calls += calls_from_json(cursor.json(), toolbox, strict=True)
+        except NotACall:
+            cursor.position = end
+            return calls
+
+
+def _check_first_key(cursor: Cursor) -> None:
+    """Tell an answer in JSON from a call as soon as its first key is there, so that the answer is not held back."""
+    start = cursor.text.find("{", cursor.position, cursor.position + 8)
+    key = _FIRST_KEY.match(cursor.text, start) if start >= 0 else None
+    if key is not None and key.group(1) not in _CALL_KEYS:
+        raise NotACall
+
+
+def _read_fenced(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
+    cursor.literal("```")
+    cursor.one_of("json\n", "tool_call\n", "\n")
+    cursor.blank()
+    calls = read_json_sequence(cursor, toolbox)
+    cursor.blank()
+    cursor.literal("```")
+    return calls
+
+
+BARE = ToolFormat("json", read_json_sequence, ("{", "["), bare=True, closings=("}", "]"))
+FENCED = ToolFormat("fenced", _read_fenced, ("```",), bare=True, closings=("```",))
+
+
+def after_tag(tag: str) -> ToolFormat:
+    """The calls of a Go template that writes `tag` in front of their JSON (Ollama's generic parser)."""
+
+    def read(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
+        cursor.literal(tag)
+        cursor.blank()
+        return calls_from_json(cursor.json(), toolbox)
+
+    return ToolFormat("tag", read, (tag,), closings=("}", "]"))

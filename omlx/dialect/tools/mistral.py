@@ -1,0 +1,27 @@
+"""Mistral: `[TOOL_CALLS][{"name":…,"arguments":…}]`, and from tokenizer v11 on `[TOOL_CALLS]name[ARGS]{…}`."""
+
+from __future__ import annotations
+
+from omlx.dialect.tools.cursor import Cursor
+from omlx.dialect.tools.format import ToolFormat
+from omlx.dialect.tools.toolbox import Toolbox, calls_from_json
+from omlx.request import ToolCall
+
+
+def read(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
+    cursor.literal("[TOOL_CALLS]")
+    cursor.blank()
+    if cursor.at_end:
+        raise cursor.undecided()
+    if cursor.text[cursor.position] in "[{":
+        return calls_from_json(cursor.json(), toolbox)
+    name = cursor.name()
+    cursor.blank()
+    if cursor.maybe("[CALL_ID]"):
+        cursor.name()
+    cursor.maybe("[ARGS]")
+    cursor.blank()
+    return [toolbox.call(name, cursor.json())]
+
+
+MISTRAL = ToolFormat("mistral", read, ("[TOOL_CALLS]",), ("[TOOL_CALLS]",), closings=("]", "}"))

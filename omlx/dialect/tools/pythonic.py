@@ -1,0 +1,64 @@
+"""Calls written in Python: LFM2 between tokens, Llama 4 as a bare list, OLMo 3 line by line."""
+
+from __future__ import annotations
+
+from omlx.dialect.tools import literals
+from omlx.dialect.tools.cursor import Cursor, NotACall
+from omlx.dialect.tools.format import Reader, ToolFormat
+from omlx.dialect.tools.toolbox import Toolbox, calls_from_json
+from omlx.request import ToolCall
+
+
+def read_list(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
+    """`[f(a=1), g()]`"""
+    calls = literals.read_calls(cursor)
+    return [toolbox.call(name, arguments) for name, arguments in calls]
+
+
+def _between(opening: str, closing: str) -> Reader:
+    def read(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
+        cursor.literal(opening)
+        cursor.blank()
+        start = cursor.position
+        try:
+            calls = read_list(cursor, toolbox)
+        except NotACall:
+            # LFM2 can be told to write JSON instead.
+            cursor.position = start
+            calls = calls_from_json(cursor.json(), toolbox)
+        cursor.blank()
+        cursor.maybe(closing)
+        return calls
+
+    return read
+
+
+def read_lines(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
+    """`<function_calls>`, one call a line, `</function_calls>`."""
+    cursor.literal("<function_calls>")
+    calls: list[ToolCall] = []
+    while True:
+        cursor.blank()
+        if calls and cursor.maybe("</function_calls>"):
+            return calls
+        calls.append(toolbox.call(*literals.read_call(cursor)))
+
+
+FORMATS = (
+    ToolFormat(
+        "lfm2",
+        _between("<|tool_call_start|>", "<|tool_call_end|>"),
+        ("<|tool_call_start|>",),
+        ("<|tool_call_start|>", "<|tool_list_start|>"),
+        closings=("<|tool_call_end|>",),
+    ),
+    ToolFormat(
+        "llama4",
+        _between("<|python_start|>", "<|python_end|>"),
+        ("<|python_start|>",),
+        ("<|python_start|>",),
+        closings=("<|python_end|>",),
+    ),
+    ToolFormat("olmo3", read_lines, ("<function_calls>",), ("<function_calls>",), closings=("</function_calls>",)),
+)
+PYTHON_LIST = ToolFormat("pythonic", read_list, ("[",), bare=True, closings=("]",))
