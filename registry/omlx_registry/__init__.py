@@ -16,6 +16,7 @@ from omlx_registry.errors import (
     NotFound,
     PullError,
     RegistryError,
+    StorageError,
 )
 from omlx_registry.names import Name, parse_name
 from omlx_registry.registry import Registry, Source
@@ -45,6 +46,7 @@ __all__ = [
     "Registry",
     "RegistryError",
     "Source",
+    "StorageError",
     "Store",
     "Texts",
     "VerifyReport",

@@ -6,6 +6,7 @@ place. Temporary files that a killed process left are removed by `BlobStore.swee
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -17,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, NamedTuple, Self
 
-from omlx_registry.errors import DigestMismatch, InvalidDigest
+from omlx_registry.errors import DigestMismatch, InvalidDigest, storage_errors
 
 _DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
 _BLOB_FILE = re.compile(r"sha256-[0-9a-f]{64}")
@@ -26,7 +27,12 @@ _TEMPORARY: Final = ".omlx-"
 _CHUNK: Final = 1 << 16
 
 Transfer = Literal["link", "move", "copy"]
-"""How a file becomes a blob: hard link (a copy where links do not reach), move (the source is gone), copy."""
+"""How a file becomes a blob: hard link, move (the source is gone) or copy.
+
+Small files are copied even so, and all where links do not reach: an editor that writes a linked configuration in place
+would change the blob. Weights are replaced, not edited.
+"""
+_LINKED_FROM: Final = 16 << 20
 
 
 def canonical_digest(digest: str) -> str:
@@ -107,25 +113,32 @@ class BlobWriter:
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self._hash.update(data)
-        self._file.write(data)
+        with storage_errors():
+            self._file.write(data)
         self.size += len(data)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            with self._file:
-                if kind is not None:
-                    return
-                self.digest = f"sha256:{self._hash.hexdigest()}"
-                if self._expected is not None and self._expected != self.digest:
-                    raise DigestMismatch(self._expected, self.digest)
-                self._file.flush()
-                os.fsync(self._file.fileno())
-            self._store.settle(self._path, self.digest)
+            if kind is None:
+                self._finish()
+            else:
+                with contextlib.suppress(OSError):  # The first error counts.
+                    self._file.close()
         finally:
             self._path.unlink(missing_ok=True)
             self._hold.__exit__(None, None, None)
+
+    def _finish(self) -> None:
+        with storage_errors(), self._file:
+            self.digest = f"sha256:{self._hash.hexdigest()}"
+            if self._expected is not None and self._expected != self.digest:
+                raise DigestMismatch(self._expected, self.digest)
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        with storage_errors():
+            self._store.settle(self._path, self.digest)
 
 
 class BlobStore:
@@ -185,7 +198,7 @@ class BlobStore:
         self.folder.mkdir(parents=True, exist_ok=True)
         temporary = self.temporary()
         try:
-            _transfer(source, temporary, transfer)
+            _transfer(source, temporary, "copy" if transfer == "link" and size < _LINKED_FROM else transfer)
             self.settle(temporary, digest)
         finally:
             temporary.unlink(missing_ok=True)

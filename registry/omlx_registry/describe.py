@@ -6,7 +6,6 @@ Reads the small blobs only (config, texts); weights headers just for a verbose `
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from math import prod
 
 import msgspec
 
@@ -19,6 +18,7 @@ from omlx_registry.manifest import ADAPTER, DRAFT, FOLDERS, TEMPLATE, Facts, Ima
 from omlx_registry.modelfile import Command, print_commands
 from omlx_registry.spec import Details, ModelShow, ModelSpec
 from omlx_registry.store import Store, Stored
+from omlx_registry.weights import take_census
 
 NO_TEMPLATE = "{{ .Prompt }}"
 """What a model without any template does with a prompt."""
@@ -101,7 +101,7 @@ def show(store: Store, stored: Stored, spec: ModelSpec, *, verbose: bool) -> Mod
     for key, value in (("context_length", spec.context_length), ("embedding_length", spec.embedding_length)):
         if value:
             info[f"{family}.{key}"] = value
-    vision = sum(prod(tensor.shape) for tensor in tensors if tensor.name.startswith(_VISION_PREFIXES))
+    vision = take_census((it for it in tensors if it.name.startswith(_VISION_PREFIXES)), config).parameter_count
     return ModelShow(
         spec=spec,
         modelfile=print_modelfile(spec),

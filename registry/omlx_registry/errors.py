@@ -6,6 +6,10 @@ for the case it is that wording.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+from collections.abc import Iterator
+
 
 class RegistryError(Exception):
     """A failure with a sentence for the user; `message` is that sentence."""
@@ -53,6 +57,10 @@ class Damaged(RegistryError):
     """A stored model lacks a blob or holds a broken one."""
 
 
+class StorageError(RegistryError):
+    """The disk does not take or give what it should: full, read-only, not permitted."""
+
+
 class InvalidModel(RegistryError):
     """A folder, file or blob set is no model this registry can take in."""
 
@@ -67,6 +75,18 @@ class CreateError(RegistryError):
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
         self.status = status
+
+
+@contextlib.contextmanager
+def storage_errors() -> Iterator[None]:
+    """Turn what the system says about files into a StorageError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise StorageError("there is no space left on the disk of the model store") from error
+        where = f" {error.filename}" if error.filename else ""
+        raise StorageError(f"the model store cannot be used:{where} {error.strerror or error}") from error
 
 
 class ModelfileError(RegistryError):

@@ -6,13 +6,10 @@ quantize, download) runs in a worker process.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from pathlib import Path
 from typing import Protocol
-
-import msgspec
 
 from omlx_registry.aliases import Aliases
 from omlx_registry.assemble import Overrides, Texts
@@ -20,10 +17,11 @@ from omlx_registry.blobs import BlobWriter, Transfer
 from omlx_registry.bundled_source import BundledSource
 from omlx_registry.create import CheckTemplate, CreateRequest, check_request, create
 from omlx_registry.describe import describe, show
-from omlx_registry.errors import CreateError, Damaged, InvalidDigest, NotFound, PullError
+from omlx_registry.errors import CreateError, Damaged, InvalidDigest, NotFound, PullError, storage_errors
 from omlx_registry.folders import add_model_folder
 from omlx_registry.hub_source import HubSource
 from omlx_registry.jobs import Jobs
+from omlx_registry.memory import Known, Memory
 from omlx_registry.names import Name, parse_name
 from omlx_registry.spec import ModelShow, ModelSpec, Progress
 from omlx_registry.store import Entry, PruneReport, Store, Stored, VerifyReport
@@ -65,8 +63,7 @@ class Registry:
         """Asked in order by `pull`; the first that offers the name is used."""
         self._check_template = check_template
         self._jobs = Jobs()
-        self._known: dict[str, _Known] = {}
-        self._known_lock = threading.Lock()
+        self._memory = Memory(root / "omlx" / "known.msgpack")
 
     def names(self) -> list[Name]:
         """The names of our models, sorted."""
@@ -76,10 +73,7 @@ class Registry:
         """All our models, newest first; damaged and foreign manifests are left out."""
         entries = list(self.store.entries())
         specs = [spec for entry in entries if (spec := self._spec(entry)) is not None]
-        paths = {entry.path for entry in entries}
-        with self._known_lock:
-            for path in self._known.keys() - paths:
-                del self._known[path]
+        self._memory.settle(entries)
         # Ollama orders by whole seconds; the name settles the rest.
         return sorted(specs, key=lambda spec: (-int(spec.modified_at.timestamp()), spec.name))
 
@@ -88,9 +82,10 @@ class Registry:
 
         Raises InvalidName, NotFound, or Damaged where files of the model are missing.
         """
-        known = self._look_up(name)
-        self.store.materialize(known.stored)
-        return known.spec
+        stored, spec = self._look_up(name)
+        with storage_errors():
+            self.store.materialize(stored)
+        return spec
 
     def has(self, name: str) -> bool:
         """Whether there is such a model, damaged or not. Raises InvalidName."""
@@ -104,19 +99,20 @@ class Registry:
 
     def show(self, name: str, *, verbose: bool = False) -> ModelShow:
         """Raises InvalidName, NotFound, Damaged. `verbose` lists the tensors too."""
-        known = self._look_up(name)
-        return show(self.store, known.stored, known.spec, verbose=verbose)
+        stored, spec = self._look_up(name)
+        return show(self.store, stored, spec, verbose=verbose)
 
     def copy(self, source: str, destination: str) -> None:
         """Let `destination` stand for the same model; overwrites silently. Raises InvalidName, NotFound."""
         target = parse_name(destination)
-        with self.store.working():
+        with storage_errors(), self.store.working():
             _, replaced = self.store.write(target, self.store.get(source).manifest)
         self.store.drop(replaced)
 
     def delete(self, name: str) -> None:
         """Forget the name and what only it needed. Works on a damaged model too. Raises InvalidName, NotFound."""
-        self.store.remove(self.store.get(name))
+        with storage_errors():
+            self.store.remove(self.store.get(name))
 
     def add_model_folder(
         self,
@@ -129,9 +125,11 @@ class Registry:
         trusted: Iterable[Path] = (),
     ) -> ModelSpec:
         """Register the model in `folder` under `name`. Blocking: see `folders.add_model_folder`."""
-        stored = add_model_folder(
-            self.store, parse_name(name), folder, overrides=overrides, texts=texts, transfer=transfer, trusted=trusted
-        )
+        target = parse_name(name)
+        with storage_errors():
+            stored = add_model_folder(
+                self.store, target, folder, overrides=overrides, texts=texts, transfer=transfer, trusted=trusted
+            )
         return describe(self.store, stored)
 
     # Blobs
@@ -148,9 +146,12 @@ class Registry:
         """Remove blobs that no model needs."""
         return self.store.prune()
 
-    def verify(self, *, repair: bool = False) -> VerifyReport:
-        """Read and hash everything again; `repair` drops what is corrupt."""
-        return self.store.verify(repair=repair)
+    def verify(self, *, repair: bool = False, report: Callable[[int, int], None] | None = None) -> VerifyReport:
+        """Read and hash everything again (minutes); `repair` drops what is corrupt, so that a pull fetches it again.
+
+        `report` is called with the bytes read so far and in all.
+        """
+        return self.store.verify(repair=repair, report=report)
 
     # Pull and create
 
@@ -170,9 +171,10 @@ class Registry:
         source = next((source for source in self.sources if source.offers(wanted)), None)
         if source is None:
             raise PullError("pull model manifest: file does not exist")
-        async with aclosing(source.pull(wanted, self.store, insecure=insecure)) as lines:
-            async for progress in lines:
-                yield progress
+        with storage_errors():
+            async with aclosing(source.pull(wanted, self.store, insecure=insecure)) as lines:
+                async for progress in lines:
+                    yield progress
         yield Progress("success")
 
     async def create(self, request: CreateRequest) -> AsyncGenerator[Progress]:
@@ -193,47 +195,31 @@ class Registry:
                     if progress.status != "success":
                         yield progress
         base = self.store.get(request.source) if request.source else None
-        async with aclosing(create(self.store, name, request, base)) as lines:
-            async for progress in lines:
-                yield progress
+        with storage_errors():
+            async with aclosing(create(self.store, name, request, base)) as lines:
+                async for progress in lines:
+                    yield progress
         yield Progress("success")
 
-    def _look_up(self, name: str) -> _Known:
+    def _look_up(self, name: str) -> tuple[Stored, ModelSpec]:
         """The model of that name, from memory while its manifest is unchanged."""
         entry = self.store.find(parse_name(name))
-        known = None if entry is None else self._remembered(entry)
-        if known is None:
-            stored = self.store.get(name)
-            known = _Known(stored, describe(self.store, stored))
-            self._remember(known)
-        return known
+        known = None if entry is None else self._memory.recall(entry)
+        if known is not None and known.spec is not None:
+            return known.stored, known.spec
+        stored = self.store.get(name)
+        spec = describe(self.store, stored)
+        self._memory.learn(Known(stored, spec))
+        return stored, spec
 
     def _spec(self, entry: Entry) -> ModelSpec | None:
-        """The spec of a manifest file, read again only when the file changed; None for damaged or foreign ones."""
-        known = self._remembered(entry)
+        """The spec of a manifest file; None for damaged or foreign ones."""
+        known = self._memory.recall(entry)
         if known is None:
             try:
                 stored = self.store.read(entry)
-                if not stored.manifest.is_ours:
-                    return None
-                known = _Known(stored, describe(self.store, stored))
+                known = Known(stored, describe(self.store, stored) if stored.manifest.is_ours else None)
             except (Damaged, InvalidDigest, OSError):
-                return None
-            self._remember(known)
+                return None  # Not learned: a blob may come back without the manifest changing.
+            self._memory.learn(known)
         return known.spec
-
-    def _remembered(self, entry: Entry) -> _Known | None:
-        with self._known_lock:
-            known = self._known.get(entry.path)
-        return known if known is not None and known.stored.entry == entry else None
-
-    def _remember(self, known: _Known) -> None:
-        with self._known_lock:
-            self._known[known.stored.entry.path] = known
-
-
-class _Known(msgspec.Struct, frozen=True):
-    """A model as last read; true as long as its manifest file has the same stamp."""
-
-    stored: Stored
-    spec: ModelSpec

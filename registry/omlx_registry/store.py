@@ -10,6 +10,7 @@ readable or not, mentions it and nobody is just making a model. Several processe
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -17,7 +18,7 @@ import stat
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -127,11 +128,12 @@ class Store:
         for host in _folders(self.manifests):
             for namespace in _folders(host.path):
                 for model in _folders(namespace.path):
-                    with os.scandir(model.path) as tags:
-                        for tag in tags:
-                            name = name_from_path((host.name, namespace.name, model.name, tag.name))
-                            if name is not None and tag.is_file(follow_symlinks=False):
-                                yield _entry(name, tag.path, tag.stat(follow_symlinks=False))
+                    for tag in _listing(model.path):
+                        name = name_from_path((host.name, namespace.name, model.name, tag.name))
+                        if name is None or not tag.is_file(follow_symlinks=False):
+                            continue
+                        with contextlib.suppress(FileNotFoundError):  # Deleted since it was listed.
+                            yield _entry(name, tag.path, tag.stat(follow_symlinks=False))
 
     def locate(self, name: Name) -> Name:
         """The name in the letter case the store has for it, part by part; unknown parts stay as given."""
@@ -268,8 +270,11 @@ class Store:
             self.views.keep_only(survey.manifests)
             return PruneReport(len(doomed), freed)
 
-    def verify(self, *, repair: bool = False) -> VerifyReport:
-        """Hash every blob of our models again (reads everything: minutes). `repair` drops the corrupt ones."""
+    def verify(self, *, repair: bool = False, report: Callable[[int, int], None] | None = None) -> VerifyReport:
+        """Hash every blob of our models again (reads everything: minutes). `repair` drops the corrupt ones.
+
+        `report` is called with the bytes read so far and in all.
+        """
         wanted: dict[str, tuple[int, list[str]]] = {}
         for stored in self._ours():
             for layer in (stored.manifest.config, *stored.manifest.layers):
@@ -277,12 +282,16 @@ class Store:
                 if stored.entry.name.short not in models:
                     models.append(stored.entry.name.short)
         damaged: list[Damage] = []
-        total = 0
+        total, done = sum(size for size, _ in wanted.values()), 0
         for digest, (size, models) in wanted.items():
+            if report is not None:
+                report(done, total)
             reason = self._examine(digest, size)
-            total += size
+            done += size
             if reason is not None:
                 damaged.append(Damage(digest, reason, sorted(models)))
+        if report is not None:
+            report(done, total)
         if repair:
             with locks.exclusive(self._changing):
                 for damage in damaged:
@@ -360,21 +369,22 @@ def _mentioned(path: Path) -> set[str]:
         return set()
 
 
-def _folders(path: str | Path) -> list[os.DirEntry[str]]:
+def _listing(path: str | Path) -> list[os.DirEntry[str]]:
+    """What a folder holds; nothing where it cannot be read, or is gone since it was listed itself."""
     try:
         with os.scandir(path) as entries:
-            return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+            return list(entries)
     except OSError:
         return []
 
 
+def _folders(path: str | Path) -> list[os.DirEntry[str]]:
+    return [entry for entry in _listing(path) if entry.is_dir(follow_symlinks=False)]
+
+
 def _stored_case(folder: Path, part: str) -> str | None:
     """The entry of a folder that equals `part` but for letter case; the exact one where several do."""
-    try:
-        with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries]
-    except OSError:
-        return None
+    names = [entry.name for entry in _listing(folder)]
     if part in names:
         return part
     return next((name for name in sorted(names) if name.lower() == part.lower()), None)

@@ -52,8 +52,12 @@ def make_folder(
 
 
 def files_below(root: Path) -> set[str]:
-    """Every file of a store but its locks, as relative paths."""
-    return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file() and path.suffix != ".lock"}
+    """Every file of a store but its locks and the memory of listings, as relative paths."""
+    return {
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*")
+        if path.is_file() and path.suffix not in {".lock", ".msgpack"}
+    }
 
 
 def blobs_in(root: Path) -> set[str]:

@@ -10,11 +10,12 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
 
 import omlx_registry
 import pytest
-from omlx_registry import Damaged, DigestMismatch, InvalidDigest, InvalidName, NotFound, Registry
+from omlx_registry import Damaged, DigestMismatch, InvalidDigest, InvalidName, NotFound, Registry, StorageError
 from omlx_registry.manifest import Manifest
 
 from tests.registry.folders import blobs_in, files_below, make_folder, write_safetensors
@@ -365,7 +366,7 @@ def test_threads_that_add_copy_and_delete_leave_a_sound_store(registry: Registry
     def work(number: int) -> None:
         own = Registry(root, []) if number % 2 else registry
         try:
-            for turn in range(6):
+            for turn in range(4):
                 own.add_model_folder(f"m{number}", folders[number], transfer="copy")
                 own.copy(f"m{number}", f"copy{number}-{turn}")
                 own.list()
@@ -380,7 +381,7 @@ def test_threads_that_add_copy_and_delete_leave_a_sound_store(registry: Registry
         thread.start()
     for thread in threads:
         thread.join()
-    assert errors == []
+    assert errors == [], "".join(traceback.format_exception(errors[0]))
     for spec in registry.list():
         registry.resolve(spec.full_name)
     assert registry.verify().damaged == []
@@ -419,3 +420,60 @@ def test_a_killed_import_leaves_nothing_listed_and_nothing_prune_does_not_find(r
 
 def _env() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(Path(omlx_registry.__file__).parents[1])}
+
+
+# Memory and disk
+
+
+def test_a_listing_after_a_restart_reads_no_model_again(registry: Registry, folder: Path, root: Path) -> None:
+    registry.add_model_folder("tiny", folder)
+    foreign_model(root)
+    before = registry.list()
+    for blob in (root / "blobs").iterdir():
+        blob.unlink()
+    assert Registry(root, []).list() == before
+    memory = root / "omlx/known.msgpack"
+    for damage in (b"", b"torn", memory.read_bytes()[:-9]):
+        memory.write_bytes(damage)
+        assert Registry(root, []).list() == [], "nothing is remembered, and the blobs are gone"
+
+
+def test_facts_of_an_older_version_are_derived_anew(
+    registry: Registry, folder: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = registry.add_model_folder("tiny", folder)
+    registry.list()
+    for module in ("facts", "describe", "memory"):
+        monkeypatch.setattr(f"omlx_registry.{module}.REVISION", 99)
+    monkeypatch.setattr("omlx_registry.facts.derive_capabilities", lambda *_, **__: ["completion", "new"])
+    assert [it.capabilities for it in Registry(root, []).list()] == [["completion", "new"]]
+    assert Registry(root, []).resolve("tiny").fingerprint == spec.fingerprint
+
+
+def test_small_files_are_copied_and_large_ones_linked(registry: Registry, folder: Path) -> None:
+    write_safetensors(folder / "model.safetensors", {"w": ("F32", (1024, 4097))})
+    registry.add_model_folder("tiny", folder)
+    path = registry.store.blobs.path
+    assert path(layer_digest(registry, "model.safetensors")).samefile(folder / "model.safetensors")
+    with (folder / "config.json").open("r+") as file:
+        file.write("edited in place")
+    assert registry.verify().damaged == []
+
+
+def test_a_full_disk_is_an_error_a_user_understands_and_leaves_nothing(tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(small)], check=False).returncode:
+        pytest.skip("this machine mounts no tmpfs")
+    try:
+        registry = Registry(small / "models", [])
+        folder = make_folder(tmp_path / "m", tensors={"w": ("F32", (1024, 128))})
+        with pytest.raises(StorageError, match=r"^there is no space left on the disk of the model store$"):
+            registry.add_model_folder("m", folder, transfer="copy")
+        with pytest.raises(StorageError), registry.blob_writer() as writer:
+            writer.write(bytes(1 << 20))
+        assert registry.list() == [] and files_below(small / "models") == set()
+        registry.add_model_folder("m", make_folder(tmp_path / "n"))
+        assert registry.resolve("m").name == "m:latest"
+    finally:
+        subprocess.run(["umount", str(small)], check=False)

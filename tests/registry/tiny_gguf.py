@@ -247,7 +247,8 @@ def _add_vocabulary(writer: GGUFWriter, mlx_folder: Path) -> None:
     tokens = [by_id[index] for index in range(len(by_id))]
     kinds = [(3 if added[i]["special"] else 4) if i in added else 1 for i in range(len(tokens))]
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
+    # transformers gives a "qwen2" model Qwen's pre-tokenizer whatever its files say.
+    writer.add_tokenizer_pre("qwen2" if writer.arch.startswith("qwen") else "gpt-2")
     writer.add_token_list(tokens)
     writer.add_token_types(kinds)
     writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
