@@ -102,7 +102,9 @@ class Index:
                     raise
                 time.sleep(0.02)
         self._db.execute("PRAGMA synchronous = NORMAL")
-        self._db.execute("PRAGMA journal_size_limit = 4194304")
+        # The log counts towards the folder's cap: keep it short.
+        self._db.execute("PRAGMA wal_autocheckpoint = 64")
+        self._db.execute("PRAGMA journal_size_limit = 1048576")
         with self._transaction():
             (version,) = self._db.execute("PRAGMA user_version").fetchone()
             if version == 0:
