@@ -26,6 +26,8 @@ class OutputDialect(msgspec.Struct, frozen=True, kw_only=True):
     """How a model marks its output."""
 
     think: ThinkMarkers | None = None
+    thinks: bool = False
+    """The template speaks of thinking. (A vocabulary may have the markers of a model that never thinks.)"""
     channels: bool = False
     """gpt-oss's harmony format; nothing else applies then."""
     tools: tuple[str, ...] = ()
@@ -36,6 +38,17 @@ class OutputDialect(msgspec.Struct, frozen=True, kw_only=True):
     """Nothing is marked: all output is content."""
     end_tokens: tuple[str, ...] = ()
     """Tokens of the vocabulary that end a turn, whether or not the model's configuration lists them."""
+
+    def answer_marker(self, *, opens_thinking: bool, thinking: bool) -> str:
+        """The text behind which the answer itself begins, for a constraint on it; "": it begins at once.
+
+        `opens_thinking`: the prompt ends inside a thinking block; `thinking`: the request does not switch it off.
+        """
+        if self.channels:
+            return "<|channel|>final<|message|>"
+        if self.think is not None and (opens_thinking or (self.thinks and thinking)):
+            return self.think.closing
+        return ""
 
 
 PLAIN = OutputDialect(plain=True)
@@ -55,8 +68,10 @@ def detect_output(template_source: str, tokens: Collection[str], model_type: str
     """
     if model_type == "gpt_oss" or ("<|channel|>" in template_source and "<|message|>" in template_source):
         return OutputDialect(channels=True, end_tokens=tuple(end for end in _HARMONY_END_TOKENS if end in tokens))
+    think = find_markers(template_source, tokens)
     return OutputDialect(
-        think=find_markers(template_source, tokens),
+        think=think,
+        thinks=think is not None and think.closing in template_source,
         tools=formats_for(template_source, tokens),
         tool_tag=tool_tag(template_source),
         end_tokens=tuple(end for end in _END_TOKENS if end in tokens),

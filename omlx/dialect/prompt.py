@@ -6,7 +6,7 @@ Modelfile or request, or none at all (plain text, for base models).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -17,8 +17,9 @@ from omlx.dialect.abilities import Abilities, probe
 from omlx.dialect.conversation import JsonMessage, to_json
 from omlx.dialect.errors import TemplateError
 from omlx.dialect.gochat import GoChat
+from omlx.dialect.infill import Infill, find_infill
 from omlx.dialect.jinja import JinjaTemplate
-from omlx.dialect.thinking import ends_inside_thinking
+from omlx.dialect.thinking import ends_inside_thinking, find_markers
 from omlx.request import GenerateRequest, Message
 
 __all__ = ["PromptTemplate", "Rendered", "TemplateError"]
@@ -48,15 +49,24 @@ class _Source(Protocol):
 class PromptTemplate:
     """The template of one model."""
 
-    def __init__(self, source: _Source) -> None:
+    def __init__(self, source: _Source, infill: Infill | None = None) -> None:
         self._source = source
+        self._infill = infill
 
     @classmethod
     def from_jinja(
-        cls, source: str, *, bos_token: str = "", eos_token: str = "", variables: Mapping[str, Any] | None = None
+        cls,
+        source: str,
+        *,
+        bos_token: str = "",
+        eos_token: str = "",
+        variables: Mapping[str, Any] | None = None,
+        tokens: Collection[str] = (),
     ) -> PromptTemplate:
-        """`variables`: further names a template may use, such as other special tokens. Raises TemplateError."""
-        return cls(_Jinja(source, {**(variables or {}), "bos_token": bos_token, "eos_token": eos_token}))
+        """`variables`: further names a template may use, such as other special tokens; `tokens`: the special and added
+        tokens, which tell how the model fills in the middle. Raises TemplateError."""
+        names = {**(variables or {}), "bos_token": bos_token, "eos_token": eos_token}
+        return cls(_Jinja(source, names), find_infill(tokens))
 
     @classmethod
     def from_go(cls, source: str) -> PromptTemplate:
@@ -64,9 +74,9 @@ class PromptTemplate:
         return cls(_Go(source))
 
     @classmethod
-    def plain(cls) -> PromptTemplate:
+    def plain(cls, *, tokens: Collection[str] = ()) -> PromptTemplate:
         """For a model without a template: the texts of the messages, a blank line between them, and nothing else."""
-        return cls(_Plain())
+        return cls(_Plain(), find_infill(tokens))
 
     @property
     def abilities(self) -> Abilities | None:
@@ -83,6 +93,11 @@ class PromptTemplate:
             return Rendered(request.raw_prompt, ends_inside_thinking(request.raw_prompt), add_special=True)
         if request.template:
             return _Go(request.template).render(request, image_marker)
+        if request.suffix and not isinstance(self._source, _Go):
+            if self._infill is None:
+                raise TemplateError("this model cannot fill in the middle: ask without a suffix")
+            before = request.messages[-1].content if request.messages else ""
+            return Rendered(self._infill.render(before, request.suffix), add_special=True)
         return self._source.render(request, image_marker)
 
 
@@ -130,6 +145,7 @@ class _Jinja:
     def __init__(self, source: str, variables: dict[str, Any]) -> None:
         self._template = JinjaTemplate(source)
         self._variables = variables
+        self._markers = find_markers(source, ())
         self._kimi_ids = "<|tool_call_begin|>" in source
         self._knows_developer = "developer" in source
         self._channels = "<|channel|>" in source
@@ -147,7 +163,26 @@ class _Jinja:
             messages = messages[:-1]
         messages = self._fit(messages)
         text = self._render_adapted(messages, request.tools, _think_variables(request.think), continued)
-        return Rendered(text, ends_inside_thinking(text), images=_images(request.messages))
+        opens_thinking = ends_inside_thinking(text)
+        if request.format is not None and self._can_open_thinking(request, continued or opens_thinking):
+            # A constraint applies behind the thinking: the model must not skip it.
+            assert self._markers is not None
+            text += self._markers.opening.rstrip() + "\n"
+            opens_thinking = True
+        return Rendered(text, opens_thinking, images=_images(request.messages))
+
+    def _can_open_thinking(self, request: GenerateRequest, begun: bool) -> bool:
+        return not begun and request.think is not False and self._markers is not None and self._switches_thinking
+
+    @cached_property
+    def _switches_thinking(self) -> bool:
+        """The template knows thinking on and off: the model does both."""
+        asked = [to_json(Message(role="user", content="?"), parts=self.abilities.parts)]
+        try:
+            on, off = (self._render(asked, [], _think_variables(think)) for think in (True, False))
+        except TemplateError:
+            return False
+        return on != off
 
     def _fit(self, messages: list[Message]) -> list[Message]:
         """The messages with what the template is known not to take changed."""

@@ -183,10 +183,14 @@ def read_template(spec: LoadSpec, tokenizer: Any) -> tuple[PromptTemplate, Outpu
     elif own:
         names = special_tokens(tokenizer)
         template = PromptTemplate.from_jinja(
-            own, bos_token=names.pop("bos_token", ""), eos_token=names.pop("eos_token", ""), variables=names
+            own,
+            bos_token=names.pop("bos_token", ""),
+            eos_token=names.pop("eos_token", ""),
+            variables=names,
+            tokens=marker_candidates(tokenizer),
         )
     else:
-        template = PromptTemplate.plain()
+        template = PromptTemplate.plain(tokens=marker_candidates(tokenizer))
     try:
         model_type = json.loads((Path(spec.path) / "config.json").read_text("utf-8")).get("model_type", "")
     except (OSError, ValueError):

@@ -218,9 +218,8 @@ class Session:
         """The constraint on the answer; thinking in front of it stays free."""
         if request.format is None:
             return None
-        markers = self._dialect.think
-        thinks = markers is not None and request.raw_prompt is None and request.think is not False
-        after = markers.closing if markers is not None and (thinks or prompt.opens_thinking) else ""
+        dialect = PLAIN if request.raw_prompt is not None and not prompt.opens_thinking else self._dialect
+        after = dialect.answer_marker(opens_thinking=prompt.opens_thinking, thinking=request.think is not False)
         if request.format == "json":
             return Grammar(kind="json", after=after)
         return Grammar(kind="schema", source=request.format, after=after)

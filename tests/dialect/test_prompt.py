@@ -1,5 +1,6 @@
 """Messages become the prompt that the model's template asks for, whatever shape the template insists on."""
 
+# ruff: noqa: E501
 from __future__ import annotations
 
 from typing import Any
@@ -175,3 +176,48 @@ def test_without_a_template_texts_are_joined() -> None:
     assert plain.render(GenerateRequest(id=1, messages=[user("Once upon")])).text == "Once upon"
     messages = [Message("system", "S"), user("a"), Message("assistant", "b")]
     assert plain.render(GenerateRequest(id=1, messages=messages)).text == "S\n\na\n\nb"
+
+
+HYBRID = "{{ messages[-1].content }}|{% if enable_thinking is false %}<think></think>{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("source", "think", "ending", "opens"),
+    [
+        (HYBRID, None, "|<think>\n", True),
+        (HYBRID, False, "|<think></think>", False),
+        ("{{ messages[-1].content.split('</think>')[-1] }}|", None, "|", False),
+        ("{{ messages[-1].content }}|<think>\n{{ '' }}", None, "|<think>\n", True),
+        ("{{ messages[-1].content }}|", None, "|", False),
+    ],
+)
+def test_thinking_ahead_of_a_constrained_answer_is_opened(
+    source: str, think: bool | None, ending: str, opens: bool
+) -> None:
+    template = PromptTemplate.from_jinja(source)
+    rendered = template.render(GenerateRequest(id=1, messages=[user("x")], think=think, format="json"))
+    assert (rendered.text, rendered.opens_thinking) == ("x" + ending, opens)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        (["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"], "<|fim_prefix|>def f(<|fim_suffix|>): pass<|fim_middle|>"),
+        (["<fim_prefix>", "<fim_middle>", "<fim_suffix>"], "<fim_prefix>def f(<fim_suffix>): pass<fim_middle>"),
+        (["<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"],
+         "<｜fim▁begin｜>def f(<｜fim▁hole｜>): pass<｜fim▁end｜>"),
+        (["▁<PRE>", "▁<SUF>", "▁<MID>"], "▁<PRE>def f(▁<SUF>): pass▁<MID>"),
+        (["[PREFIX]", "[SUFFIX]", "[MIDDLE]"], "[SUFFIX]): pass[PREFIX]def f("),
+    ],
+)  # fmt: skip
+def test_a_suffix_is_filled_in_as_the_vocabulary_has_it(tokens: list[str], expected: str) -> None:
+    request = GenerateRequest(id=1, messages=[user("def f(")], suffix="): pass")
+    for template in (PromptTemplate.from_jinja(CHATML, tokens=tokens), PromptTemplate.plain(tokens=tokens)):
+        rendered = template.render(request)
+        assert (rendered.text, rendered.add_special) == (expected, True)
+
+
+def test_a_suffix_for_a_model_that_cannot_is_refused() -> None:
+    request = GenerateRequest(id=1, messages=[user("def f(")], suffix="): pass")
+    with pytest.raises(TemplateError, match="cannot fill in the middle"):
+        PromptTemplate.from_jinja(CHATML).render(request)

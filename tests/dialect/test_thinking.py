@@ -75,3 +75,21 @@ def test_markers_are_found_in_template_and_vocabulary(source: str, tokens: list[
     markers = find_markers(source, tokens)
     assert (markers and markers.opening) == opening
     assert detect_output(source, tokens, "llama").think == markers
+
+
+@pytest.mark.parametrize(
+    ("source", "tokens", "opens", "thinking", "marker"),
+    [
+        ("<think></think>", [], False, True, "</think>"),
+        ("<think></think>", [], False, False, ""),
+        ("<think></think>", [], True, False, "</think>"),
+        ("no thinking here", ["<think>", "</think>"], False, True, ""),
+        ("", [], False, True, ""),
+        ("<|channel|><|message|>", [], False, False, "<|channel|>final<|message|>"),
+    ],
+)
+def test_a_constraint_begins_where_the_answer_begins(
+    source: str, tokens: list[str], opens: bool, thinking: bool, marker: str
+) -> None:
+    dialect = detect_output(source, tokens, "")
+    assert dialect.answer_marker(opens_thinking=opens, thinking=thinking) == marker
