@@ -165,9 +165,7 @@ async def create(store: Store, name: Name, request: CreateRequest, base: Stored 
             async for progress in _add_extras(store, request, made, space):
                 yield progress
             for layer in made.layers:
-                yield Progress(
-                    f"{'creating new' if layer.digest in made.new else 'using existing'} layer {layer.digest}"
-                )
+                yield _layer_line(layer, new=layer.digest in made.new)
             texts = plan_texts(request, made.texts)
             for layer, new in await asyncio.to_thread(text_layers, store.blobs, texts):
                 made.layers.append(layer)

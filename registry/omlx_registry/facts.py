@@ -68,7 +68,7 @@ class Files:
             return {}
         try:
             return msgspec.json.decode(self.path(name).read_bytes(), type=dict[str, Any])
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidModel(f"{name} is no JSON object: {error}") from error
 
     def config(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class Files:
             return set()
         try:
             tokenizer = msgspec.json.decode(self.path("tokenizer.json").read_bytes(), type=_Tokenizer)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidModel(f"tokenizer.json is damaged: {error}") from error
         return {token.content for token in tokenizer.added_tokens} & fill_in_the_middle_tokens()
 

@@ -132,7 +132,7 @@ def _convert(blobs: BlobStore, source: Path, plan: Plan) -> Layer:
 def _read_config(path: Path) -> dict[str, Any]:
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CreateError(f"{CONFIG_FILE} is no JSON object: {error}") from error
 
 

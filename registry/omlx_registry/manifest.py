@@ -117,7 +117,7 @@ def decode_manifest(data: bytes) -> Manifest:
     """Raises Damaged where the bytes are no manifest."""
     try:
         return _decoder.decode(data)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(f"unreadable manifest: {error}") from error
 
 

@@ -162,6 +162,7 @@ class Registry:
         the store has for it.
         """
         wanted = self.store.locate(parse_name(name))
+        self.store.require_free(wanted)
         async with aclosing(self._jobs.watch(wanted.folded, lambda: self._pull(wanted, insecure))) as lines:
             async for progress in lines:
                 yield progress
@@ -184,6 +185,7 @@ class Registry:
         """
         name = parse_name(request.model)
         check_request(request)
+        self.store.require_free(name)
         if request.template and self._check_template is not None:
             try:
                 self._check_template(request.template)

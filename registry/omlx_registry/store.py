@@ -35,6 +35,7 @@ UPLOAD_GRACE_S = 3600.0
 """Blobs younger than this survive a prune: a client uploads files first and creates the model from them later."""
 
 
+_LONGEST_FILE_NAME = 255
 PARTIAL_GRACE_S = 7 * 24 * 3600.0
 """Downloads that broke off can be continued this long."""
 
@@ -184,25 +185,44 @@ class Store:
     def write(self, name: Name, manifest: Manifest) -> tuple[Stored, set[str]]:
         """Let the name stand for the manifest from now on. Also returns the digests it no longer needs: see `drop`.
 
-        The name keeps the letter case the store already has. Raises Damaged where a blob is not there.
+        The name keeps the letter case the store already has. Raises Damaged where a blob is not there, and what
+        `require_free` raises.
         """
         data = encode(manifest)
         with locks.exclusive(self._changing):
             for layer in (manifest.config, *manifest.layers):
                 if self.blobs.size(layer.digest) != layer.size:
                     raise Damaged(f"blob {layer.digest} is missing or incomplete: the model was not written")
+            self.require_free(name)
             located = self.locate(name)
             path = self.path(located)
             before = _mentioned(path)
-            try:
-                if not self._is_inside(path):
-                    raise InvalidName(name.short, f"{path.parent} leads out of the model store through a link")
-                path.parent.mkdir(parents=True, exist_ok=True)
-                _write_atomically(path, data)
-            except OSError as error:
-                raise InvalidName(name.short, f"cannot store {name.short}: {error.strerror}") from error
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _write_atomically(path, data)
         stored = Stored(_entry(located, str(path), path.stat()), manifest, hashlib.sha256(data).hexdigest())
         return stored, before - manifest.digests
+
+    def require_free(self, name: Name) -> None:
+        """Make sure that a model may be written under this name.
+
+        Raises InvalidName where the name is another program's model (a GGUF one of an Ollama that shares the folder:
+        overwriting it would lose it), or none the disk can take.
+        """
+        path = self.path(self.locate(name))
+        if any(len(part.encode()) > _LONGEST_FILE_NAME for part in name.parts):
+            raise InvalidName(name.short, f"cannot store {name.short}: the name is too long for a file")
+        if not self._is_inside(path):
+            raise InvalidName(name.short, f"{path.parent} leads out of the model store through a link")
+        entry = self.find(name)
+        if entry is None:
+            return
+        with contextlib.suppress(Damaged, FileNotFoundError):  # A torn manifest is there to be replaced.
+            if not self.read(entry).manifest.is_ours:
+                raise InvalidName(
+                    name.short,
+                    f"{name.short} is a model of Ollama in the same folder, which oMLX does not overwrite: "
+                    "choose another name, or give oMLX a folder of its own (OMLX_MODELS)",
+                )
 
     def remove(self, stored: Stored) -> None:
         """Forget a name, and delete the blobs that only it needed."""

@@ -76,7 +76,7 @@ def read_header(path: Path, label: str = "") -> list[Tensor]:
         entries = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
         entries.pop("__metadata__", None)
         described = {name: msgspec.json.decode(entry, type=_Described) for name, entry in entries.items()}
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidModel(f"{label} is no safetensors file: {error}") from error
     return [Tensor(name, entry.dtype, entry.shape) for name, entry in sorted(described.items())]
 
@@ -104,7 +104,7 @@ def quantization_of(module: str, config: Mapping[str, Any]) -> Quantization | No
         return None
     merged = {**section, **own} if isinstance(own, Mapping) else section
     bits, group = merged.get("bits"), merged.get("group_size")
-    if not isinstance(bits, int) or not isinstance(group, int):
+    if not isinstance(bits, int) or not isinstance(group, int) or not 1 <= bits <= 32:
         return None
     mode = merged.get("mode")
     return Quantization(bits, group, mode if isinstance(mode, str) else "affine")

@@ -62,6 +62,12 @@ from tests.registry.folders import CONFIG, make_folder, write_safetensors
             256,
             "int4",
         ),
+        (
+            {"a.weight": ("U32", (16, 8)), "a.scales": ("F16", (16, 1)), "a.biases": ("F16", (16, 1))},
+            {"quantization": {"group_size": 64, "bits": 0}},
+            1024,
+            "int4",
+        ),
         ({"rotary_emb.inv_freq": ("F32", (4,)), "w": ("F16", (2, 2))}, {}, 4, "F16"),
     ],
 )  # fmt: skip
@@ -343,3 +349,12 @@ def test_only_data_files_are_taken_and_links_must_stay_inside(tmp_path: Path) ->
     with pytest.raises(InvalidModel, match=r"insecure path: generation_config\.json"):
         registry.add_model_folder("evil", folder)
     assert registry.add_model_folder("trusted", folder, trusted=[tmp_path]).name == "trusted:latest"
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b'{"a":' + b"[" * 100_000, b"[" * 100_000])
+def test_a_broken_json_file_is_named(tmp_path: Path, name: str, content: bytes) -> None:
+    folder = make_folder(tmp_path / "m")
+    (folder / name).write_bytes(content)
+    with pytest.raises(InvalidModel, match=name):
+        Registry(tmp_path / "models", []).add_model_folder("m", folder)

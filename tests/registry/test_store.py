@@ -227,6 +227,30 @@ def test_blobs_of_foreign_models_survive_everything(registry: Registry, folder: 
     assert (root / "manifests/registry.ollama.ai/library/gguf/latest").exists()
 
 
+def test_a_foreign_model_is_not_overwritten(registry: Registry, folder: Path, root: Path) -> None:
+    foreign = foreign_model(root)
+    before = (root / "manifests/registry.ollama.ai/library/gguf/latest").read_bytes()
+    with pytest.raises(InvalidName, match="GGUF:latest is a model of Ollama in the same folder"):
+        registry.add_model_folder("GGUF", folder)
+    registry.add_model_folder("tiny", folder)
+    with pytest.raises(InvalidName, match="does not overwrite"):
+        registry.copy("tiny", "gguf")
+    with pytest.raises(NotFound):
+        registry.delete("gguf")
+    assert foreign <= blobs_in(root)
+    assert (root / "manifests/registry.ollama.ai/library/gguf/latest").read_bytes() == before
+
+
+def test_a_torn_manifest_can_be_replaced(registry: Registry, folder: Path, root: Path) -> None:
+    registry.add_model_folder("tiny", folder)
+    path = root / "manifests/registry.ollama.ai/library/tiny/latest"
+    for damage in (b"", path.read_bytes()[:-5], b"[" * 100_000, b"\xff\xfe"):
+        path.write_bytes(damage)
+        assert registry.list() == []
+        registry.add_model_folder("tiny", folder)
+        assert registry.resolve("tiny").name == "tiny:latest"
+
+
 def test_blobs_of_unreadable_manifests_are_kept(registry: Registry, folder: Path, root: Path) -> None:
     registry.add_model_folder("tiny", folder)
     path = root / "manifests/registry.ollama.ai/library/tiny/latest"
