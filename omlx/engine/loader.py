@@ -90,6 +90,9 @@ def load_model(spec: LoadSpec, progress: Progress = lambda done, total: None, *,
     if spec.adapter_path:
         model = _with_adapter(model, spec.adapter_path, plan.dequantize)
     if plan.dequantize:
+        if plan.dtype is not None:
+            # Scales first: codes times 16-bit scales would be rounded to 16 bits.
+            model.set_dtype(getattr(mx, plan.dtype))
         model = dequantize_model(model)
     if plan.dtype is not None:
         model.set_dtype(getattr(mx, plan.dtype))
