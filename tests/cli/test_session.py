@@ -13,6 +13,7 @@ import pexpect  # type: ignore[import-untyped]
 import pytest
 
 from tests.cli.conftest import PLAIN, THINKER, Omlx
+from tests.cli.standin import SHOWN, StandIn, answer, stream
 from tests.support.lessons import STORY
 from tests.support.server import ServerProcess
 
@@ -46,7 +47,7 @@ class Terminal:
         self.child.send(keys)
 
     def say(self, line: str) -> None:
-        # prompt_toolkit echoes what is typed before it runs it: wait for the echo's end with each answer.
+        """Type a line and Enter. The editor redraws its prompt with every key: wait for the reply before the prompt."""
         self.child.send(line + "\r")
 
     def leaves(self) -> int:
@@ -104,23 +105,10 @@ def test_ctrl_c_stops_the_answer_and_keeps_the_session(session: Terminal) -> Non
     session.types(CTRL_C)
     session.prompted()
     session.say("/clear")
+    session.sees("Cleared session context")
     session.prompted()
     session.say("Hello")
     session.sees(HELLO)
-
-
-def test_a_block_in_three_quotes_is_one_message(session: Terminal) -> None:
-    session.say("/set parameter num_predict 1")
-    session.prompted()
-    session.say('"""My name is')
-    session.sees("...")
-    session.say('Ada."""')
-    session.prompted()
-    session.say("/set verbose")
-    session.prompted()
-    session.say('"""Hello"""')
-    session.sees("Hello")
-    session.sees("prompt eval count:    ")
 
 
 def test_ctrl_j_breaks_a_line_without_sending(session: Terminal) -> None:
@@ -196,6 +184,7 @@ def everlasting(server: ServerProcess, tmp_path_factory: pytest.TempPathFactory)
 
 def test_a_session_can_be_saved_and_loaded_as_a_model(session: Terminal, real: Omlx) -> None:
     session.say("/set system You are a pirate.")
+    session.sees("Set system message.")
     session.prompted()
     session.say("Hello")
     session.sees("Ahoy there, sailor!")
@@ -258,46 +247,114 @@ def test_words_wrap_on_a_terminal_only(server: ServerProcess, home: Path, real: 
     assert plain == STORY + "\n\n"
 
 
-def test_an_error_of_an_answer_does_not_end_the_session(server: ServerProcess, home: Path) -> None:
-    from tests.cli.standin import SHOWN, StandIn, answer, stream
+def line(text: str, **fields: object) -> dict[str, object]:
+    """A line of /api/chat."""
+    message = {"role": "assistant", "content": text}
+    return {"model": "m", "created_at": "2026-01-01T00:00:00Z", "message": message, "done": False, **fields}
 
-    def line(text: str, **fields: object) -> dict[str, object]:
-        message = {"role": "assistant", "content": text}
-        return {"model": "m", "created_at": "2026-01-01T00:00:00Z", "message": message, "done": False, **fields}
 
-    loaded = {"model": "m", "created_at": "2026-01-01T00:00:00Z", "response": "", "done": True}
+LOADED = {"model": "m", "created_at": "2026-01-01T00:00:00Z", "response": "", "done": True}
+DONE = line("", done=True)
+
+
+@pytest.fixture
+def standin() -> Iterator[StandIn]:
     script = {
         "POST /api/show": answer(200, SHOWN),
-        "POST /api/generate": answer(200, loaded),
-        "POST /api/chat": stream([line("Half an"), {"error": "the runner is gone"}]),
+        "POST /api/generate": answer(200, LOADED),
+        "POST /api/chat": stream([line("Whole."), DONE]),
     }
-    with StandIn(script) as standin:
-        terminal = Terminal(standin.url, "m", home=home)
-        terminal.prompted()
-        terminal.say("Hi")
-        terminal.sees("Error: the runner is gone")
-        terminal.prompted()
-        standin.script["POST /api/chat"] = stream([line("Whole."), line("", done=True)])
-        terminal.say("Again")
-        terminal.sees("Whole.")
-        terminal.prompted()
-        said = [message["content"] for message in standin.body_of("/api/chat")["messages"]]
-        assert said == ["Hi", "Half an", "Again"]
-        terminal.say("/bye")
-        assert terminal.leaves() == 0
+    with StandIn(script) as running:
+        yield running
 
 
-def test_the_session_needs_a_model_that_loads(home: Path) -> None:
-    from tests.cli.standin import SHOWN, StandIn, answer
+def said(standin: StandIn) -> list[tuple[str, str]]:
+    """The conversation the last chat was sent with."""
+    return [(message["role"], message["content"]) for message in standin.body_of("/api/chat")["messages"]]
 
-    script = {
-        "POST /api/show": answer(200, SHOWN),
-        "POST /api/generate": answer(500, {"error": "model requires more system memory"}),
-    }
-    with StandIn(script) as standin:
-        terminal = Terminal(standin.url, "m", home=home)
-        terminal.sees("Error: model requires more system memory")
-        assert terminal.leaves() == 1
+
+def test_an_error_of_an_answer_does_not_end_the_session(standin: StandIn, home: Path) -> None:
+    standin.script["POST /api/chat"] = stream([line("Half an"), {"error": "the runner is gone"}])
+    terminal = Terminal(standin.url, "m", home=home)
+    terminal.prompted()
+    terminal.say("Hi")
+    terminal.sees("Error: the runner is gone")
+    terminal.prompted()
+    standin.script["POST /api/chat"] = answer(503, {"error": "server busy"})
+    terminal.say("Lost")
+    terminal.sees("Error: 503 Service Unavailable: server busy")
+    terminal.prompted()
+    standin.script["POST /api/chat"] = stream([line("Whole."), DONE])
+    terminal.say("Again")
+    terminal.sees("Whole.")
+    terminal.prompted()
+    assert said(standin) == [("user", "Hi"), ("assistant", "Half an"), ("user", "Again")]
+    terminal.say("/bye")
+    assert terminal.leaves() == 0
+
+
+def test_what_was_said_before_ctrl_c_stays_in_the_conversation(standin: StandIn, home: Path) -> None:
+    standin.script["POST /api/chat"] = stream([line("Half"), *[line("") for _ in range(100)]], pause_s=0.1)
+    terminal = Terminal(standin.url, "m", home=home)
+    terminal.prompted()
+    terminal.say("Hi")
+    terminal.sees("Half")
+    terminal.types(CTRL_C)
+    terminal.prompted()
+    standin.script["POST /api/chat"] = stream([line("Whole."), DONE])
+    terminal.say("Go on")
+    terminal.sees("Whole.")
+    assert said(standin) == [("user", "Hi"), ("assistant", "Half"), ("user", "Go on")]
+    terminal.child.close(force=True)
+
+
+def test_pasted_and_quoted_lines_are_one_message_each(standin: StandIn, home: Path) -> None:
+    terminal = Terminal(standin.url, "m", home=home)
+    terminal.prompted()
+    terminal.types("\x1b[200~one\ntwo\x1b[201~")
+    terminal.say("")
+    terminal.sees("Whole.")
+    terminal.prompted()
+    terminal.say('"""three')
+    terminal.sees("...")
+    terminal.say('four"""')
+    terminal.sees("Whole.")
+    terminal.prompted()
+    terminal.say('"""five"""')
+    terminal.sees("Whole.")
+    assert [text for role, text in said(standin) if role == "user"] == ["one\ntwo", "three\nfour", "five"]
+    terminal.child.close(force=True)
+
+
+def test_settings_of_the_session_go_into_the_request(standin: StandIn, home: Path) -> None:
+    terminal = Terminal(standin.url, "m", "--keepalive", "1h", home=home)
+    terminal.prompted()
+    assert standin.body_of("/api/generate") == {"model": "m", "prompt": "", "keep_alive": "1h"}
+    for command, reply in (
+        ("/set parameter temperature 0.5", "to '0.5'"),
+        ("/set parameter stop a b", "to 'a, b'"),
+        ("/set system Be brief.", "Set system message."),
+        ("/set format json", "Set format to 'json' mode."),
+        ("/set think low", "Set 'think' mode to 'low'."),
+    ):
+        terminal.say(command)
+        terminal.sees(reply)
+        terminal.prompted()
+    terminal.say("Hi")
+    terminal.sees("Whole.")
+    assert standin.body_of("/api/chat") == {
+        "model": "m", "keep_alive": "1h", "format": "json", "think": "low",
+        "options": {"temperature": 0.5, "stop": ["a", "b"]},
+        "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}],
+    }  # fmt: skip
+    terminal.child.close(force=True)
+
+
+def test_the_session_needs_a_model_that_loads(standin: StandIn, home: Path) -> None:
+    standin.script["POST /api/generate"] = answer(500, {"error": "model requires more system memory"})
+    terminal = Terminal(standin.url, "m", home=home)
+    terminal.sees("Error: model requires more system memory")
+    assert terminal.leaves() == 1
 
 
 def test_the_editor_of_the_environment_opens_on_ctrl_g(server: ServerProcess, home: Path, tmp_path: Path) -> None:
