@@ -12,15 +12,25 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from omlx_cache import PrefixStore
 
-from tests.cache.toy import Toy, open_toy, play
+from tests.cache.toy import Toy, assert_holds, open_toy, play
 
 CAP = 4 << 20
 WIDTH = 256  # A block takes 32 KiB per layer: the cap is met now and then.
-KINDS = (("full",), ("full", "window"), ("full", "state"), ("window",), ("state",), ("full", "window", "state"))
+KINDS = (
+    ("full",),
+    ("full", "full"),
+    ("full", "window"),
+    ("full", "state"),
+    ("window",),
+    ("state",),
+    ("full", "window", "state"),
+)
 
 # Prompts from few tokens, made of a few long runs, so that they share prefixes and part in odd places.
 runs = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 40)), min_size=1, max_size=4)
 prompts = runs.map(lambda parts: [token for token, count in parts for _ in range(count)])
+
+chunks = st.sampled_from([1, 7, 16, 48, 200])
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -33,7 +43,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.root = Path(tempfile.mkdtemp(prefix="omlx-cache-"))
         self.folders = 0
         self.seen: list[list[int]] = []
-        self.complete = kinds == ("full",)
+        self.complete = set(kinds) == {"full"}
         self.store = self.open()
 
     def folder(self) -> Path:
@@ -50,7 +60,7 @@ class StoreMachine(RuleBasedStateMachine):
 
         return min(max((common(other) for other in self.seen), default=0), len(tokens) - 1)
 
-    @rule(tokens=prompts, answer=prompts, chunk=st.sampled_from([1, 7, 16, 48, 200]))
+    @rule(tokens=prompts, answer=prompts, chunk=chunks)
     def serve(self, tokens: list[int], answer: list[int], chunk: int) -> None:
         known = self.longest_known(tokens)
         match = play(self.store, self.toy, tokens, answer[:40], chunk=chunk)
@@ -65,11 +75,24 @@ class StoreMachine(RuleBasedStateMachine):
         counts = self.store.stats().cold_counts
         return bool(counts.evicted or counts.dropped_too_large)
 
+    @precondition(lambda self: self.seen)
+    @rule(which=st.integers(0, 99), cut=st.integers(0, 200), tokens=prompts, chunk=chunks)
+    def follow(self, which: int, cut: int, tokens: list[int], chunk: int) -> None:
+        """The next turn of an earlier sequence, or another way on from somewhere within it."""
+        earlier = self.seen[which % len(self.seen)]
+        self.serve(earlier[: cut or None] + tokens, tokens[:20], chunk)
+
+    @precondition(lambda self: self.seen)
+    @rule(which=st.integers(0, 99))
+    def repeat(self, which: int) -> None:
+        self.serve(self.seen[which % len(self.seen)], [1], 48)
+
     def settle(self) -> None:
         """Let what was pushed out of RAM arrive on disk: on its way it cannot be found."""
         assert self.store.cold is not None
         assert self.store.cold.flush(10)
 
+    @precondition(lambda self: len(self.seen) > 1)
     @rule(tokens=prompts)
     def explain(self, tokens: list[int]) -> None:
         told = self.store.explain(tokens)
@@ -80,20 +103,24 @@ class StoreMachine(RuleBasedStateMachine):
     def checkpoint(self) -> None:
         assert self.store.checkpoint(10) or self.lost()
 
+    @precondition(lambda self: len(self.seen) > 1)
     @rule(size=st.sampled_from([0, 40_000, 300_000, 32 << 20]))
     def squeeze(self, size: int) -> None:
         self.store.resize_hot(size)
         self.settle()
 
+    @precondition(lambda self: len(self.seen) > 2)
     @rule()
     def restart(self) -> None:
         self.store.close()
         self.complete = self.complete and not self.lost()
         self.store = self.open()
 
-    @rule()
-    def crash(self) -> None:
+    @precondition(lambda self: len(self.seen) > 2)
+    @rule(checkpoint=st.booleans())
+    def crash(self, checkpoint: bool) -> None:
         """What RAM alone had is lost; what was written stays."""
+        self.complete = self.complete and checkpoint and self.store.checkpoint(10) and not self.lost()
         assert self.store.cold is not None
         self.store.cold.flush(10)
         before = self.folder()
@@ -101,14 +128,17 @@ class StoreMachine(RuleBasedStateMachine):
         shutil.copytree(before, self.folder())
         self.store.hot.clear()
         self.store.close(0)
-        self.complete = False
         self.store = self.open()
 
-    @precondition(lambda self: any(self.folder().glob("??/*")))
+    @precondition(lambda self: len(self.seen) > 2)
     @rule(seed=st.integers(0, 1 << 30), how=st.sampled_from(["flip", "cut", "empty", "delete", "swap"]))
     def damage(self, seed: int, how: str) -> None:
+        """Something happens to a file while nobody looks; then everything is asked for again."""
+        self.restart()
         source = random.Random(seed)
-        files = sorted(self.folder().glob("??/*"))
+        files = sorted(self.folder().glob("??/*.safetensors"))
+        if not files:
+            return
         path = source.choice(files)
         data = bytearray(path.read_bytes())
         if how == "flip":
@@ -123,7 +153,12 @@ class StoreMachine(RuleBasedStateMachine):
         else:
             path.unlink()
         self.complete = False
+        for tokens in self.seen:
+            match = self.store.lookup(tokens)
+            assert_holds(self.toy, match.caches, tokens[: match.cached_tokens])
+        self.settle()
 
+    @precondition(lambda self: len(self.seen) > 8)
     @rule()
     def clear(self) -> None:
         self.store.clear()
@@ -147,6 +182,6 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 StoreMachine.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
 TestStore = StoreMachine.TestCase

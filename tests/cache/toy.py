@@ -61,10 +61,15 @@ def last_value(kind: str, leaf: Any) -> int:
 
 
 def held(kind: str, leaf: Any) -> list[int]:
-    """The values a cache holds, oldest first."""
+    """The values a cache holds, oldest first; all of a token's numbers, keys and values, must agree on them."""
+    keys, values = leaf.keys, leaf.values
     if kind == "window":
-        return [int(value) for value in leaf._temporal_order(leaf.keys)[0, 0, :, 0].tolist()]
-    return [int(value) for value in leaf.keys[0, 0, : leaf.offset, 0].tolist()]
+        keys, values = leaf._temporal_order(keys), leaf._temporal_order(values)
+    else:
+        keys, values = keys[:, :, : leaf.offset], values[:, :, : leaf.offset]
+    first = keys[..., :1]
+    assert mx.all(keys == first).item() and mx.all(values == -first).item()
+    return [int(value) for value in first.reshape(-1).tolist()]
 
 
 def assert_holds(toy: Toy, caches: list[Any], tokens: Sequence[int]) -> None:
@@ -74,12 +79,11 @@ def assert_holds(toy: Toy, caches: list[Any], tokens: Sequence[int]) -> None:
         if not expected:
             assert leaf.empty()
         elif kind == "state":
-            assert last_value(kind, leaf) == expected[-1]
+            assert mx.all(leaf[0] == expected[-1]).item()
         else:
-            found = held(kind, leaf)
             wanted = expected if kind == "full" else expected[-min(WINDOW, len(expected)) :]
             assert leaf.offset == len(tokens)
-            assert found[-len(wanted) :] == wanted
+            assert held(kind, leaf)[-len(wanted) :] == wanted
 
 
 def open_toy(toy: Toy, folder: Path | None = None, **settings: Any) -> PrefixStore:
