@@ -354,8 +354,8 @@ async def test_a_pulled_name_keeps_the_letter_case_the_store_has(root: Path, tmp
 
     registry = Registry(root, [AnyCase("llama3:latest", make_folder(tmp_path / "m"))])
     registry.add_model_folder("llama3", make_folder(tmp_path / "old", fill=3))
-    async for _ in registry.pull("Library/Llama3"):
-        pass
+    lines = [line.status async for line in registry.pull("Library/Llama3")]
+    assert lines[-3:] == ["writing manifest", "removing unused layers", "success"]
     assert [spec.name for spec in registry.list()] == ["llama3:latest"]
 
 
