@@ -65,7 +65,11 @@ _PRIMITIVES = {str: "string", bool: "bool", int: "int", float: "float64"}
 
 def decode(body: bytes, kind: type[_T]) -> _T:
     """`body` as the wire struct `kind`. Raises Malformed (EmptyBody where nothing is there)."""
-    value = first_value(body)
+    return read(first_value(body), kind)
+
+
+def read(value: Any, kind: type[_T]) -> _T:
+    """A JSON value that is already parsed as `kind`; a `Schema` gives the pruned object. Raises Malformed."""
     if value is not None and not isinstance(value, dict):
         raise Malformed(f"json: cannot unmarshal {_go_kind(value)} into Go value of type api.{kind.__name__}")
     return cast(_T, _reader(cast(Any, kind))(value or {}, _Where(kind.__name__, "")))

@@ -1,4 +1,4 @@
-"""Reading a request's body: bounded in size, blind to Content-Type, decoded by Go's rules."""
+"""Reading a request's body: bounded in size, decompressed, blind to Content-Type, decoded by Go's rules."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from litestar import Request
 from omlx.api import gojson
 from omlx.dialect.refusal import Refusal
 from omlx.server.errors import ClientGone
+from omlx.server.inflate import inflate
 from omlx.units import human_bytes
 
 _T = TypeVar("_T")
@@ -17,7 +18,9 @@ _T = TypeVar("_T")
 
 async def read_json(request: Request[Any, Any, Any], kind: type[_T], limit: int) -> _T:
     """The body as wire struct `kind`. Raises Malformed, or Refusal(413) past `limit` bytes."""
-    return gojson.decode(await read_bytes(request, limit), kind)
+    body = await read_bytes(request, limit)
+    encoding = request.headers.get("content-encoding", "")
+    return gojson.decode(await inflate(body, encoding, limit) if encoding else body, kind)
 
 
 async def read_bytes(request: Request[Any, Any, Any], limit: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Answers that take time: NDJSON streams and single objects whose work stops the moment the client leaves.
+"""Answers that take time: NDJSON and SSE streams, and single objects whose work stops the moment the client leaves.
 
 A *live answer* is an ASGI response that owns its work. While the work waits (for a model to load, in a queue, for the
 next token) it also listens for the client's disconnect; then the work is cancelled, which releases the runner. An error
@@ -50,6 +50,14 @@ class Framing(NamedTuple):
 
 
 NDJSON = Framing(b"application/x-ndjson", lambda found: body(found) + b"\n")
+
+
+EVENT_STREAM = b"text/event-stream"
+
+
+def event(data: Any, name: str = "") -> bytes:
+    """One server-sent event."""
+    return (b"event: %s\n" % name.encode() if name else b"") + b"data: " + encode(data) + b"\n\n"
 
 
 class Answer(ABC):

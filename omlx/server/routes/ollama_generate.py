@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
-from contextlib import aclosing
+from typing import Any
 
 from litestar import post
 from omlx_registry import ModelSpec
@@ -13,11 +12,12 @@ from omlx.api import ollama as wire
 from omlx.dialect import ollama as dialect
 from omlx.dialect.refusal import Refusal
 from omlx.pool import Pool
-from omlx.request import Finish, GenerateRequest
+from omlx.request import Delta, Finish, GenerateRequest
 from omlx.server.body import read_json
+from omlx.server.generation import Job, load, stream, whole
 from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
 from omlx.server.names import find, required, single_quoted
-from omlx.server.stream import Answer, LiveObject, LiveStream, as_json, encode, line
+from omlx.server.stream import Answer, LiveObject, LiveStream, as_json, line
 
 
 @post("/api/generate", status_code=200)
@@ -60,39 +60,24 @@ def _answer(
     answer: dialect.Answer,
 ) -> Answer:
     if wanted is None:
-        return LiveObject(_load(pool, spec, asked.keep_alive, answer))
+        return LiveObject(load(pool, spec, answer.empty("load"), asked.keep_alive))
+    job = Job(spec, [wanted], asked.keep_alive)
     if asked.stream and not wanted.render_only:
-        return LiveStream(_stream(pool, spec, asked.keep_alive, wanted, answer))
-    return LiveObject(_whole(pool, spec, asked.keep_alive, wanted, answer))
+        return LiveStream(stream(pool, job, _Lines(answer), line))
+    return LiveObject(whole(pool, job, lambda found, load_ns: answer.final(found[0].finish, load_ns, found[0].delta)))
 
 
-async def _load(pool: Pool, spec: ModelSpec, keep_alive: float | None, answer: dialect.Answer) -> bytes:
-    async with await pool.acquire(spec, keep_alive=keep_alive):
-        return encode(answer.empty("load"))
+class _Lines:
+    """The answer as the lines of a stream."""
 
+    def __init__(self, answer: dialect.Answer) -> None:
+        self._answer = answer
 
-async def _stream(
-    pool: Pool, spec: ModelSpec, keep_alive: float | None, wanted: GenerateRequest, answer: dialect.Answer
-) -> AsyncIterator[bytes]:
-    last = b""
-    async with await pool.acquire(spec, keep_alive=keep_alive) as lease, aclosing(lease.generate(wanted)) as events:
-        async for event in events:
-            if isinstance(event, Finish):
-                last = line(answer.final(event, lease.load_ns))
-            elif dialect.worth_a_chunk(event):
-                yield line(answer.chunk(event))
-    # The lease is released before the client reads "done", so that /api/ps agrees with what it was told.
-    yield last
+    def delta(self, _: int, delta: Delta) -> list[Any]:
+        return [self._answer.chunk(delta)]
 
+    def finish(self, _: int, finish: Finish, load_ns: int) -> list[Any]:
+        return [self._answer.final(finish, load_ns)]
 
-async def _whole(
-    pool: Pool, spec: ModelSpec, keep_alive: float | None, wanted: GenerateRequest, answer: dialect.Answer
-) -> bytes:
-    collected, last = dialect.Collected(), b""
-    async with await pool.acquire(spec, keep_alive=keep_alive) as lease, aclosing(lease.generate(wanted)) as events:
-        async for event in events:
-            if isinstance(event, Finish):
-                last = encode(answer.final(event, lease.load_ns, collected.delta()))
-            else:
-                collected.add(event)
-    return last
+    def end(self) -> list[Any]:
+        return []

@@ -1,0 +1,93 @@
+"""The *envelope* of an error: how OpenAI's and Anthropic's clients expect to be told about a problem.
+
+The statuses and sentences are those of `errors`; only the wrapping differs. Each dialect has a body, a handler for
+Litestar and a Framing for streams.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import msgspec
+from litestar import Request, Response
+
+from omlx.api.gojson import EmptyBody
+from omlx.pool import RequestFailed
+from omlx.server import errors
+from omlx.server.errors import JSON_TYPE, Problem
+from omlx.server.stream import EVENT_STREAM, Framing, event
+
+_OPENAI_TYPES = {400: "invalid_request_error", 401: "invalid_request_error", 404: "not_found_error"}
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    529: "overloaded_error",
+}
+
+
+def openai_error(found: Problem) -> dict[str, Any]:
+    """`{"error": {message, type, param, code}}`."""
+    return {
+        "error": {
+            "message": found.message,
+            "type": _OPENAI_TYPES.get(found.status, "api_error"),
+            "param": found.extra.get("param"),
+            "code": found.extra.get("code"),
+        }
+    }
+
+
+def anthropic_error(found: Problem) -> dict[str, Any]:
+    """`{"type": "error", "error": {type, message}, "request_id"}`."""
+    kind = _ANTHROPIC_TYPES.get(found.status, "api_error")
+    return {
+        "type": "error",
+        "error": {"type": kind, "message": found.message},
+        "request_id": f"req_{secrets.token_hex(12)}",
+    }
+
+
+OPENAI = Framing(EVENT_STREAM, lambda found: event(openai_error(found)))
+ANTHROPIC = Framing(EVENT_STREAM, lambda found: event(anthropic_error(found), "error"))
+
+
+def answer_openai(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """Litestar's handler for every exception of an OpenAI route."""
+    found = _problem(request, error)
+    return _response(found, openai_error(found))
+
+
+def answer_anthropic(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """Litestar's handler for every exception of an Anthropic route."""
+    found = _problem(request, error)
+    return _response(found, anthropic_error(found))
+
+
+def unauthorized(path: str) -> bytes:
+    """The body of a 401, in the words of the dialect that `path` belongs to."""
+    found = Problem(401, "a valid API key is required", {"code": "invalid_api_key"})
+    if path.startswith("/v1/messages"):
+        return msgspec.json.encode(anthropic_error(found))
+    return msgspec.json.encode(openai_error(found) if path.startswith("/v1/") else {"error": found.message})
+
+
+def _problem(request: Request[Any, Any, Any], error: Exception) -> Problem:
+    found = errors.problem(error, errors.request_id(request.scope))
+    if isinstance(error, EmptyBody):
+        return found._replace(message="EOF")
+    if isinstance(error, RequestFailed) and error.kind == "too_long":
+        # Agents look for this code to shorten their conversation.
+        return found._replace(extra={"code": "context_length_exceeded"})
+    return found
+
+
+def _response(found: Problem, body: dict[str, Any]) -> Response[bytes]:
+    return Response(
+        msgspec.json.encode(body), status_code=found.status, media_type=JSON_TYPE, headers=errors.headers(found)
+    )

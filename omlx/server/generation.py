@@ -1,0 +1,115 @@
+"""A *job* is all the generations one HTTP request asks for: usually one, several for `n` or a list of prompts.
+
+Every generating route is the same walk: take a lease, run the job, hand each event to the dialect's writer, and send
+what the writer says. This file owns that walk; dialects own the words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from contextlib import aclosing
+from typing import Any, NamedTuple, Protocol
+
+from omlx_registry import ModelSpec
+
+from omlx.dialect.ollama import Collected, worth_a_chunk
+from omlx.pool import Lease, Pool
+from omlx.request import Delta, Finish, GenerateRequest
+from omlx.server.stream import encode
+
+_WAITING_EVENTS = 64
+"""Events of a job with several choices that wait for a slow client."""
+
+
+class Job(NamedTuple):
+    """`wanted` has one request per choice; `keep_alive` in s, None: as it is."""
+
+    spec: ModelSpec
+    wanted: Sequence[GenerateRequest]
+    keep_alive: float | None = None
+
+
+class Answered(NamedTuple):
+    """One choice's whole answer."""
+
+    delta: Delta
+    finish: Finish
+
+
+class Writer(Protocol):
+    """A dialect's stream of one answer: what to send for an event. `choice` counts from 0, `load_ns` is the wait."""
+
+    def delta(self, choice: int, delta: Delta) -> Iterable[Any]: ...
+    def finish(self, choice: int, finish: Finish, load_ns: int) -> Iterable[Any]: ...
+    def end(self) -> Iterable[Any]: ...
+
+
+async def stream(
+    pool: Pool, job: Job, writer: Writer, frame: Callable[[Any], bytes], closing: bytes = b""
+) -> AsyncIterator[bytes]:
+    """What `writer` says, each thing framed; `closing` ends a stream that went well."""
+    last: list[Any] = []
+    async with await pool.acquire(job.spec, keep_alive=job.keep_alive) as lease, aclosing(_run(lease, job)) as events:
+        async for choice, event in events:
+            if isinstance(event, Finish):
+                last += writer.finish(choice, event, lease.load_ns)
+            elif worth_a_chunk(event):
+                chunk = b"".join(frame(said) for said in writer.delta(choice, event))
+                if chunk:
+                    yield chunk
+    # The lease is released before the client reads the end, so that /api/ps agrees with what it was told.
+    yield b"".join(frame(said) for said in (*last, *writer.end())) + closing
+
+
+async def whole(pool: Pool, job: Job, write: Callable[[list[Answered], int], Any]) -> bytes:
+    """`write` of all choices, in order, and of the wait for the model in ns, as JSON."""
+    collected = [Collected() for _ in job.wanted]
+    finishes: dict[int, Finish] = {}
+    async with await pool.acquire(job.spec, keep_alive=job.keep_alive) as lease, aclosing(_run(lease, job)) as events:
+        load_ns = lease.load_ns
+        async for choice, event in events:
+            if isinstance(event, Finish):
+                finishes[choice] = event
+            else:
+                collected[choice].add(event)
+    answers = [Answered(found.delta(), finishes[choice]) for choice, found in enumerate(collected)]
+    return encode(write(answers, load_ns))
+
+
+async def load(pool: Pool, spec: ModelSpec, answer: Any, keep_alive: float | None = None) -> bytes:
+    """Only load the model; then `answer` as JSON."""
+    async with await pool.acquire(spec, keep_alive=keep_alive):
+        return encode(answer)
+
+
+async def _run(lease: Lease, job: Job) -> AsyncGenerator[tuple[int, Delta | Finish]]:
+    """The events of all choices, as they come. Raises RequestFailed; closing it cancels what still runs."""
+    if len(job.wanted) == 1:
+        async with aclosing(lease.generate(job.wanted[0])) as events:
+            async for event in events:
+                yield 0, event
+        return
+    queue: asyncio.Queue[tuple[int, Delta | Finish | Exception]] = asyncio.Queue(_WAITING_EVENTS)
+
+    async def feed(choice: int, request: GenerateRequest) -> None:
+        try:
+            async with aclosing(lease.generate(request)) as events:
+                async for event in events:
+                    await queue.put((choice, event))
+        except Exception as error:  # it is raised where the events are read
+            await queue.put((choice, error))
+
+    feeds = [asyncio.create_task(feed(choice, request)) for choice, request in enumerate(job.wanted)]
+    try:
+        running = len(feeds)
+        while running:
+            choice, item = await queue.get()
+            if isinstance(item, Exception):
+                raise item
+            running -= isinstance(item, Finish)
+            yield choice, item
+    finally:
+        for task in feeds:
+            task.cancel()
+        await asyncio.gather(*feeds, return_exceptions=True)
