@@ -233,14 +233,15 @@ class ColdTier:
         self._ahead.clear()
 
     def reject(self, name: Name, error: Exception) -> None:
-        """This record is of no use: never offer it again, remove it."""
+        """This record is of no use: do not offer it again, remove it."""
+        self._bad.add(name)  # Until the writer has removed it.
         if isinstance(error, FileNotFoundError):
             self.counts.missing += 1
+            self._put(_Do(lambda index: self._remove_missing(index, name)))
         else:
             self.counts.damaged += 1
             log.warning("removing the cached record %s: %s", self._files.path(name).name, error)
-        self._bad.add(name)
-        self._put(_Do(lambda index: self._remove(index, [name])))
+            self._put(_Do(lambda index: self._remove(index, [name])))
 
     # ------------------------------------------------------------------ writing
     def write(self, host: HostRecord, used: float, keep: Any) -> bool:
@@ -282,8 +283,6 @@ class ColdTier:
         while self._done:
             name, kept, _ = self._done.popleft()
             self._queued.pop(name, None)
-            if kept:
-                self._bad.discard(name)
             finished.append((name, kept))
         return finished
 
@@ -406,6 +405,12 @@ class ColdTier:
             with contextlib.suppress(OSError):
                 self._files.unlink(name)
         index.remove(names)
+        self._bad.difference_update(names)
+
+    def _remove_missing(self, index: Index, name: Name) -> None:
+        if not self._files.path(name).exists():  # Another process may have written it anew.
+            index.remove([name])
+        self._bad.discard(name)
 
     def _pause(self, error: Exception) -> None:
         self._paused_until = self._clock() + _PAUSE_S

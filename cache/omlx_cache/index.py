@@ -22,6 +22,7 @@ SCHEMA_VERSION = 1
 FILE = "index.sqlite"
 _KEEP_GONE = 100_000
 """Evicted keys remembered for `explain`."""
+_SLACK = 1 << 20
 _STALE_S = 600.0
 """A record that has been *being written* for this long is not coming."""
 
@@ -201,8 +202,8 @@ class Index:
         return int(row[0]) if row else 0
 
     def own_bytes(self) -> int:
-        """Bytes of the database itself."""
-        return sum(_size(self._path.with_name(FILE + suffix)) for suffix in ("", "-wal", "-shm"))
+        """Bytes of the database itself, and what it may grow by before the next look."""
+        return _SLACK + sum(_size(self._path.with_name(FILE + suffix)) for suffix in ("", "-wal", "-shm"))
 
     # ------------------------------------------------------------------ changing
     def reserve(

@@ -14,7 +14,7 @@ from omlx_cache import PrefixStore
 
 from tests.cache.toy import Toy, assert_holds, open_toy, play
 
-CAP = 4 << 20
+CAP = 5 << 20
 WIDTH = 256  # A block takes 32 KiB per layer: the cap is met now and then.
 KINDS = (
     ("full",),
