@@ -172,10 +172,14 @@ class Registry:
         source = next((source for source in self.sources if source.offers(wanted)), None)
         if source is None:
             raise PullError("pull model manifest: file does not exist")
+        before = self._digests(wanted)
         with storage_errors():
             async with aclosing(source.pull(wanted, self.store, insecure=insecure)) as lines:
                 async for progress in lines:
-                    yield progress
+                    if progress.status != "pulling manifest":
+                        yield progress
+        if before - self._digests(wanted):
+            yield Progress("removing unused layers")
         yield Progress("success")
 
     async def create(self, request: CreateRequest) -> AsyncGenerator[Progress]:
@@ -202,6 +206,12 @@ class Registry:
                 async for progress in lines:
                     yield progress
         yield Progress("success")
+
+    def _digests(self, name: Name) -> set[str]:
+        try:
+            return self.store.get(name.full).manifest.digests
+        except (NotFound, Damaged):
+            return set()
 
     def _look_up(self, name: str) -> tuple[Stored, ModelSpec]:
         """The model of that name, from memory while its manifest is unchanged."""
