@@ -15,11 +15,12 @@ from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
 from omlx import __version__
+from omlx.api import admin
 from omlx.api import ollama as wire
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ CHUNK_BYTES = 1 << 20
 """How much of a file is read and sent at once."""
 
 CONNECT_TIMEOUT_S = 5.0
+VERSION_HEADER = "x-omlx-version"
 
 
 class ClientError(Exception):
@@ -104,13 +106,17 @@ class Client:
     ) -> None:
         await self._http.aclose()
 
-    async def alive(self) -> None:
-        """Return if a server answers; Unreachable if nobody listens, ClientError if something else does."""
+    async def alive(self) -> str:
+        """The oMLX version of the server that answers, "" for a genuine Ollama.
+
+        Raises Unreachable if nobody listens, ClientError if something else does.
+        """
         response = await self._send("HEAD", "/")
         if response.status_code >= 400:
             raise ClientError(
                 f"what listens at {self.url} is no oMLX or Ollama server: it answered {response.status_code}"
             )
+        return str(response.headers.get(VERSION_HEADER, ""))
 
     async def version(self) -> Version:
         return await self._call("GET", "/api/version", None, Version)
@@ -161,6 +167,35 @@ class Client:
     def create(self, body: Body) -> AsyncIterator[Progress]:
         """Make a model; `body` as in /api/create."""
         return self._stream("/api/create", body, Progress)
+
+    async def status(self) -> admin.StatusResponse:
+        """What the server is doing."""
+        return await self._call("GET", "/api/omlx/status", None, admin.StatusResponse)
+
+    async def aliases(self) -> dict[str, str]:
+        return (await self._call("GET", "/api/omlx/aliases", None, admin.AliasResponse)).aliases
+
+    async def set_alias(self, name: str, target: str) -> None:
+        """Let `name` mean `target` in pulls; an empty target forgets the name."""
+        await self._checked("POST", "/api/omlx/aliases", {"name": name, "target": target})
+
+    async def search(self, text: str, limit: int) -> list[admin.SearchHit]:
+        """MLX models on Hugging Face, most downloaded first."""
+        query = urlencode({"q": text, "limit": limit})
+        return (await self._call("GET", f"/api/omlx/search?{query}", None, admin.SearchResponse)).models
+
+    def import_found(self) -> AsyncIterator[Progress]:
+        """Register models that other programs have on the server's machine."""
+        return self._stream("/api/omlx/import", {}, Progress)
+
+    async def pin(self, model: str, pinned: bool) -> None:
+        await self._checked("POST", "/api/omlx/pin", {"model": model, "pinned": pinned})
+
+    async def prune(self) -> admin.PruneResponse:
+        return await self._call("POST", "/api/omlx/prune", {}, admin.PruneResponse)
+
+    async def verify(self, *, repair: bool) -> admin.VerifyResponse:
+        return await self._call("POST", "/api/omlx/verify", {"repair": repair}, admin.VerifyResponse)
 
     async def has_blob(self, digest: str) -> bool:
         response = await self._send("HEAD", f"/api/blobs/{digest}")

@@ -37,6 +37,12 @@ VERBS = {
     "ps": Entry("ps", "List running models"),
     "cp": Entry("cp", "Copy a model"),
     "rm": Entry("rm", "Remove a model"),
+    "pin": Entry("pin", "Keep a model loaded, whatever happens"),
+    "unpin": Entry("unpin", "Let a pinned model be unloaded again"),
+    "search": Entry("search", "Find models on Hugging Face"),
+    "alias": Entry("alias", "Give a repository a short name"),
+    "import": Entry("importing", "Register models that other programs have on this machine"),
+    "registry": Entry("registry", "Look after the files of the models"),
     "config": Entry("config", "Show the settings and where each comes from"),
     "help": Entry("help", "Help about any command"),
 }

@@ -10,7 +10,11 @@ from omlx.cli.command import Count, verb
 @verb("push", usage="MODEL", count=Count(1, 1), models=True)
 @click.option("--insecure", is_flag=True, help="Use an insecure registry")
 def command(args: tuple[str, ...], insecure: bool) -> None:
-    """Push a model to a registry"""
+    """Push a model to Hugging Face
+
+    MODEL is hf.co/ORG/NAME; `omlx cp` gives a model that name. Needs HF_TOKEN with write access, in the environment
+    of the server.
+    """
     from omlx.cli.console import run_async
 
     run_async(_push(args[0], insecure))
@@ -23,5 +27,5 @@ async def _push(model: str, insecure: bool) -> None:
     async with connected() as client:
         with Display() as display:
             await follow(client.push(model, insecure=insecure), display)
-    host = model if model.count("/") > 1 else f"ollama.com/{model}"
-    out(f"\nYou can find your model at:\n\n\thttps://{host}")
+    repository = model.split(":")[0].removeprefix("hf.co/").removeprefix("huggingface.co/")
+    out(f"\nYou can find your model at:\n\n\thttps://huggingface.co/{repository}")

@@ -12,7 +12,15 @@ from omlx_registry import Registry
 from omlx.pool import Pool
 from omlx.server import errors
 from omlx.server.guards import Gate, Hosts, Origins, Policy, Routes
-from omlx.server.routes import admin, ollama_account, ollama_embed, ollama_generate, ollama_info, ollama_models
+from omlx.server.routes import (
+    admin,
+    ollama_account,
+    ollama_embed,
+    ollama_generate,
+    ollama_info,
+    ollama_models,
+    openai,
+)
 from omlx.settings import Settings, bind_address
 
 if TYPE_CHECKING:
@@ -27,7 +35,9 @@ HANDLERS: Sequence[ControllerRouterHandler] = (
     *(ollama_models.has_blob, ollama_models.put_blob),
     *(ollama_account.me, ollama_account.signout, ollama_account.remove_key),
     *(ollama_account.web_search, ollama_account.web_fetch, ollama_account.recommendations),
-    *(admin.health, admin.ready),
+    *openai.HANDLERS,
+    *(admin.health, admin.ready, admin.omlx_status, admin.aliases, admin.set_alias, admin.search),
+    *(admin.import_found, admin.pin, admin.prune, admin.verify),
 )
 
 
@@ -57,7 +67,7 @@ def _paths(app: Litestar) -> Mapping[str, Sequence[str]]:
     """Each path with its methods; Litestar's own OPTIONS handlers do not count: the gate answers those."""
     table: dict[str, list[str]] = {}
     for route in app.routes:
-        path = "/".join(part if isinstance(part, str) else f"{{{part.name}}}" for part in ("", *route.path_components))
+        path = "/".join(part if isinstance(part, str) else f"{{{part.full}}}" for part in ("", *route.path_components))
         methods = sorted(str(method) for method in route.methods if method != "OPTIONS")
         table.setdefault(path or "/", []).extend(methods)
     return table

@@ -24,7 +24,18 @@ from omlx_registry.names import DEFAULT_HOST, Name
 from omlx_registry.quantize import find_recipe
 from omlx_registry.spec import Progress
 from omlx_registry.store import Store
-from omlx_registry.worker_client import Fetched, ImportGguf, Job, JobResult, PullHub, Quantize, run_job
+from omlx_registry.worker_client import (
+    Fetched,
+    Found,
+    ImportGguf,
+    Job,
+    JobResult,
+    PullHub,
+    PushHub,
+    Quantize,
+    SearchHub,
+    run_job,
+)
 
 
 class HubSource:
@@ -127,3 +138,25 @@ async def _run(job: Job) -> AsyncGenerator[Progress | JobResult]:
                 )
     except CreateError as error:
         raise PullError(error.message) from error
+
+
+async def push(name: Name, folder: str) -> AsyncGenerator[Progress]:
+    """Upload a model's folder to the repository its name says. Raises PullError."""
+    if name.repository is None:
+        raise PullError(
+            f"{name.short} is no repository of yours: copy it to hf.co/YOUR-NAME/{name.model} first, then push that"
+        )
+    async with aclosing(_run(PushHub(name.repository, folder))) as lines:
+        async for line in lines:
+            if isinstance(line, Progress):
+                yield line
+
+
+async def search(text: str, limit: int) -> list[Found]:
+    """MLX repositories on the Hub that match `text`, most downloaded first. Raises PullError."""
+    found: list[Found] = []
+    async with aclosing(_run(SearchHub(text, limit))) as lines:
+        async for line in lines:
+            if isinstance(line, JobResult):
+                found = msgspec.convert(line.result["models"], list[Found])
+    return found

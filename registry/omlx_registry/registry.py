@@ -6,6 +6,8 @@ quantize, download) runs in a worker process.
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from pathlib import Path
@@ -17,14 +19,24 @@ from omlx_registry.blobs import BlobWriter, Transfer
 from omlx_registry.bundled_source import BundledSource
 from omlx_registry.create import CheckTemplate, CreateRequest, check_request, create
 from omlx_registry.describe import describe, show
-from omlx_registry.errors import CreateError, Damaged, InvalidDigest, NotFound, PullError, storage_errors
+from omlx_registry.errors import (
+    CreateError,
+    Damaged,
+    InvalidDigest,
+    NotFound,
+    PullError,
+    RegistryError,
+    storage_errors,
+)
 from omlx_registry.folders import add_model_folder
-from omlx_registry.hub_source import HubSource
+from omlx_registry.found import find, places
+from omlx_registry.hub_source import HubSource, push, search
 from omlx_registry.jobs import Jobs
 from omlx_registry.memory import Known, Memory
 from omlx_registry.names import Name, parse_name
 from omlx_registry.spec import ModelShow, ModelSpec, Progress
 from omlx_registry.store import Entry, PruneReport, Store, Stored, VerifyReport
+from omlx_registry.worker_client import Found
 
 
 class Source(Protocol):
@@ -205,6 +217,42 @@ class Registry:
             async with aclosing(create(self.store, name, request, base)) as lines:
                 async for progress in lines:
                     yield progress
+        yield Progress("success")
+
+    async def push(self, name: str) -> AsyncGenerator[Progress]:
+        """Upload a model to the Hugging Face Hub; the last line says `success`.
+
+        Raises InvalidName, NotFound, PullError.
+        """
+        wanted = parse_name(name)
+        yield Progress("retrieving manifest")
+        try:
+            spec = await asyncio.to_thread(self.resolve, name)
+        except NotFound:
+            yield Progress("couldn't retrieve manifest")
+            raise
+        async with aclosing(push(wanted, spec.path)) as lines:
+            async for progress in lines:
+                yield progress
+        yield Progress("success")
+
+    async def search(self, text: str, limit: int = 20) -> list[Found]:
+        """MLX models on the Hugging Face Hub, most downloaded first. Raises PullError."""
+        return await search(text, limit)
+
+    async def import_found(self) -> AsyncGenerator[Progress]:
+        """Register what the Hugging Face cache and LM Studio hold and this store does not, by hard link."""
+        for root in places(os.environ, Path.home()):
+            for found in await asyncio.to_thread(lambda root=root: list(find(root))):
+                name = found.name.short
+                if self.has(name):
+                    yield Progress(f"{name} is here already")
+                    continue
+                yield Progress(f"importing {name}")
+                try:
+                    await asyncio.to_thread(self.add_model_folder, name, found.folder, trusted=[found.root])
+                except RegistryError as error:
+                    yield Progress(f"skipping {name}: {error.message}")
         yield Progress("success")
 
     def _digests(self, name: Name) -> set[str]:

@@ -29,6 +29,7 @@ from omlx_registry.worker_client import (
     JobProgress,
     JobResult,
     PullHub,
+    PushHub,
     Quantize,
     SearchHub,
 )
@@ -75,6 +76,10 @@ def do_job(job: Job, reporter: Reporter) -> dict[str, Any]:
             from omlx_registry.hub_download import run
 
             return msgspec.to_builtins(run(job, reporter.send))  # type: ignore[no-any-return]
+        case PushHub():
+            from omlx_registry.hub_push import run as push
+
+            return {"url": push(job, reporter.send)}
         case SearchHub(text, limit):
             from omlx_registry.hub_search import search
 

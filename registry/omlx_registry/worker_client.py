@@ -57,6 +57,13 @@ class PullHub(msgspec.Struct, tag_field="job", tag="pull_hub", frozen=True):
     """Failures in a row without a new byte before a file is given up."""
 
 
+class PushHub(msgspec.Struct, tag_field="job", tag="push_hub", frozen=True):
+    """Upload the files of `folder` to a Hugging Face repository; the result's `url` is the commit's address."""
+
+    repository: str
+    folder: str
+
+
 class SearchHub(msgspec.Struct, tag_field="job", tag="search_hub", frozen=True):
     """Find MLX models on the Hugging Face Hub; the result's `models` is a list of `Found`."""
 
@@ -64,7 +71,7 @@ class SearchHub(msgspec.Struct, tag_field="job", tag="search_hub", frozen=True):
     limit: int = 20
 
 
-Job = ImportGguf | Quantize | PullHub | SearchHub
+Job = ImportGguf | Quantize | PullHub | PushHub | SearchHub
 
 
 class FetchedFile(msgspec.Struct, frozen=True):

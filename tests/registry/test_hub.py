@@ -286,6 +286,66 @@ async def test_files_of_the_hugging_face_cache_are_linked_not_downloaded(
     assert (Path(registry.resolve(NAME).path) / WEIGHTS).stat().st_ino == cached.stat().st_ino
 
 
+# ---------------------------------------------------------------- push, search, import
+async def test_a_pushed_model_can_be_pulled_again(
+    hub: FakeHub, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    registry.add_model_folder("mine", tiny_model("llama"))
+    registry.copy("mine", "hf.co/me/pushed")
+    lines = [line async for line in registry.push("hf.co/me/pushed")]
+    statuses = [line.status for line in lines]
+    assert (statuses[0], statuses[-1]) == ("retrieving manifest", "success")
+    assert "pushing model" in statuses
+    other = Registry(tmp_path / "other")
+    await pull(other, "hf.co/me/pushed")
+    assert other.resolve("hf.co/me/pushed").fingerprint == registry.resolve("mine").fingerprint
+
+
+@pytest.mark.parametrize(
+    ("name", "token", "words"),
+    [
+        ("hf.co/me/pushed", "", ["unauthorized", "HF_TOKEN"]),
+        ("mine", "hf_secret", ["no repository of yours", "hf.co/YOUR-NAME/mine"]),
+    ],
+)
+async def test_a_push_that_cannot_be_says_what_to_do(
+    hub: FakeHub, registry: Registry, monkeypatch: pytest.MonkeyPatch, name: str, token: str, words: list[str]
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", token)
+    registry.add_model_folder(name, tiny_model("llama"))
+    with pytest.raises(PullError) as caught:
+        [line async for line in registry.push(name)]
+    for word in words:
+        assert word in caught.value.message
+
+
+async def test_a_search_lists_repositories(hub: FakeHub, registry: Registry) -> None:
+    found = await registry.search("tiny")
+    assert [(model.repository, model.downloads, model.size) for model in found] == [("org/tiny", 7, 1000)]
+
+
+async def test_models_of_other_programs_are_registered_by_link(
+    hub: FakeHub, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "hf" / "hub" / "models--org--cached"
+    (cache / "refs").mkdir(parents=True)
+    (cache / "refs" / "main").write_text("abc")
+    shutil.copytree(tiny_model("llama"), cache / "snapshots" / "abc")
+    shutil.copytree(tiny_model("llama"), tmp_path / ".lmstudio" / "models" / "org" / "studio")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    # Small files are copied: a program that edits its own must not change ours.
+    monkeypatch.setattr("omlx_registry.blobs._LINKED_FROM", 100_000)
+    for expected in ("importing hf.co/org/cached:latest", "hf.co/org/cached:latest is here already"):
+        lines = [line.status async for line in registry.import_found()]
+        assert expected in lines
+        assert lines[-1] == "success"
+    assert {spec.name for spec in registry.list()} == {"hf.co/org/cached:latest", "hf.co/org/studio:latest"}
+    ours = Path(registry.resolve("hf.co/org/cached").path) / WEIGHTS
+    assert ours.stat().st_ino == (cache / "snapshots" / "abc" / WEIGHTS).stat().st_ino
+
+
 def test_patience_grows_and_obeys_the_server() -> None:
     policy = RetryPolicy()
     assert [policy.pause(failures) for failures in (1, 2, 3, 10)] == [0.5, 1.0, 2.0, 30.0]

@@ -6,6 +6,7 @@ It serves folders as repositories the way huggingface_hub sees them: model info,
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
@@ -17,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 LFS_FROM = 100_000
 """Files of at least this many bytes are "LFS" files: listed with their SHA-256."""
@@ -51,6 +52,7 @@ class FakeHub:
         """GET requests by file name, and "api"."""
         self.sent: Counter[str] = Counter()
         """Body bytes sent by file name."""
+        self.uploads: dict[str, bytes] = {}
         self.authorizations: dict[str, set[str]] = {"hub": set(), "cdn": set()}
         hub = self
 
@@ -60,7 +62,7 @@ class FakeHub:
             def do_GET(self) -> None:
                 hub.handle(self)
 
-            do_HEAD = do_GET
+            do_HEAD = do_POST = do_PUT = do_GET
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass
@@ -109,7 +111,11 @@ class FakeHub:
         path = unquote(urlsplit(request.path).path)
         on_cdn = request.server is self._servers[1]
         self.authorizations["cdn" if on_cdn else "hub"].add(request.headers.get("Authorization", ""))
-        if found := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(revision|tree)/([^/]+))?", path):
+        if request.command in {"POST", "PUT"}:
+            self._upload(request, path, _body(request))
+        elif path == "/api/models":
+            self._search(request)
+        elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(revision|tree)/([^/]+))?", path):
             self.requests["api"] += 1
             self._api(request, found[1], found[2] == "tree")
         elif found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
@@ -148,6 +154,53 @@ class FakeHub:
                 entry["lfs"] = {"oid": sha256, "size": len(content), "pointerSize": 134}
             listed.append(entry)
         return listed
+
+    def _search(self, request: BaseHTTPRequestHandler) -> None:
+        text = parse_qs(urlsplit(request.path).query).get("search", [""])[0]
+        names = sorted(path.relative_to(self.root).as_posix() for path in self.root.glob("*/*"))
+        found = [{"id": name, "downloads": 7, "usedStorage": 1000} for name in names if text in name]
+        self._answer(request, 200, json.dumps(found).encode(), {"Content-Type": "application/json"})
+
+    def _upload(self, request: BaseHTTPRequestHandler, path: str, body: bytes) -> None:
+        """What a push needs: make a repository, say how files travel, take large ones, commit."""
+        answer: dict[str, Any] = {}
+        if path == "/api/repos/create":
+            asked = json.loads(body)
+            name = f"{asked.get('organization') or 'me'}/{asked['name']}"
+            (self.root / name).mkdir(parents=True, exist_ok=True)
+            answer = {"url": f"{self.url}/{name}"}
+        elif "/preupload/" in path:
+            answer["files"] = [
+                {
+                    "path": file["path"],
+                    "uploadMode": "lfs" if file["size"] >= LFS_FROM else "regular",
+                    "shouldIgnore": False,
+                }
+                for file in json.loads(body)["files"]
+            ]
+        elif path.endswith("/objects/batch"):
+            answer["objects"] = [
+                {**item, "actions": {"upload": {"href": f"{self.url}/uploads/{item['oid']}"}}}
+                for item in json.loads(body)["objects"]
+            ]
+        elif path.startswith("/uploads/"):
+            self.uploads[path.rpartition("/")[2]] = body
+        elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)/commit/main", path):
+            self._commit(self.root / found[1], [json.loads(entry) for entry in body.splitlines()])
+            answer = {"commitUrl": f"{self.url}/{found[1]}/commit/{'0' * 40}", "commitOid": "0" * 40, "success": True}
+        self._answer(request, 200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
+
+    def _commit(self, folder: Path, entries: list[dict[str, Any]]) -> None:
+        for entry in entries:
+            value = entry["value"]
+            if entry["key"] == "file":
+                content = base64.b64decode(value["content"])
+            elif entry["key"] == "lfsFile":
+                content = self.uploads[value["oid"]]
+            else:
+                continue
+            (folder / value["path"]).parent.mkdir(parents=True, exist_ok=True)
+            (folder / value["path"]).write_bytes(content)
 
     def _resolve(self, request: BaseHTTPRequestHandler, repository: str, name: str, on_cdn: bool) -> None:
         path = self.root / repository / name
@@ -213,3 +266,14 @@ class FakeHub:
         request.end_headers()
         if request.command != "HEAD":
             request.wfile.write(body)
+
+
+def _body(request: BaseHTTPRequestHandler) -> bytes:
+    if request.headers.get("Transfer-Encoding", "") != "chunked":
+        return request.rfile.read(int(request.headers.get("Content-Length") or 0))
+    parts = []
+    while size := int(request.rfile.readline().strip() or b"0", 16):
+        parts.append(request.rfile.read(size))
+        request.rfile.readline()
+    request.rfile.readline()
+    return b"".join(parts)

@@ -1,21 +1,36 @@
-"""/health (the process lives) and /ready (a model can make progress): two questions with different answers."""
+"""oMLX's own routes: health and readiness, and under /api/omlx what Ollama has no route for."""
 
 from __future__ import annotations
 
-from litestar import get
+import asyncio
 
-from omlx.server.given import GivenPool, GivenSettings
-from omlx.server.stream import Answer, as_json
+from litestar import get, post
+from litestar.params import FromQuery
+
+from omlx import __version__
+from omlx.api import admin as wire
+from omlx.dialect.refusal import Refusal
+from omlx.pool import LoadedModel
+from omlx.server.body import read_json
+from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
+from omlx.server.routes.ollama_models import progress
+from omlx.server.stream import Answer, Complete, as_json
+
+_MOST_HITS = 100
 
 
 @get("/health")
 async def health() -> Answer:
+    """The process lives."""
     return as_json({"status": "ok"})
 
 
 @get("/ready")
 async def ready(pool: GivenPool, settings: GivenSettings) -> Answer:
-    """503 while a request would be turned away at once; a server without any loaded model is ready to load one."""
+    """A model can make progress: 503 while a request would be turned away at once.
+
+    A server without any loaded model is ready to load one.
+    """
     full = pool.waiting >= settings.max_queue
     body = {
         "status": "busy" if full else "ready",
@@ -23,3 +38,77 @@ async def ready(pool: GivenPool, settings: GivenSettings) -> Answer:
         "models": [{"name": model.spec.name, "state": model.state} for model in pool.loaded()],
     }
     return as_json(body, status=503 if full else 200)
+
+
+@get("/api/omlx/status")
+async def omlx_status(pool: GivenPool) -> Answer:
+    models = [_status(model) for model in pool.loaded()]
+    return as_json(wire.StatusResponse(version=__version__, waiting=pool.waiting, models=models, pinned=pool.pinned()))
+
+
+def _status(model: LoadedModel) -> wire.ModelStatus:
+    return wire.ModelStatus(
+        name=model.spec.name,
+        state=model.state,
+        pinned=model.pinned,
+        pid=model.pid,
+        size=model.size,
+        weights=model.weights,
+        context_length=model.context_length,
+        running=model.running,
+        waiting=model.waiting,
+        max_batch=model.max_batch,
+        steps=model.steps,
+        crashes=model.crashes,
+    )
+
+
+@get("/api/omlx/aliases")
+async def aliases(registry: GivenRegistry) -> Answer:
+    return as_json(wire.AliasResponse(await asyncio.to_thread(registry.aliases.all)))
+
+
+@post("/api/omlx/aliases", status_code=200)
+async def set_alias(request: HttpRequest, registry: GivenRegistry, settings: GivenSettings) -> Answer:
+    asked = await read_json(request, wire.AliasRequest, settings.max_body)
+    if asked.target:
+        await asyncio.to_thread(registry.aliases.set, asked.name, asked.target)
+    else:
+        await asyncio.to_thread(registry.aliases.remove, asked.name)
+    return Complete()
+
+
+@get("/api/omlx/search")
+async def search(registry: GivenRegistry, q: FromQuery[str] = "", limit: FromQuery[int] = 20) -> Answer:
+    if not q.strip():
+        raise Refusal(400, "say what to search for: /api/omlx/search?q=TEXT")
+    found = await registry.search(q.strip(), max(1, min(limit, _MOST_HITS)))
+    hits = [wire.SearchHit(model.repository, model.downloads, model.size) for model in found]
+    return as_json(wire.SearchResponse(hits))
+
+
+@post("/api/omlx/import", status_code=200)
+async def import_found(registry: GivenRegistry) -> Answer:
+    return progress(registry.import_found(), stream=True)
+
+
+@post("/api/omlx/pin", status_code=200)
+async def pin(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
+    asked = await read_json(request, wire.PinRequest, settings.max_body)
+    spec = await asyncio.to_thread(registry.resolve, asked.model)
+    pool.pin(spec, asked.pinned)
+    return Complete()
+
+
+@post("/api/omlx/prune", status_code=200)
+async def prune(registry: GivenRegistry) -> Answer:
+    report = await asyncio.to_thread(registry.prune)
+    return as_json(wire.PruneResponse(report.removed, report.freed, report.busy))
+
+
+@post("/api/omlx/verify", status_code=200)
+async def verify(request: HttpRequest, registry: GivenRegistry, settings: GivenSettings) -> Answer:
+    asked = await read_json(request, wire.VerifyRequest, settings.max_body)
+    report = await asyncio.to_thread(lambda: registry.verify(repair=asked.repair))
+    damaged = [wire.DamagedBlob(found.digest, found.reason, found.models) for found in report.damaged]
+    return as_json(wire.VerifyResponse(report.checked, report.bytes, damaged, report.repaired))

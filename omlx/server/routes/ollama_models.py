@@ -20,7 +20,6 @@ from omlx.server.stream import Answer, Complete, LiveObject, LiveStream, encode,
 
 _BLOCK = 4 << 20
 """Bytes of an upload that are hashed and written at once, off the event loop."""
-_NO_PUSH = "push is not available: oMLX cannot upload models to a registry yet"
 
 
 @post("/api/copy", status_code=200)
@@ -55,7 +54,7 @@ async def remove(request: HttpRequest, registry: GivenRegistry, settings: GivenS
 async def pull(request: HttpRequest, registry: GivenRegistry, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.PullRequest, settings.max_body)
     refuse_cloud(asked.wanted, "remote model is unavailable")
-    return _progress(registry.pull(asked.wanted, insecure=asked.insecure), stream=asked.stream)
+    return progress(registry.pull(asked.wanted, insecure=asked.insecure), stream=asked.stream)
 
 
 @post("/api/push", status_code=200)
@@ -63,24 +62,14 @@ async def push(request: HttpRequest, registry: GivenRegistry, settings: GivenSet
     asked = await read_json(request, wire.PushRequest, settings.max_body)
     name = required(asked.wanted)
     parse_name(name)
-    return _progress(_push(registry, name), stream=asked.stream)
-
-
-async def _push(registry: Registry, name: str) -> AsyncGenerator[Progress]:
-    yield Progress("retrieving manifest")
-    try:
-        await asyncio.to_thread(registry.resolve, name)
-    except NotFound:
-        yield Progress("couldn't retrieve manifest")
-        raise
-    raise Refusal(501, _NO_PUSH)
+    return progress(registry.push(name), stream=asked.stream)
 
 
 @post("/api/create", status_code=200)
 async def create(request: HttpRequest, registry: GivenRegistry, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.CreateRequest, settings.max_body)
     parse_name(asked.wanted)
-    return _progress(registry.create(_to_create(asked)), stream=asked.stream)
+    return progress(registry.create(_to_create(asked)), stream=asked.stream)
 
 
 def _to_create(asked: wire.CreateRequest) -> CreateRequest:
@@ -144,7 +133,7 @@ async def _blocks(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     yield bytes(block)
 
 
-def _progress(steps: AsyncGenerator[Progress], *, stream: bool) -> Answer:
+def progress(steps: AsyncGenerator[Progress], *, stream: bool) -> Answer:
     """Ollama's status lines; without `stream` only the last one, or the error with its status."""
     if stream:
         return LiveStream(_lines(steps))

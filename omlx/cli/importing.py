@@ -1,0 +1,26 @@
+"""`omlx import`: models that are on this machine already."""
+
+from __future__ import annotations
+
+from omlx.cli.command import Count, verb
+
+
+@verb("import", count=Count(0, 0))
+def command(args: tuple[str, ...]) -> None:
+    """Register models that other programs have on this machine
+
+    Looks into the Hugging Face cache and LM Studio's folders. Models are hard-linked, so they take no further space;
+    each gets the name hf.co/ORG/NAME.
+    """
+    from omlx.cli.console import run_async
+
+    run_async(_import())
+
+
+async def _import() -> None:
+    from omlx.cli.console import connected, out
+
+    async with connected() as client:
+        async for step in client.import_found():
+            if step.status != "success":
+                out(step.status)

@@ -1,0 +1,34 @@
+"""`omlx pin` and `omlx unpin`: models that are never unloaded to make room and do not expire."""
+
+from __future__ import annotations
+
+from omlx.cli.command import verb
+
+
+@verb("pin", usage="[MODEL...]", models=True)
+def command(args: tuple[str, ...]) -> None:
+    """Keep models loaded, whatever happens
+
+    A pinned model does not expire and is not unloaded to make room; it is not loaded by this either. Without MODEL the
+    pinned ones are listed. Pins survive restarts.
+    """
+    from omlx.cli.console import run_async
+
+    run_async(_list() if not args else set_pins(args, pinned=True))
+
+
+async def set_pins(models: tuple[str, ...], *, pinned: bool) -> None:
+    from omlx.cli.console import connected, out
+
+    async with connected() as client:
+        for model in models:
+            await client.pin(model, pinned)
+            out(f"{'pinned' if pinned else 'unpinned'} '{model}'")
+
+
+async def _list() -> None:
+    from omlx.cli.console import connected, out
+
+    async with connected() as client:
+        for name in (await client.status()).pinned:
+            out(name)
