@@ -65,7 +65,8 @@ async def connected() -> AsyncIterator[Client]:
 
     async with Client(settings.client_url(effective())) as client:
         try:
-            await client.alive()
+            if not await client.alive():
+                err(f"note: the server at {client.url} is Ollama, not oMLX")
         except Unreachable as error:
             from omlx.cli.autostart import may_start, start_server
 

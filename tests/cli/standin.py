@@ -30,7 +30,7 @@ class Handler(BaseHTTPRequestHandler):
         self.standin.requests.append((self.command, self.path, body))
         action = self.standin.script.get(f"{self.command} {self.path}")
         if self.command == "HEAD" and self.path == "/" and action is None:
-            action = answer(200, b"")
+            action = answer(200, b"", x_omlx_version="0")
         (action or answer(404, b"404 page not found"))(self)
 
     do_GET = do_POST = do_HEAD = do_DELETE = _act
@@ -47,13 +47,15 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-def answer(status: int, body: bytes | dict[str, Any]) -> Action:
+def answer(status: int, body: bytes | dict[str, Any], **headers: str) -> Action:
     """A whole answer; a dict becomes JSON."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
 
     def act(handler: Handler) -> None:
         handler.send_response(status)
         handler.send_header("Content-Length", str(len(content)))
+        for name, value in headers.items():
+            handler.send_header(name.replace("_", "-"), value)
         handler.end_headers()
         if handler.command != "HEAD":
             handler.wfile.write(content)
@@ -98,6 +100,13 @@ def piece(text: str, **fields: Any) -> dict[str, Any]:
     return {"model": "m", "created_at": "2026-01-01T00:00:00Z", "response": text, "done": False, **fields}
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that hang up are what is tested here."""
+
+
 class StandIn:
     """Use as `with StandIn({"POST /api/show": answer(200, SHOWN)}) as standin:`; `url` is its address."""
 
@@ -105,8 +114,7 @@ class StandIn:
         self.script = script
         self.requests: list[tuple[str, str, bytes]] = []
         kind = type("Bound", (Handler,), {"standin": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), kind)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     def body_of(self, path: str) -> dict[str, Any]:

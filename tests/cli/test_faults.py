@@ -55,6 +55,13 @@ def test_something_else_on_the_port_is_told_from_a_server(inline: Omlx) -> None:
         assert ran == (1, "", f"Error: {complaint}\n")
 
 
+def test_an_ollama_on_the_port_is_used_and_named(inline: Omlx) -> None:
+    with StandIn({"HEAD /": answer(200, b""), "GET /api/tags": answer(200, {"models": []})}) as server:
+        ran = inline("list", host=server.url)
+        note = f"note: the server at {server.url} is Ollama, not oMLX\n"
+        assert ran == (0, "NAME    ID    SIZE    MODIFIED \n", note)
+
+
 def test_lines_of_a_stream_end_at_newlines_only(inline: Omlx) -> None:
     text = "a\u2028b\x0bc\x85d"
     with StandIn({SHOW: answer(200, SHOWN), GENERATE: stream([piece(text), DONE])}) as server:
@@ -181,8 +188,8 @@ def test_a_failed_pull_keeps_its_steps_and_ends_with_the_reason(inline: Omlx) ->
 def test_a_push_tells_where_the_model_is(inline: Omlx) -> None:
     lines = [{"status": "retrieving manifest"}, {"status": "success"}]
     with StandIn({"POST /api/push": stream(lines)}) as server:
-        ran = inline("push", "me/m", host=server.url)
-    assert (ran.code, ran.out) == (0, "\nYou can find your model at:\n\n\thttps://ollama.com/me/m\n")
+        ran = inline("push", "hf.co/me/m", host=server.url)
+    assert (ran.code, ran.out) == (0, "\nYou can find your model at:\n\n\thttps://huggingface.co/me/m\n")
 
 
 def test_rm_stops_each_model_then_deletes_it_and_ends_at_the_first_failure(inline: Omlx) -> None:

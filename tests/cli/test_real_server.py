@@ -48,7 +48,7 @@ def test_a_thinking_model_thinks_unless_told_otherwise(real: Omlx) -> None:
 
 
 def test_format_json_gives_json(real: Omlx) -> None:
-    ran = real("run", PLAIN, "Give me a person as JSON.", "--format", "json")
+    ran = real("run", PLAIN, "Give me a person as JSON.", "--format", "json", "--think=false")
     assert ran == (0, '{"name": "Ada", "age": 36}\n\n', "")
 
 
