@@ -1,13 +1,13 @@
 """The *envelope* of an error: how OpenAI's and Anthropic's clients expect to be told about a problem.
 
-The statuses and sentences are those of `errors`; only the wrapping differs. Each dialect has a body, a handler for
-Litestar and a Framing for streams.
+The statuses and sentences are those of `errors`; only the wrapping differs. Each dialect has a body, the
+handlers its routes need, and a Framing for streams.
 """
 
 from __future__ import annotations
 
 import secrets
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from litestar import Request, Response
@@ -17,6 +17,9 @@ from omlx.pool import RequestFailed
 from omlx.server import errors
 from omlx.server.errors import JSON_TYPE, Problem
 from omlx.server.stream import EVENT_STREAM, Framing, event
+
+if TYPE_CHECKING:
+    from litestar.types import ExceptionHandlersMap
 
 _OPENAI_TYPES = {400: "invalid_request_error", 401: "invalid_request_error", 404: "not_found_error"}
 _ANTHROPIC_TYPES = {
@@ -57,16 +60,18 @@ OPENAI = Framing(EVENT_STREAM, lambda found: event(openai_error(found)))
 ANTHROPIC = Framing(EVENT_STREAM, lambda found: event(anthropic_error(found), "error"))
 
 
-def answer_openai(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """Litestar's handler for every exception of an OpenAI route."""
+def _answer_openai(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     found = _problem(request, error)
     return _response(found, openai_error(found))
 
 
-def answer_anthropic(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """Litestar's handler for every exception of an Anthropic route."""
+def _answer_anthropic(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     found = _problem(request, error)
     return _response(found, anthropic_error(found))
+
+
+OPENAI_ERRORS: ExceptionHandlersMap = {Exception: _answer_openai}
+ANTHROPIC_ERRORS: ExceptionHandlersMap = {Exception: _answer_anthropic}
 
 
 def unauthorized(path: str) -> bytes:

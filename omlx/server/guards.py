@@ -141,12 +141,12 @@ def _is_local(host: str) -> bool:
 
 
 class Routes:
-    """The paths that exist and their methods; `{x}` in a path stands for one segment."""
+    """The paths that exist and their methods; `{x}` in a path stands for one segment, `{x:path}` for any number."""
 
     def __init__(self, table: Mapping[str, Iterable[str]]) -> None:
         self._static = {path: tuple(methods) for path, methods in table.items() if "{" not in path}
         self._patterns = [
-            (re.compile(re.sub(r"\{[^}]*\}", "[^/]+", path)), tuple(methods))
+            (re.compile(re.sub(r"\{[^}]*\}", _part, path)), tuple(methods))
             for path, methods in table.items()
             if "{" in path
         ]
@@ -157,6 +157,10 @@ class Routes:
         if found is not None:
             return found
         return next((methods for pattern, methods in self._patterns if pattern.fullmatch(path)), ())
+
+
+def _part(parameter: re.Match[str]) -> str:
+    return ".+" if parameter[0].endswith(":path}") else "[^/]+"
 
 
 class Verdict(NamedTuple):

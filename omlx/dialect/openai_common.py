@@ -1,0 +1,155 @@
+"""What the OpenAI routes share: reading parts, effort and stop; writing usage, tool calls and log probabilities.
+
+As in Ollama, a request becomes a native one first (`omlx.api.ollama`), so that names, capabilities, defaults and error
+texts are the same on every route.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from omlx.api import ollama as native
+from omlx.api import openai as wire
+from omlx.dialect.ollama import new_call_id
+from omlx.dialect.refusal import Refusal
+from omlx.request import Finish, GenerateRequest, TokenLogprob, ToolCall
+
+FINGERPRINT = "fp_ollama"
+NO_URLS = "image URLs are not currently supported, please use base64 encoded data instead"
+NO_AUDIO = "this model does not support audio input"
+MOST_CHOICES = 128
+_IMAGE_TYPES = ("data:image/jpeg;base64,", "data:image/jpg;base64,", "data:image/png;base64,",
+                "data:image/webp;base64,", "data:;base64,")  # fmt: skip
+_EFFORTS: dict[str, bool | str] = {
+    "none": False,
+    "minimal": "low",
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+    "max": "max",
+    "xhigh": "max",
+    "ultra": "max",
+}
+
+
+class Content(NamedTuple):
+    text: str
+    images: list[bytes]
+
+
+def read_image(url: Any) -> bytes:
+    """The bytes of a data URI. Raises Refusal."""
+    text = url if isinstance(url, str) else ""
+    if text.startswith(("http://", "https://")):
+        raise Refusal(400, NO_URLS)
+    prefix = next((start for start in _IMAGE_TYPES if text.startswith(start)), None)
+    if prefix is None:
+        raise Refusal(400, "invalid image input")
+    try:
+        return native.read_base64(text[len(prefix) :])
+    except ValueError:
+        raise Refusal(400, "invalid image input") from None
+
+
+def read_effort(effort: str) -> bool | str | None:
+    """`reasoning.effort` as `think`; None where it is not given. Raises Refusal."""
+    if not effort:
+        return None
+    if effort not in _EFFORTS:
+        allowed = '"minimal", "low", "medium", "high", "xhigh", "ultra", "max", or "none"'
+        raise Refusal(400, f'invalid reasoning value: "{effort}" (must be {allowed})')
+    return _EFFORTS[effort]
+
+
+def read_arguments(text: Any, refusal: str) -> dict[str, Any]:
+    """A tool call's arguments from their JSON text; some clients send "" or the object itself. Raises Refusal."""
+    if isinstance(text, dict):
+        return text
+    try:
+        value = msgspec.json.decode(text) if text else {}
+    except (msgspec.DecodeError, TypeError):
+        value = ()
+    if value is not None and not isinstance(value, dict):
+        raise Refusal(400, refusal)
+    return value or {}
+
+
+def chosen_tools(tools: Sequence[dict[str, Any]], choice: Any) -> list[dict[str, Any]]:
+    """The tools that `tool_choice` leaves: none, the one it names, or all."""
+    if choice == "none":
+        return []
+    if isinstance(choice, Mapping):
+        function = choice.get("function")
+        name = function.get("name") if isinstance(function, Mapping) else choice.get("name")
+        return [tool for tool in tools if tool["function"]["name"] == name] or list(tools)
+    return list(tools)
+
+
+def bias(request: GenerateRequest, logit_bias: Mapping[str, float]) -> GenerateRequest:
+    """`request` with OpenAI's `logit_bias`: token ids (as text) to -100 … 100. Raises Refusal."""
+    if not logit_bias:
+        return request
+    try:
+        found = {int(token): min(100.0, max(-100.0, value)) for token, value in logit_bias.items()}
+    except ValueError:
+        raise Refusal(400, "logit_bias: the keys must be token ids") from None
+    sampling = msgspec.structs.replace(request.sampling, logit_bias=found)
+    return msgspec.structs.replace(request, sampling=sampling)
+
+
+def choices(request: GenerateRequest, count: int) -> list[GenerateRequest]:
+    """`request` once per choice; a seed counts up, so that the choices differ."""
+    seed = request.sampling.seed
+    if seed is None:
+        return [request] * count
+    return [
+        msgspec.structs.replace(request, sampling=msgspec.structs.replace(request.sampling, seed=seed + number))
+        for number in range(count)
+    ]
+
+
+def check_count(count: int | None) -> int:
+    """`n`. Raises Refusal."""
+    if count is not None and not 1 <= count <= MOST_CHOICES:
+        raise Refusal(400, f"n must be between 1 and {MOST_CHOICES}")
+    return count or 1
+
+
+def arguments_text(call: ToolCall) -> str:
+    return json.dumps(call.arguments, ensure_ascii=False, separators=(",", ":"))
+
+
+def write_calls(calls: Sequence[ToolCall], first_index: int) -> list[wire.ToolCall]:
+    return [
+        wire.ToolCall(
+            call.id or new_call_id(), index, "function", wire.ToolCallFunction(call.name, arguments_text(call))
+        )
+        for index, call in enumerate(calls, first_index)
+    ]
+
+
+def usage(finishes: Sequence[Finish], *, shared_prompt: bool = False) -> wire.Usage:
+    """Counts of all choices together; a prompt that they share counts once."""
+    counted = finishes[:1] if shared_prompt else finishes
+    prompt = sum(finish.prompt_tokens for finish in counted)
+    completion = sum(finish.completion_tokens for finish in finishes)
+    cached = sum(finish.cached_tokens for finish in counted)
+    return wire.Usage(prompt, completion, prompt + completion, wire.CachedTokens(cached))
+
+
+def write_logprobs(tokens: Sequence[TokenLogprob]) -> wire.Logprobs:
+    return wire.Logprobs(
+        [
+            wire.Logprob(
+                token.token,
+                token.logprob,
+                token.bytes,
+                [wire.TopLogprob(other.token, other.logprob, other.bytes) for other in token.top],
+            )
+            for token in tokens
+        ]
+    )

@@ -1,0 +1,99 @@
+"""/v1/chat/completions, /v1/completions, /v1/embeddings and /v1/models, as OpenAI's clients call them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from litestar import get, post
+from litestar.params import FromPath
+from omlx_registry import ModelSpec
+
+from omlx.api import openai as wire
+from omlx.dialect import openai as dialect
+from omlx.dialect import openai_completions as completions_dialect
+from omlx.dialect.ollama import check_top_logprobs
+from omlx.dialect.refusal import Refusal
+from omlx.pool import Pool, RequestFailed
+from omlx.server.body import read_json
+from omlx.server.envelopes import OPENAI, OPENAI_ERRORS
+from omlx.server.generation import Job, load, stream, whole
+from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
+from omlx.server.names import double_quoted, find, required
+from omlx.server.routes.ollama_embed import shortened
+from omlx.server.stream import Answer, LiveObject, LiveStream, as_json, encode, event
+
+DONE = b"data: [DONE]\n\n"
+
+
+@post("/v1/chat/completions", status_code=200, exception_handlers=OPENAI_ERRORS)
+async def chat_completions(
+    request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings
+) -> Answer:
+    asked = await read_json(request, wire.ChatCompletionRequest, settings.max_body)
+    native = dialect.chat_request(asked)
+    check_top_logprobs(asked.top_logprobs)
+    spec = await find(registry, required(asked.model))
+    job = Job(spec, dialect.generations(asked, native, spec))
+    answer = dialect.ChatAnswer(asked)
+    if asked.stream and not native.debug_render_only:
+        return LiveStream(stream(pool, job, answer, event, DONE), OPENAI)
+    return LiveObject(whole(pool, job, lambda found, _: answer.whole(found)))
+
+
+@post("/v1/completions", status_code=200, exception_handlers=OPENAI_ERRORS)
+async def completions(
+    request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings
+) -> Answer:
+    asked = await read_json(request, wire.CompletionRequest, settings.max_body)
+    prompts = completions_dialect.read_prompts(asked.prompt)
+    check_top_logprobs(asked.logprobs or 0)
+    spec = await find(registry, required(asked.model))
+    wanted = completions_dialect.completions(asked, prompts, spec)
+    answer = completions_dialect.CompletionAnswer(asked, prompts)
+    if not wanted:
+        return LiveObject(load(pool, spec, answer.loaded()))
+    job = Job(spec, wanted)
+    if asked.stream:
+        return LiveStream(stream(pool, job, answer, event, DONE), OPENAI)
+    return LiveObject(whole(pool, job, lambda found, _: answer.whole(found)))
+
+
+@post("/v1/embeddings", status_code=200, exception_handlers=OPENAI_ERRORS)
+async def embeddings(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
+    asked = await read_json(request, wire.EmbedRequest, settings.max_body)
+    texts = completions_dialect.read_texts(asked.input)
+    completions_dialect.check_encoding(asked.encoding_format)
+    spec = await find(registry, required(asked.model), double_quoted)
+    return LiveObject(_embed(pool, spec, asked, texts))
+
+
+async def _embed(pool: Pool, spec: ModelSpec, asked: wire.EmbedRequest, texts: list[str]) -> bytes:
+    async with await pool.acquire(spec) as lease:
+        try:
+            found = await lease.embed(texts, dimensions=max(0, asked.dimensions))
+        except RequestFailed as failure:
+            # Whatever goes wrong with a text is the request's fault here; only a dead runner is not.
+            raise failure if failure.kind == "crashed" else Refusal(400, failure.message) from None
+    vectors = [shortened(vector) for vector in found.vectors]
+    return encode(completions_dialect.embedding_list(asked, vectors, found.prompt_tokens))
+
+
+@get("/v1/models", exception_handlers=OPENAI_ERRORS)
+async def models(registry: GivenRegistry) -> Answer:
+    specs = await asyncio.to_thread(registry.list)
+    return as_json(wire.ModelList(data=[_entry(spec, spec.name) for spec in specs]))
+
+
+@get("/v1/models/{name:path}", exception_handlers=OPENAI_ERRORS)
+async def model(name: FromPath[Path], registry: GivenRegistry) -> Answer:
+    """`name` may hold slashes (hf.co/org/model)."""
+    asked = name.as_posix().strip("/")
+    return as_json(_entry(await find(registry, asked), asked))
+
+
+def _entry(spec: ModelSpec, name: str) -> wire.Model:
+    return completions_dialect.model_entry(name, spec.full_name, spec.modified_at.timestamp())
+
+
+HANDLERS = (chat_completions, completions, embeddings, models, model)
