@@ -35,6 +35,10 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
     """Tool definitions reach the prompt."""
     calls: bool
     """Earlier tool calls and their results reach the prompt."""
+    results: bool = True
+    """Tool results reach the prompt where the calls stand in the text."""
+    many_calls: bool = True
+    """One message may hold several calls."""
     string_arguments: bool = False
     null_content: bool = False
     short_ids: bool = False
@@ -60,12 +64,15 @@ def probe(render: Render) -> Abilities:
     without = attempt([{"role": "user", "content": [text_part]}])
     seen = attempt([{"role": "user", "content": [{"type": "image"}, text_part]}])
     shape = _call_shape(attempt, asked)
+    told = [to_json(Message(role="assistant", content="calls", tool_calls=[])), *_exchange(1, {})[1:]]
     return Abilities(
         system="Sierra-51c2" in attempt([system, asked]),
         parts=parts,
         images=_shows(seen, user.content) and seen != without,
         tools="probe_tool_9d" in attempt([asked], [_TOOL]),
         calls=shape is not None,
+        results="Result-6a1d-0" in attempt([asked, *told], [_TOOL]),
+        many_calls=shape is None or _values(attempt([asked, *_exchange(2, shape)], [_TOOL])) == 2,
         **(shape or {}),
     )
 
@@ -93,13 +100,33 @@ def _call_shape(
     attempt: Callable[[list[JsonMessage], list[dict[str, Any]]], str], asked: JsonMessage
 ) -> dict[str, bool] | None:
     """The first way of writing a tool call and its result that the template renders well; None: there is none."""
+    nones = attempt([asked], [_TOOL]).count("None")
     for short, null, string in itertools.product((False, True), repeat=3):
-        call = ToolCall("probe_tool_9d", {"key_4b": "Value-2e8f"}, SHORT_ID if short else LONG_ID)
-        called = to_json(Message(role="assistant", tool_calls=[call]), string_arguments=string, null_content=null)
-        answer = to_json(Message(role="tool", content="Result-6a1d", tool_name=call.name, tool_call_id=call.id))
-        prompt = attempt([asked, called, answer], [_TOOL])
-        as_repr = "{'key_4b'" in prompt or "None" in prompt or '"{\\"key_4b' in prompt
+        shape = {"short_ids": short, "null_content": null, "string_arguments": string}
+        prompt = attempt([asked, *_exchange(1, shape)], [_TOOL])
+        as_repr = "{'key_4b': 'Value" in prompt or prompt.count("None") > nones or '"{\\"key_4b' in prompt
         # The tool's definition shows the name as well, but never the value.
-        if "Value-2e8f" in prompt and "Result-6a1d" in prompt and not as_repr:
-            return {"short_ids": short, "null_content": null, "string_arguments": string}
+        if _values(prompt) and "Result-6a1d" in prompt and not as_repr:
+            return shape
     return None
+
+
+def _exchange(count: int, shape: dict[str, bool]) -> list[JsonMessage]:
+    """An assistant message with `count` calls, and their results."""
+    identity = SHORT_ID if shape.get("short_ids") else LONG_ID
+    calls = [ToolCall("probe_tool_9d", {"key_4b": f"Value-2e8f-{at}"}, f"{identity[:-1]}{at}") for at in range(count)]
+    called = to_json(
+        Message(role="assistant", tool_calls=calls),
+        string_arguments=shape.get("string_arguments", False),
+        null_content=shape.get("null_content", False),
+    )
+    answers = [
+        Message(role="tool", content=f"Result-6a1d-{at}", tool_name=call.name, tool_call_id=call.id)
+        for at, call in enumerate(calls)
+    ]
+    return [called, *map(to_json, answers)]
+
+
+def _values(prompt: str) -> int:
+    """How many calls of an exchange the prompt shows."""
+    return sum(f"Value-2e8f-{at}" in prompt for at in range(2))

@@ -129,16 +129,51 @@ def lead_with_user(messages: Sequence[Message]) -> list[Message]:
     return [*messages[:first], Message(role="user"), *messages[first:]]
 
 
-def spell_out_tools(messages: Sequence[Message]) -> list[Message]:
-    """Earlier tool calls and results as plain text, for templates that know neither."""
+def one_call_each(messages: Sequence[Message]) -> list[Message]:
+    """Messages with several calls split up, each call with its result behind it."""
+    split: list[Message] = []
+    results = {message.tool_call_id: message for message in messages if message.role == "tool"}
+    taken: set[str] = set()
+    for message in messages:
+        if len(message.tool_calls) < 2:
+            if message.role != "tool" or message.tool_call_id not in taken:
+                split.append(message)
+            continue
+        for index, call in enumerate(message.tool_calls):
+            one = Message(role=message.role) if index else message
+            split.append(_replace(one, tool_calls=[call]))
+            if call.id in results:
+                split.append(results[call.id])
+                taken.add(call.id)
+    return split
+
+
+def text_before_calls(messages: Sequence[Message]) -> list[Message]:
+    """Text that came with calls as a message of its own: some templates show calls only where there is no text."""
+    split: list[Message] = []
+    for message in messages:
+        if message.tool_calls and message.content:
+            split.append(Message(role=message.role, content=message.content))
+            message = _replace(message, content="")
+        split.append(message)
+    return split
+
+
+def write_call_as_json(call: ToolCall) -> str:
+    return json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
+
+
+def spell_out_tools(
+    messages: Sequence[Message], *, write: Callable[[ToolCall], str] = write_call_as_json, results: bool = True
+) -> list[Message]:
+    """Earlier tool calls as text, for templates that do not know them, and with `results` their results as well."""
     plain = []
     for message in messages:
         if message.tool_calls:
-            calls = [json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
-                     for call in message.tool_calls]  # fmt: skip
+            calls = [write(call) for call in message.tool_calls]
             text = "\n".join(text for text in (message.content, *calls) if text)
             message = _replace(message, content=text, tool_calls=[])
-        elif message.role == "tool":
+        elif message.role == "tool" and results:
             title = f"Result of {message.tool_name}" if message.tool_name else "Tool result"
             message = Message(role="user", content=f"{title}:\n{message.content}", images=message.images)
         plain.append(message)

@@ -11,7 +11,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -229,7 +229,21 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     """JSON as models saw it in training: no HTML escapes (Jinja's own filter makes them), non-ASCII as it is."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+        default=_listed,
+    )
+
+
+def _listed(value: Any) -> list[Any]:
+    """What Jinja's `map` and `select` give is a generator: JSON has lists."""
+    if isinstance(value, Iterator):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} is no JSON")
 
 
 class _Namespace(jinja2.utils.Namespace):

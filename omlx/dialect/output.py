@@ -74,7 +74,7 @@ def detect_output(template_source: str, tokens: Collection[str], model_type: str
         thinks=think is not None and think.closing in template_source,
         tools=formats_for(template_source, tokens),
         tool_tag=tool_tag(template_source),
-        end_tokens=tuple(end for end in _END_TOKENS if end in tokens),
+        end_tokens=tuple(end for end in _END_TOKENS if end in tokens and (think is None or end != think.closing)),
     )
 
 

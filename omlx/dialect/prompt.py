@@ -20,6 +20,7 @@ from omlx.dialect.gochat import GoChat
 from omlx.dialect.infill import Infill, find_infill
 from omlx.dialect.jinja import JinjaTemplate
 from omlx.dialect.thinking import ends_inside_thinking, find_markers
+from omlx.dialect.toolprose import call_writer, describe_tools
 from omlx.request import GenerateRequest, Message
 
 __all__ = ["PromptTemplate", "Rendered", "TemplateError"]
@@ -162,7 +163,10 @@ class _Jinja:
         if messages and messages[-1].role == "assistant" and not continued and not messages[-1].tool_calls:
             messages = messages[:-1]
         messages = self._fit(messages)
-        text = self._render_adapted(messages, request.tools, _think_variables(request.think), continued)
+        if request.tools and not self.abilities.tools:
+            messages = describe_tools(messages, request.tools)
+            messages = messages if self.abilities.system else conversation.fold_systems(messages)
+        text = self._render_adapted(messages, request.tools, _think_variables(request.think, self._channels), continued)
         opens_thinking = ends_inside_thinking(text)
         if request.format is not None and self._can_open_thinking(request, continued or opens_thinking):
             # A constraint applies behind the thinking: the model must not skip it.
@@ -179,7 +183,7 @@ class _Jinja:
         """The template knows thinking on and off: the model does both."""
         asked = [to_json(Message(role="user", content="?"), parts=self.abilities.parts)]
         try:
-            on, off = (self._render(asked, [], _think_variables(think)) for think in (True, False))
+            on, off = (self._render(asked, [], _think_variables(think, self._channels)) for think in (True, False))
         except TemplateError:
             return False
         return on != off
@@ -192,8 +196,13 @@ class _Jinja:
                 msgspec.structs.replace(message, role="system") if message.role == "developer" else message
                 for message in fitted
             ]
+        if not self.abilities.many_calls:
+            fitted = conversation.one_call_each(fitted)
+        if self.abilities.null_content:
+            fitted = conversation.text_before_calls(fitted)
         if not self.abilities.calls:
-            fitted = conversation.spell_out_tools(fitted)
+            write = call_writer(self._template.source)
+            fitted = conversation.spell_out_tools(fitted, write=write, results=not self.abilities.results)
         elif self._kimi_ids:
             fitted = conversation.renumber_calls(fitted, lambda index, name: f"functions.{name}:{index}")
         elif self.abilities.short_ids:
@@ -250,16 +259,27 @@ class _Jinja:
         variables: dict[str, Any],
         add_generation_prompt: bool = True,
     ) -> str:
-        return self._template.render(
-            {
-                **self._variables,
-                **variables,
-                "messages": messages,
-                "tools": tools or None,
-                "documents": None,
-                "add_generation_prompt": add_generation_prompt,
-            }
-        )
+        names = {
+            **self._variables,
+            **variables,
+            "messages": messages,
+            "tools": tools or None,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        if tools:
+            # SmolLM3's name.
+            names["xml_tools"] = tools
+        try:
+            return self._template.render(names)
+        except TemplateError:
+            # Some are written for calls with tools only, some know no effort of reasoning but their own.
+            changed = {key: value for key, value in names.items() if key != "reasoning_effort"}
+            if not tools:
+                changed["tools"] = []
+            elif len(changed) == len(names):
+                raise
+            return self._template.render(changed)
 
 
 def _continued(messages: list[Message]) -> bool:
@@ -269,18 +289,24 @@ def _continued(messages: list[Message]) -> bool:
     )  # fmt: skip
 
 
-def _think_variables(think: bool | str | None) -> dict[str, Any]:
+def _think_variables(think: bool | str | None, channels: bool) -> dict[str, Any]:
     """`enable_thinking` is Qwen's name (and most others'), `thinking` Granite's and DeepSeek's, the effort gpt-oss's.
 
     Not asked counts as on, as in Ollama; a template without the names ignores them.
     """
     on = think is not False
     variables: dict[str, Any] = {"enable_thinking": on, "thinking": on}
+    if think is not None:
+        # MiniMax M3's name; unset, it decides for itself.
+        variables["thinking_mode"] = "enabled" if on else "disabled"
     if isinstance(think, str):
         variables["reasoning_effort"] = "high" if think == "max" else think
-    elif think is False:
+    elif think is False and channels:
         # gpt-oss cannot switch its reasoning off.
         variables["reasoning_effort"] = "low"
+    elif think is False:
+        # Seed-OSS's name.
+        variables["thinking_budget"] = 0
     return variables
 
 

@@ -20,7 +20,11 @@ class ThinkMarkers(NamedTuple):
 
 
 KNOWN = (
+    # Apriel's templates speak of other tags too: it comes first.
+    ThinkMarkers("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]", ("[END FINAL RESPONSE]",)),
     ThinkMarkers("<think>", "</think>"),
+    ThinkMarkers("<mm:think>", "</mm:think>"),
+    ThinkMarkers("<think:opensource>", "</think:opensource>"),
     ThinkMarkers("<thinking>", "</thinking>"),
     ThinkMarkers("[THINK]", "[/THINK]"),
     ThinkMarkers("<seed:think>", "</seed:think>"),
@@ -35,11 +39,22 @@ KNOWN = (
     ),
     ThinkMarkers("<|channel>thought\n", "<channel|>"),
     ThinkMarkers("<|inner_prefix|>", "<|inner_suffix|>"),
+    ThinkMarkers(
+        "<|open|>think<|sep|>",
+        "<|close|>think<|sep|>",
+        ("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
+    ),
+    ThinkMarkers("<|think|>", "<|end|>", ("<|begin|>assistant", "<|content|>", "<|end|>")),
 )
-"""By family: Qwen, DeepSeek, GLM and most others, Magistral, Seed, LongCat, Kimi-VL, Cohere, Gemma 4, Apertus."""
+"""By family: Apriel; Qwen, DeepSeek, GLM and most others; MiniMax M3; Hunyuan 3; Magistral, Seed, LongCat, Kimi-VL,
+Cohere, Gemma 4, Apertus, Kimi K3, Solar."""
 
-# Their markers occur in the vocabulary piecewise: the tokens that tell them apart.
-_VOCABULARY = {"<|channel>thought\n": ("<|channel>", "<channel|>")}
+# Their markers are made of several tokens: those that tell them apart, in a template or a vocabulary.
+_PARTS = {
+    "<|channel>thought\n": ("<|channel>", "<channel|>"),
+    "<|open|>think<|sep|>": ("<|open|>", "<|end_of_msg|>"),
+    "<|think|>": ("<|think|>", "<|begin|>"),
+}
 
 
 def find_markers(source: str, tokens: Collection[str]) -> ThinkMarkers | None:
@@ -50,12 +65,10 @@ def find_markers(source: str, tokens: Collection[str]) -> ThinkMarkers | None:
     around = markers_around_thinking(source)
     if around is not None:
         return around
-    for markers in KNOWN:
-        if markers.opening.strip() in source and markers.closing in source:
-            return markers
-    for markers in KNOWN:
-        if all(token in tokens for token in _VOCABULARY.get(markers.opening, markers[:2])):
-            return markers
+    for place in (source, tokens):
+        for markers in KNOWN:
+            if all(part in place for part in _PARTS.get(markers.opening, markers[:2])):
+                return markers
     # Some templates only cut earlier thinking off (`split('</think>')`) and leave the opening tag to the model.
     return next((markers for markers in KNOWN if markers.closing in source), None)
 

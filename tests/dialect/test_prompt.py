@@ -116,12 +116,14 @@ def test_calls_are_written_as_the_template_wants_them(line: str, expected: str) 
 def test_a_template_without_tools_gets_calls_and_results_as_text() -> None:
     called = Message("assistant", tool_calls=[ToolCall("f", {"a": 1})])
     text = render(STRICT, user("x"), called, Message("tool", "R", tool_name="f"))
-    assert text == '<s>[user] x[assistant] {"name": "f", "arguments": {"a": 1}}[user] Result of f:\nR'
+    assert text == (
+        '<s>[user] x[assistant] <tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>[user] Result of f:\nR'
+    )
 
 
 @pytest.mark.parametrize(
     ("think", "expected"),
-    [(None, "True True "), (True, "True True "), (False, "False False low"), ("high", "True True high"),
+    [(None, "True True "), (True, "True True "), (False, "False False "), ("high", "True True high"),
      ("max", "True True high")],
 )  # fmt: skip
 def test_think_sets_the_names_templates_read(think: bool | str | None, expected: str) -> None:
@@ -221,3 +223,52 @@ def test_a_suffix_for_a_model_that_cannot_is_refused() -> None:
     request = GenerateRequest(id=1, messages=[user("def f(")], suffix="): pass")
     with pytest.raises(TemplateError, match="cannot fill in the middle"):
         PromptTemplate.from_jinja(CHATML).render(request)
+
+
+SINGLE = """{% for m in messages %}[{{ m.role }}:{{ m.content }}{% if m.tool_calls | length > 1 %}
+{{- raise_exception('single calls only') }}{% endif %}{% for c in m.tool_calls or [] %}{{ c.function.name }}
+{{- c.function.arguments | tojson }}{% endfor %}]{% endfor %}"""
+
+
+def test_calls_are_told_one_by_one_where_a_message_may_hold_only_one() -> None:
+    called = Message("assistant", "I look.", tool_calls=[ToolCall("f", {"a": 1}), ToolCall("g", {})])
+    text = render(SINGLE, user("x"), called, Message("tool", "F"), Message("tool", "G"), user("y"))
+    assert text == '[user:x][assistant:I look.f{"a": 1}][tool:F][assistant:g{}][tool:G][user:y]'
+
+
+@pytest.mark.parametrize(
+    ("marker", "written"),
+    [
+        ("<|tool_call_start|>", "<|tool_call_start|>[f(a='b', c=1)]<|tool_call_end|>"),
+        ("<|tool_call|>", '<|tool_call|>[{"name": "f", "arguments": {"a": "b", "c": 1}}]'),
+        ("", '<tool_call>\n{"name": "f", "arguments": {"a": "b", "c": 1}}\n</tool_call>'),
+    ],
+)
+def test_calls_a_template_does_not_show_are_written_as_the_model_writes_them(marker: str, written: str) -> None:
+    source = "{# " + marker + " #}{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}"
+    called = Message("assistant", tool_calls=[ToolCall("f", {"a": "b", "c": 1})])
+    text = render(source, user("x"), called, Message("tool", "R"))
+    assert text == f"[user:x][assistant:{written}][tool:R]"
+
+
+def test_tools_a_template_does_not_show_are_described() -> None:
+    tool = {"type": "function", "function": {"name": "weather", "parameters": {}}}
+    for messages in ([user("x")], [Message("system", "S"), user("x")]):
+        text = render(CHATML, *messages, tools=[tool])
+        assert '{"type": "function", "function": {"name": "weather", "parameters": {}}}' in text
+        assert text.count("<|im_start|>system") == 1
+    assert "weather" in render(STRICT, user("x"), tools=[tool])
+
+
+def test_a_template_written_for_tools_only_works_without() -> None:
+    source = "{% for t in tools %}{{ t.function.name }}{% endfor %}{{ messages[-1].content }}"
+    assert render(source, user("x")) == "x"
+
+
+def test_an_effort_the_template_does_not_know_is_left_out() -> None:
+    source = """{% if reasoning_effort is defined and reasoning_effort != 'low' %}{{ raise_exception('low only') }}
+{%- endif %}{{ messages[-1].content }}{{ reasoning_effort }}"""
+    tool = {"type": "function", "function": {"name": "weather", "parameters": {}}}
+    assert render(source, user("x"), think="high") == "x"
+    assert render(source, user("x"), think="high", tools=[tool]).endswith("x")
+    assert render(source, user("x"), think="low") == "xlow"

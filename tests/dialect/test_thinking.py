@@ -68,6 +68,10 @@ def test_without_markers_all_is_content() -> None:
         ("{{ if $m.Thinking }}<think>\n{{ $m.Thinking }}\n</think>{{ end }}", [], "<think>"),
         ("", ["<|channel>", "<channel|>"], "<|channel>thought\n"),
         ("<|START_THINKING|>x<|END_THINKING|>", [], "<|START_THINKING|>"),
+        ("Here are my reasoning steps: [BEGIN FINAL RESPONSE] <think> </think>", [], "Here are my reasoning steps:"),
+        ("", ["<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"], "<|open|>think<|sep|>"),
+        ("<|begin|>assistant<|think|>", [], "<|think|>"),
+        ("", ["<think:opensource>", "</think:opensource>"], "<think:opensource>"),
         ("{{ messages }}", ["<|im_start|>"], None),
     ],
 )

@@ -112,6 +112,17 @@ SPOKEN: list[tuple[str, str, list[tuple[str, dict[str, Any]]]]] = [
     ("granite", '<|tool_call|>[{"name": "now", "arguments": {}}]<|/tool_call|>', [NOW]),
     ("phi", 'functools[{"name": "weather", "arguments": {"city": "Paris"}}]', [PARIS]),
     ("nemotron", '<TOOLCALL>[{"name": "weather", "arguments": {"city": "Paris"}}]</TOOLCALL>', [PARIS]),
+    ("apertus", '<|tools_prefix|>[{"weather": {"city": "Paris"}}, {"now": {}}]<|tools_suffix|>', [PARIS, NOW]),
+    ("gigachat", '<|function_call|>{"name": "weather", "arguments": {"city": "Paris"}}', [PARIS]),
+    ("hunyuan", '<tool_calls>[{"name": "now", "arguments": {}, "id": "x"}]</tool_calls>', [NOW]),
+    ("hunyuan3", "<tool_calls:opensource>\n<tool_call:opensource>weather<tool_sep:opensource>\n<arg_key:opensource>city"
+     "</arg_key:opensource>\n<arg_value:opensource>Paris</arg_value:opensource>\n</tool_call:opensource>\n"
+     "<tool_call:opensource>now<tool_sep:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>", [PARIS, NOW]),
+    ("minimax-m3", ']<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="weather">]<]minimax[>[<city>Paris]<]minimax[>['
+     '</city>]<]minimax[>[<days>3]<]minimax[>[</days>]<]minimax[>[</invoke>\n]<]minimax[>[<invoke name="now">]<]minimax[>['
+     "</invoke>\n]<]minimax[>[</tool_call>", [("weather", {"city": "Paris", "days": 3}), NOW]),
+    ("solar", '<|tool_calls|><|tool_call:begin|>call_1<|tool_call:name|>weather<|tool_call:args|>{"city": "Paris"}'
+     "<|tool_call:end|><|tool_call:begin|>call_2<|tool_call:name|>now<|tool_call:args|>{}<|tool_call:end|>", [PARIS, NOW]),
     ("cohere", '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "weather", "parameters": {"city": "Paris"}}\n]'
      "<|END_ACTION|>", [PARIS]),
     ("command-r", 'Action: ```json\n[\n    {\n        "tool_name": "weather",\n        "parameters": {"city": "Paris"}\n'

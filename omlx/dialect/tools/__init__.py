@@ -8,13 +8,15 @@ from omlx.dialect.tools import cohere, gemma, invoke, json_tags, pythonic
 from omlx.dialect.tools.deepseek import DEEPSEEK
 from omlx.dialect.tools.fallback import BARE, FENCED, after_tag
 from omlx.dialect.tools.format import ToolFormat
-from omlx.dialect.tools.glm import GLM, GLM4, LONGCAT
+from omlx.dialect.tools.glm import GLM, GLM4, HUNYUAN3, LONGCAT
 from omlx.dialect.tools.json_tags import HERMES
 from omlx.dialect.tools.kimi import K2, K3
 from omlx.dialect.tools.llama import FUNCTION_TAG, PYTHON_TAG
+from omlx.dialect.tools.minimax import MINIMAX3
 from omlx.dialect.tools.mistral import MISTRAL
 from omlx.dialect.tools.pythonic import PYTHON_LIST
 from omlx.dialect.tools.qwen_coder import QWEN_CODER
+from omlx.dialect.tools.solar import SOLAR
 
 ALWAYS = (HERMES, BARE, FENCED, PYTHON_LIST)
 """Tried with every model that is offered tools: many were tuned on formats that their template does not show."""
@@ -22,7 +24,8 @@ ALWAYS = (HERMES, BARE, FENCED, PYTHON_LIST)
 FORMATS: dict[str, ToolFormat] = {
     found.name: found
     for found in (
-        *json_tags.FORMATS, MISTRAL, PYTHON_TAG, QWEN_CODER, FUNCTION_TAG, GLM, GLM4, LONGCAT, DEEPSEEK, K2, K3,
+        *json_tags.FORMATS, MISTRAL, PYTHON_TAG, QWEN_CODER, FUNCTION_TAG, GLM, HUNYUAN3, GLM4, LONGCAT, DEEPSEEK,
+        K2, K3, MINIMAX3, SOLAR,
         *invoke.FORMATS, *gemma.FORMATS, *pythonic.FORMATS, *cohere.FORMATS, BARE, FENCED, PYTHON_LIST,
     )
 }  # fmt: skip

@@ -8,22 +8,40 @@ from omlx.dialect.tools.toolbox import Toolbox
 from omlx.request import ToolCall
 
 
-def _reader(prefix: str) -> Reader:
+def _reader(prefix: str, suffix: str = "") -> Reader:
+    """One call. `prefix` and `suffix` are what a family adds to the names of the elements."""
+
+    def tag(name: str) -> str:
+        return f"{prefix}{name}{suffix}>"
+
     def read(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
-        cursor.literal(f"<{prefix}tool_call>")
+        cursor.literal("<" + tag("tool_call"))
         cursor.blank()
         name = cursor.name()
+        cursor.maybe("<" + tag("tool_sep"))
         arguments: dict[str, str] = {}
         while True:
             cursor.blank()
-            if cursor.one_of(f"</{prefix}tool_call>", f"<{prefix}arg_key>") != f"<{prefix}arg_key>":
+            if cursor.one_of("</" + tag("tool_call"), "<" + tag("arg_key")).startswith("</"):
                 return [toolbox.call_with_texts(name, arguments)]
-            key = cursor.until(f"</{prefix}arg_key>", at_most=300).strip()
+            key = cursor.until("</" + tag("arg_key"), at_most=300).strip()
             cursor.blank()
-            cursor.literal(f"<{prefix}arg_value>")
-            arguments[key] = cursor.until(f"</{prefix}arg_value>")
+            cursor.literal("<" + tag("arg_value"))
+            arguments[key] = cursor.until("</" + tag("arg_value"))
 
     return read
+
+
+def _read_hunyuan3(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
+    """Hunyuan 3 puts an element around all calls and a suffix on every name."""
+    one = _reader("", ":opensource")
+    cursor.literal("<tool_calls:opensource>")
+    calls: list[ToolCall] = []
+    while True:
+        cursor.blank()
+        if calls and cursor.maybe("</tool_calls:opensource>"):
+            return calls
+        calls += one(cursor, toolbox)
 
 
 def read_bare(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
@@ -41,6 +59,13 @@ LONGCAT = ToolFormat(
     ("<longcat_tool_call>",),
     ("<longcat_tool_call>",),
     closings=("</longcat_tool_call>",),
+)
+HUNYUAN3 = ToolFormat(
+    "hunyuan3",
+    _read_hunyuan3,
+    ("<tool_calls:opensource>",),
+    ("<tool_calls:opensource>",),
+    closings=("</tool_calls:opensource>",),
 )
 GLM4 = ToolFormat("glm4", read_bare, (), ("<|observation|>",), bare=True, closings=("}",))
 """Its openings are the names of the tools."""

@@ -39,7 +39,9 @@ def _reader(tags: _Tags) -> ToolFormat:
         return calls
 
     closing = f"</{tags.wrapper or tags.call}>"
-    return ToolFormat(tags.wrapper or tags.call, read, (opening,), (opening,), closings=(closing,))
+    # DeepSeek's template puts its tags together from this.
+    mark = "｜DSML｜" if "｜DSML｜" in opening else opening
+    return ToolFormat(tags.wrapper or tags.call, read, (opening,), (mark,), closings=(closing,))
 
 
 def _call(cursor: Cursor, toolbox: Toolbox, tags: _Tags) -> ToolCall:

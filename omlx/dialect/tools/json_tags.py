@@ -49,5 +49,7 @@ FORMATS = (
     _format("hunyuan", "<tool_calls>", "</tool_calls>"),
     _format("internlm", "<|action_start|><|plugin|>", "<|action_end|>"),
     _format("apertus", "<|tools_prefix|>", "<|tools_suffix|>"),
+    _format("gigachat", "<|function_call|>", "<|message_sep|>"),
+    _format("gigachat3", "function call<|role_sep|>", "<|message_sep|>")._replace(marks=("`function call`",)),
 )
 """Granite 3 writes no closing marker, Phi-4-mini writes Granite's with one."""

@@ -139,7 +139,10 @@ def _call_from_json(item: Any, toolbox: Toolbox, strict: bool) -> ToolCall:
         item = item["function"]
     name = next((item[key] for key in _NAME_KEYS if isinstance(item.get(key), str)), None)
     if name is None:
-        raise NotACall
+        if strict or len(item) != 1:
+            raise NotACall
+        # Apertus: {"f": {…}}
+        return toolbox.call(*next(iter(item.items())))
     key = next((key for key in _ARGUMENT_KEYS if key in item), None)
     if key is None:
         if strict:
