@@ -129,6 +129,8 @@ class GgufFile:
 
     def __init__(self, path: Path):
         self.path = path
+        # A file in a blob store is called by its digest, which tells nobody anything.
+        self.name = "the GGUF file" if path.name.startswith("sha256") else path.name
         try:
             self._file = path.open("rb")
         except OSError as error:
@@ -136,13 +138,13 @@ class GgufFile:
         try:
             self.size = self._file.seek(0, 2)
             if self.size < 24:
-                raise GgufError(f"{path.name} is not a GGUF file: it has only {self.size} bytes")
+                raise GgufError(f"{self.name} is not a GGUF file: it has only {self.size} bytes")
             self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
         except BaseException:
             self._file.close()
             raise
         try:
-            self.metadata, self.tensors = _parse(self._map, self.size, path.name)
+            self.metadata, self.tensors = _parse(self._map, self.size, self.name)
         except BaseException:
             self.close()
             raise

@@ -143,7 +143,8 @@ def plan_storage(plan: ModelPlan, weights: str) -> list[Storage]:
     storages = []
     for weight in plan.weights:
         tensor = weight.tensor
-        if len(tensor.shape) < 2:
+        if len(tensor.shape) < 2 or (weight.path.endswith("mlp.gate") and chosen is not None):
+            # Routers are small and choose: they keep their precision.
             storages.append(Storage(weight, dtype))
         elif chosen is None:
             quantization = kept_quantization(tensor.type)
@@ -208,7 +209,7 @@ def _convert(file: GgufFile, storages: list[Storage], out: WeightsWriter, report
             report(done, total)
         for slot in storage.slots():
             if at[slot.name] != slot.nbytes:
-                raise GgufError(f"tensor {tensor.name!r} of {file.path.name} could not be converted to {slot.shape}")
+                raise GgufError(f"tensor {tensor.name!r} of {file.name} could not be converted to {slot.shape}")
 
 
 def _pieces(file: GgufFile, weight: Weight) -> Iterator[NDArray[np.uint8]]:
@@ -233,9 +234,10 @@ def _encode(storage: Storage, raw: NDArray[np.uint8]) -> Iterator[tuple[str, NDA
         yield f"{weight.path}.scales", to_dtype(scales, storage.dtype)
         yield f"{weight.path}.biases", to_dtype(biases, storage.dtype)
         return
-    values = dequantize(tensor.type, raw)
-    if weight.shift:
-        values = values + np.float32(weight.shift)
+    with np.errstate(all="ignore"):  # damage is looked for below
+        values = dequantize(tensor.type, raw)
+        if weight.shift:
+            values = values + np.float32(weight.shift)
     if not np.isfinite(values).all():
         raise GgufError(f"tensor {tensor.name!r} of the GGUF file holds values that are not finite")
     if quantization is None:
@@ -249,12 +251,11 @@ def _quantize_anew(
 ) -> Iterator[tuple[str, NDArray[Any]]]:
     import mlx.core as mx
 
-    with mx.stream(mx.cpu):
-        parts = mx.quantize(
-            mx.array(values), group_size=quantization.group_size, bits=quantization.bits, mode=quantization.mode
-        )
-        for leaf, part in zip(("weight", "scales", "biases"), parts, strict=False):
-            array = np.array(part)
-            if array.dtype == np.float32:
-                array = to_dtype(array, storage.dtype)
-            yield f"{storage.weight.path}.{leaf}", array
+    parts = mx.quantize(
+        mx.array(values), group_size=quantization.group_size, bits=quantization.bits, mode=quantization.mode
+    )
+    for leaf, part in zip(("weight", "scales", "biases"), parts, strict=False):
+        array = np.array(part)
+        if array.dtype == np.float32:
+            array = to_dtype(array, storage.dtype)
+        yield f"{storage.weight.path}.{leaf}", array

@@ -78,6 +78,14 @@ _LAYER_NAMES: Final[dict[str, dict[str, str]]] = {
     "llama": _COMMON,
     "qwen2": _COMMON,
     "qwen3": {**_COMMON, **_QK_NORMS},
+    "qwen3moe": {
+        **{part: path for part, path in _COMMON.items() if not path.startswith("mlp.")},
+        **_QK_NORMS,
+        "ffn_gate_inp": "mlp.gate",
+        "ffn_gate_exps": "mlp.switch_mlp.gate_proj",
+        "ffn_up_exps": "mlp.switch_mlp.up_proj",
+        "ffn_down_exps": "mlp.switch_mlp.down_proj",
+    },
     "gemma3": {
         **_COMMON,
         **_QK_NORMS,
@@ -95,7 +103,7 @@ _LAYER_NAMES: Final[dict[str, dict[str, str]]] = {
     },
 }
 _TOP_NAMES: Final = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-_MODEL_TYPES: Final = {"gemma3": "gemma3_text"}
+_MODEL_TYPES: Final = {"gemma3": "gemma3_text", "qwen3moe": "qwen3_moe"}
 _NOT_WEIGHTS: Final = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 SUPPORTED: Final = tuple(sorted(_LAYER_NAMES))
 
@@ -155,7 +163,7 @@ def plan_model(
     if metadata.get("split.count", 0) > 1:
         raise GgufError("the GGUF file is one part of several; join them first with `llama-gguf-split --merge`")
     keys = _Keys(metadata, architecture)
-    if keys.get("expert_count"):
+    if keys.get("expert_count") and architecture != "qwen3moe":
         raise GgufError(f"mixture-of-experts GGUF files of architecture {architecture!r} cannot be imported")
     embedding = tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
@@ -217,8 +225,20 @@ def _family_config(architecture: str, keys: _Keys, config: Mapping[str, Any]) ->
             "rope_theta": keys.real("rope.freq_base", 1_000_000.0),
             "hidden_act": "gelu_pytorch_tanh",
         }
+    if architecture == "qwen3moe":
+        return {
+            "num_experts": keys.whole("expert_count"),
+            "num_experts_per_tok": keys.whole("expert_used_count"),
+            "moe_intermediate_size": keys.whole("expert_feed_forward_length"),
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [],
+        }
     if architecture == "phi3":
-        head_dim = config["hidden_size"] // config["num_attention_heads"]
+        # Its heads share the hidden size evenly, whatever a file may say.
+        head_dim, rest = divmod(config["hidden_size"], config["num_attention_heads"])
+        if rest or not head_dim:
+            raise GgufError("the GGUF file's hidden size does not divide into its number of heads")
         return {
             "head_dim": head_dim,
             "partial_rotary_factor": keys.whole("rope.dimension_count", head_dim) / head_dim,

@@ -213,6 +213,23 @@ def test_what_the_metadata_rules_out_is_named(metadata: dict[str, Any], sentence
         convert(path, tmp_path / "out")
 
 
+def test_heads_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    _, path = make_pair(tmp_path, "phi3")
+    rewrite(path, (b"attention.head_count\x04\x00\x00\x00\x04", b"attention.head_count\x04\x00\x00\x00\xff"))
+    with pytest.raises(GgufError, match="head"):
+        convert(path, tmp_path / "out")
+
+
+def test_experts_are_quantized_and_their_router_is_not(tmp_path: Path) -> None:
+    original, path = make_pair(tmp_path, "qwen3moe", lambda name: "F16")
+    convert(path, tmp_path / "out", "q8_0")
+    stored = mx.load(str(tmp_path / "out" / "model.safetensors"))
+    assert stored["model.layers.0.mlp.gate.weight"].dtype == mx.float16
+    assert stored["model.layers.0.mlp.switch_mlp.up_proj.weight"].dtype == mx.uint32
+    ours, theirs = dense_weights(tmp_path / "out"), dense_weights(original)
+    assert all(mx.allclose(ours[n], theirs[n], atol=0.02 * mx.abs(theirs[n]).max().item()).item() for n in theirs)
+
+
 def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
     _, path = make_pair(tmp_path, "llama", num_hidden_layers=1)
     rewrite(path, (b"llama.block_count\x04\x00\x00\x00\x01", b"llama.block_count\x04\x00\x00\x00\x02"))

@@ -53,6 +53,20 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "qwen2": ("qwen2", BASE | {"tie_word_embeddings": True}),
     "qwen3": ("qwen3", BASE | {"head_dim": 32, "tie_word_embeddings": False}),
+    "qwen3moe": (
+        "qwen3_moe",
+        BASE
+        | {
+            "head_dim": 32,
+            "tie_word_embeddings": False,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 64,
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [],
+        },
+    ),
     "gemma3": (
         "gemma3_text",
         BASE
@@ -84,7 +98,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
-_ARCH = {"gemma3_text": "gemma3"}
+_ARCH = {"gemma3_text": "gemma3", "qwen3_moe": "qwen3moe"}
 _NAMES = {
     "input_layernorm": "attn_norm",
     "self_attn.q_proj": "attn_q",
@@ -99,6 +113,10 @@ _NAMES = {
     "mlp.up_proj": "ffn_up",
     "mlp.gate_up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.switch_mlp.gate_proj": "ffn_gate_exps",
+    "mlp.switch_mlp.up_proj": "ffn_up_exps",
+    "mlp.switch_mlp.down_proj": "ffn_down_exps",
 }
 _GEMMA_NAMES = _NAMES | {
     "post_attention_layernorm": "post_attention_norm",
@@ -151,6 +169,10 @@ def write_gguf(path: Path, mlx_folder: Path, kind_of: KindOf, metadata: dict[str
     writer.add_name("tiny")
     if arch == "gemma3":
         writer.add_sliding_window(config["sliding_window"])
+    if arch == "qwen3moe":
+        writer.add_expert_count(config["num_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     _add_rope_scaling(writer, config, head_dim)
     _add_vocabulary(writer, mlx_folder)
     for key, value in metadata.items():
