@@ -30,6 +30,8 @@ class Target(msgspec.Struct, frozen=True):
     repository: str
     quantize: str | None = None
     revision: str = "main"
+    capabilities: list[str] = []
+    """What the model is for, where its files do not tell (embedding models made of chat architectures)."""
 
 
 class Size(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,6 +59,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     default: str = "4bit"
     also: list[str] = []
     """Further short names that mean this family."""
+    capabilities: list[str] = []
 
 
 @functools.cache
@@ -80,10 +83,13 @@ def resolve(name: Name) -> Target | None:
 def _in_family(family: Family, tag: str) -> Target | None:
     size_name, quant = _split(family, family.latest if tag == DEFAULT_TAG else tag)
     size = family.sizes.get(size_name)
-    if size is None:
-        return None
+    found = _in_size(size, quant, family.default) if size is not None else None
+    return found and msgspec.structs.replace(found, capabilities=family.capabilities)
+
+
+def _in_size(size: Size, quant: str, default: str) -> Target | None:
     repositories = size.repositories()
-    wanted = _BITS.get(quant, quant) if quant else family.default
+    wanted = _BITS.get(quant, quant) if quant else default
     if wanted in repositories:
         return Target(repositories[wanted])
     if size.unquantized():

@@ -68,9 +68,12 @@ class HubSource:
                         result.append(msgspec.convert(line.result, Fetched))
                     else:
                         yield line
-            async with aclosing(_register(name, store, target, result[0])) as steps:
+            fetched = result[0]
+            async with aclosing(_register(name, store, target, fetched)) as steps:
                 async for progress in steps:
                     yield progress
+        # What was only downloaded to be converted is not needed any more; files of a model as it came are.
+        await asyncio.to_thread(store.drop, {f"sha256:{file.digest}" for file in fetched.files})
 
     def _target(self, name: Name) -> Target:
         target = self._aliases.resolve(name) if self._aliases is not None else None
@@ -92,7 +95,7 @@ def _gguf_kind(target: Target) -> str | None:
 
 async def _register(name: Name, store: Store, target: Target, fetched: Fetched) -> AsyncGenerator[Progress]:
     """Make the model out of what was fetched."""
-    overrides = Overrides(source=f"hf:{target.repository}@{fetched.commit}")
+    overrides = Overrides(source=f"hf:{target.repository}@{fetched.commit}", capabilities=target.capabilities)
     ggufs = [file for file in fetched.files if file.path.lower().endswith(".gguf")]
     if len(ggufs) > 1:
         raise PullError(f"{target.repository} splits its GGUF into {len(ggufs)} files, which oMLX cannot read")
@@ -112,9 +115,11 @@ async def _register(name: Name, store: Store, target: Target, fetched: Fetched) 
             async for line in lines:
                 if isinstance(line, Progress):
                     yield Progress(line.status, WHOLE_MODEL if line.total else "", line.total, line.completed)
+                else:
+                    level = str(line.result.get("quantization_level", ""))
+                    overrides = msgspec.structs.replace(overrides, quantization_level=level)
         yield Progress("writing manifest")
         await asyncio.to_thread(add_model_folder, store, name, made, overrides=overrides, transfer="move")
-    # What was only downloaded to be converted goes once nobody else is making a model; `prune` finds what stays.
 
 
 def _linked(folder: Path, store: Store, fetched: Fetched) -> Path:

@@ -49,6 +49,7 @@ def test_every_entry_of_the_catalog_is_reachable_and_well_formed() -> None:
         ("llama3.1:8b-instruct-q4_K_M", Target("mlx-community/Meta-Llama-3.1-8B-Instruct-4bit")),
         ("llama3.1:8b-instruct-fp16", Target("mlx-community/Meta-Llama-3.1-8B-Instruct-bf16")),
         ("gemma3:4b-it-qat", Target("mlx-community/gemma-3-4b-it-qat-4bit")),
+        ("qwen3-embedding:0.6b", Target("Qwen/Qwen3-Embedding-0.6B", capabilities=["embedding"])),
         ("phi4-mini:3.8b-fp16", Target("microsoft/Phi-4-mini-instruct")),
         ("hf.co/Qwen/Qwen3-8B", Target("Qwen/Qwen3-8B")),
         ("hf.co/Qwen/Qwen3-8B:q4", Target("Qwen/Qwen3-8B", "q4")),

@@ -192,6 +192,12 @@ async def test_a_quantized_pull_is_smaller_and_says_what_was_done(hub: FakeHub, 
     assert quantized.fingerprint != whole.fingerprint
 
 
+async def test_a_quantized_pull_keeps_no_unquantized_copy(hub: FakeHub, registry: Registry) -> None:
+    await pull(registry, f"{NAME}:q4")
+    largest = max(path.stat().st_size for path in (registry.store.root / "blobs").iterdir())
+    assert largest < size_of_weights(hub) / 2
+
+
 async def test_two_clients_share_one_download(hub: FakeHub, registry: Registry) -> None:
     hub.faults.bytes_per_s = 2_000_000
     both = await asyncio.gather(pull(registry), pull(registry))
