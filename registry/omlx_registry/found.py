@@ -30,13 +30,15 @@ def places(environ: Mapping[str, str], home: Path) -> list[Path]:
     return [hub, home / ".lmstudio" / "models", home / ".cache" / "lm-studio" / "models"]
 
 
-def find(root: Path) -> Iterator[FoundModel]:
+def find(root: Path) -> list[FoundModel]:
     """Models with safetensors below `root`, in the order of their names."""
+    found = []
     for repository, folder in sorted(_folders(root)):
         organization, _, model = repository.partition("/")
         name = Name("hf.co", organization, model, "latest")
         if is_valid(name) and any(file.endswith(".safetensors") for file in model_file_names(folder)):
-            yield FoundModel(name, folder, root)
+            found.append(FoundModel(name, folder, root))
+    return found
 
 
 def _folders(root: Path) -> Iterator[tuple[str, Path]]:

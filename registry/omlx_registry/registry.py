@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Protocol
@@ -236,14 +236,14 @@ class Registry:
                 yield progress
         yield Progress("success")
 
-    async def search(self, text: str, limit: int = 20) -> list[Found]:
+    async def search(self, text: str, limit: int = 20) -> Sequence[Found]:
         """MLX models on the Hugging Face Hub, most downloaded first. Raises PullError."""
         return await search(text, limit)
 
     async def import_found(self) -> AsyncGenerator[Progress]:
         """Register what the Hugging Face cache and LM Studio hold and this store does not, by hard link."""
         for root in places(os.environ, Path.home()):
-            for found in await asyncio.to_thread(lambda root=root: list(find(root))):
+            for found in await asyncio.to_thread(find, root):
                 name = found.name.short
                 if self.has(name):
                     yield Progress(f"{name} is here already")
