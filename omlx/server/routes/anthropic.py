@@ -1,0 +1,58 @@
+"""/v1/messages and /v1/messages/count_tokens, as Anthropic's clients and Claude Code call them."""
+
+from __future__ import annotations
+
+import msgspec
+from litestar import post
+
+from omlx.api import anthropic as wire
+from omlx.dialect import anthropic as dialect
+from omlx.dialect.anthropic_answer import MessageAnswer
+from omlx.request import GenerateRequest
+from omlx.server.body import read_json
+from omlx.server.envelopes import ANTHROPIC, ANTHROPIC_ERRORS
+from omlx.server.generation import Job, stream, whole
+from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
+from omlx.server.names import find
+from omlx.server.stream import Answer, LiveObject, LiveStream, event
+
+
+@post("/v1/messages", status_code=200, exception_handlers=ANTHROPIC_ERRORS)
+async def messages(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
+    asked = await read_json(request, wire.MessagesRequest, settings.max_body)
+    dialect.check(asked)
+    native = dialect.chat_request(asked)
+    spec = await find(registry, asked.model)
+    wanted = dialect.generation(native, spec)
+    answer = MessageAnswer(asked.model, characters=_characters(wanted), one_call_only=dialect.one_call_only(asked))
+    job = Job(spec, [wanted])
+    if asked.stream:
+        return LiveStream(stream(pool, job, answer, _named), ANTHROPIC)
+    return LiveObject(whole(pool, job, lambda found, _: answer.whole(found)))
+
+
+@post("/v1/messages/count_tokens", status_code=200, exception_handlers=ANTHROPIC_ERRORS)
+async def count_tokens(
+    request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings
+) -> Answer:
+    """Exact: the prompt is rendered and tokenized by the model's own runner, which is loaded for it."""
+    asked = await read_json(request, wire.CountRequest, settings.max_body)
+    dialect.check_count(asked)
+    native = dialect.chat_request(asked)
+    spec = await find(registry, asked.model)
+    wanted = dialect.counting(dialect.generation(native, spec), spec.context_length)
+    return LiveObject(whole(pool, Job(spec, [wanted]), lambda found, _: wire.TokenCount(found[0].finish.prompt_tokens)))
+
+
+def _named(said: wire.StreamEvent) -> bytes:
+    return event(said, said.type)
+
+
+def _characters(request: GenerateRequest) -> int:
+    """Length of the prompt, roughly: its exact tokens are only known at the end."""
+    return sum(len(message.content) + len(message.thinking) for message in request.messages) + sum(
+        len(msgspec.json.encode(tool)) for tool in request.tools
+    )
+
+
+HANDLERS = (messages, count_tokens)
