@@ -119,9 +119,8 @@ class Capture:
         for kind in self._sliced:
             for piece in self._chain.blocks[first:last]:
                 self._take(caches, kind, piece)
-        for level in range(first, last):
-            if not self._chain.blocks[level].media:
-                self._replace_partials(level)
+        for piece in self._chain.blocks[first:last]:
+            self._replace_partials(piece)
         self._position = max(self._position, position)
         blocks = reversed(self._chain.blocks[:last])
         # The beginning of a chain is needed by all that follows it: it should be the last to be evicted.
@@ -134,9 +133,9 @@ class Capture:
             raise ValueError(f"position {position} lies behind the {len(self._chain)} tokens that are known")
         piece = self._chain.piece_ending(position)
         if piece.size < self._store.block_size:
-            for kind in self._sliced:
-                if self._take(caches, kind, piece):
-                    self._partials.setdefault(piece.start // self._store.block_size, []).append(Name(piece.key, kind))
+            taken = [Name(piece.key, kind) for kind in self._sliced if self._take(caches, kind, piece)]
+            self._replace_partials(piece)
+            self._partials.setdefault(piece.start // self._store.block_size, []).extend(taken)
         if Kind.STATE in self._layout.needs and not self._store.holds(Name(piece.key, Kind.STATE)):
             arrays, meta = self._layout.capture_state(caches)
             self._store.keep(self._record(piece, Kind.STATE, arrays, meta))
@@ -154,10 +153,12 @@ class Capture:
         self._layout.start(arrays)
         return Record(piece, kind, arrays, sum(array.nbytes for array in arrays), meta, skip)
 
-    def _replace_partials(self, level: int) -> None:
-        """The whole block is stored now: shorter pieces of it are of no more use."""
-        names = [name for name in self._partials.pop(level, []) if name.key != self._chain.blocks[level].key]
-        covered = [name for name in names if self._store.holds(Name(self._chain.blocks[level].key, name.kind))]
+    def _replace_partials(self, piece: Piece) -> None:
+        """More of a block is stored now than before: shorter pieces of it are of no more use."""
+        if piece.media:
+            return  # With images in it a piece is found as a whole only, so the shorter one is not covered.
+        shorter = self._partials.pop(piece.start // self._store.block_size, [])
+        covered = [name for name in shorter if name.key != piece.key and self._store.holds(Name(piece.key, name.kind))]
         if covered:
             self._store.forget(covered)
 

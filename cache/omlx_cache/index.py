@@ -172,13 +172,13 @@ class Index:
         )
         return sorted(name for (name,) in rows)
 
-    def recent(self, namespace: bytes, limit: int) -> list[tuple[Name, int]]:
-        """The model's most recently used records and their bytes, latest first."""
+    def recent(self, namespace: bytes, limit: int) -> list[Name]:
+        """The model's most recently used records, latest and beginnings of chains first."""
         rows = self._db.execute(
-            "SELECT key, kind, bytes FROM records WHERE namespace = ? AND writer = 0 ORDER BY used DESC, start LIMIT ?",
+            "SELECT key, kind FROM records WHERE namespace = ? AND writer = 0 ORDER BY used DESC, start LIMIT ?",
             (namespace, limit),
         )
-        return [(Name(key, Kind(kind)), size) for key, kind, size in rows]
+        return [Name(key, Kind(kind)) for key, kind in rows]
 
     def totals(self) -> tuple[int, int]:
         """(bytes, records) of the whole folder, reservations included."""

@@ -342,19 +342,59 @@ class PrefixStore:
 
     def warm(self, budget: int) -> int:
         """Bring the model's most recently used records from disk into RAM, up to `budget` bytes; returns the bytes."""
-        if self.cold is None:
-            return 0
+        recent: list[Name] = []
+        if self.cold is not None:
+            recent = self.cold.ask(lambda index: index.recent(self.namespace, 10_000), recent)
+        return self._read_into_ram(recent, min(budget, self.hot.max_bytes - self.hot.nbytes))
+
+    def _read_into_ram(self, names: Sequence[Name], budget: int) -> int:
+        """Records from disk, in this order, up to `budget` bytes; returns the bytes. Those used most are put last."""
+        records: list[Record] = []
         loaded = 0
-        nothing: list[tuple[Name, int]] = []
-        for name, size in self.cold.ask(lambda index: index.recent(self.namespace, 10_000), nothing):
-            if loaded + size > min(budget, self.hot.max_bytes - self.hot.nbytes):
+        for name in names:
+            if loaded >= budget:
                 break
-            if name not in self.hot:
-                for host in self.cold.read([name]).values():
-                    if record := self._from_host(name, host):
-                        self.hot.put(record, dirty=False, used=self.clock())
-                        loaded += size
+            if name in self.hot or self.cold is None:
+                continue
+            for host in self.cold.read([name]).values():
+                if record := self._from_host(name, host):
+                    loaded += record.nbytes
+                    records.append(record)
+        for record in reversed(records):
+            self._let_go(self.hot.put(record, dirty=False, used=self.clock()))
         return loaded
+
+    def save_session(self, name: str, tokens: Sequence[int], media: Sequence[Media] = ()) -> int:
+        """Pin what is stored of a conversation, under a name, so that it is not evicted from disk; returns its tokens.
+
+        Raises ValueError when nothing of it is stored, or there is no disk to keep it on.
+        """
+        if self.cold is None or self.cold.problem:
+            raise ValueError("a session is kept on disk, and this cache has none in use")
+        chain = Chain(self.namespace, self.block_size, [*tokens, 0], media)  # A lookup leaves the last token out.
+        _, plan = self._plan(chain)
+        if not plan.position:
+            raise ValueError("nothing of this conversation is stored")
+        for use in plan.uses:
+            if (record := self.hot.get(use.name)) is not None:
+                self._write(Held(record, True, self.clock()))
+        keys = list(dict.fromkeys(use.name.key for use in plan.uses))
+        self.cold.change(lambda index: index.pin(name, self.namespace, keys))
+        self.cold.flush(30)
+        self._collect()
+        return plan.position
+
+    def load_session(self, name: str) -> int:
+        """Bring a session's records into RAM as far as they fit; returns the bytes read."""
+        return self._read_into_ram(
+            self.cold.ask(lambda index: index.session_names(name, self.namespace), []) if self.cold else [],
+            self.hot.max_bytes,
+        )
+
+    def remove_session(self, name: str) -> None:
+        """Let a session's records be evicted again."""
+        if self.cold is not None:
+            self.cold.change(lambda index: index.unpin(name))
 
     def clear(self) -> None:
         """Delete everything stored for this model."""

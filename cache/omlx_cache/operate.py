@@ -1,0 +1,125 @@
+"""Operating a cache folder: what a person does with it, with or without a running store.
+
+Functions over the folder alone, for command lines and dashboards; they may run while stores use the folder. None of
+them imports MLX.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+
+import msgspec
+
+from omlx_cache.container import DamagedError
+from omlx_cache.files import RecordFiles
+from omlx_cache.index import FILE, Index
+from omlx_cache.records import Name
+
+_YOUNG_S = 600.0
+"""A file without an entry in the index may be one that is just being written, for this long."""
+
+
+class ModelUse(msgspec.Struct):
+    """What one model (in one layout) has in the folder."""
+
+    name: str
+    namespace: str
+    """In hex."""
+    bytes: int
+    records: int
+    used: float
+    """When it was last used, in seconds since the epoch."""
+
+
+class Folder(msgspec.Struct):
+    """What a folder holds. `sessions` are the named, pinned conversations with their bytes."""
+
+    bytes: int
+    records: int
+    models: list[ModelUse]
+    sessions: dict[str, int]
+
+
+class Verified(msgspec.Struct):
+    """What a verification found; what was damaged, stray or missing is removed from the folder or its index."""
+
+    intact: int = 0
+    damaged: int = 0
+    stray: int = 0
+    """Files that the index does not know."""
+    missing: int = 0
+    """Entries of the index without a file."""
+    faults: list[str] = []
+    """A sentence for each."""
+
+
+def show(folder: Path) -> Folder:
+    """What the folder holds; an empty answer for a folder without a cache. Raises sqlite3.Error, IndexUnusableError."""
+    if not (folder / FILE).exists():
+        return Folder(0, 0, [], {})
+    with contextlib.closing(Index(folder)) as index:
+        size, count = index.totals()
+        models = [
+            ModelUse(name, namespace, nbytes, records, used)
+            for namespace, name, nbytes, records, used in index.by_model()
+        ]
+        return Folder(size, count, models, dict(index.sessions()))
+
+
+def clear(folder: Path, model: str | None = None) -> int:
+    """Delete what is stored for a model (by its name or namespace), or for all; returns the number of records."""
+    if not (folder / FILE).exists():
+        return 0
+    files = RecordFiles(folder)
+    with contextlib.closing(Index(folder)) as index:
+        known = index.by_model()
+        chosen = [bytes.fromhex(space) for space, name, *_ in known if model is None or model in (name, space)]
+        names = [name for space in chosen for name in index.names_in(space)]
+        for name in names:
+            files.unlink(name)
+        index.remove(names)
+    return len(names)
+
+
+def verify(folder: Path) -> Verified:
+    """Read every record and check it. Damaged files are removed, as are entries and files without the other."""
+    result = Verified()
+    if not (folder / FILE).exists():
+        return result
+    files = RecordFiles(folder)
+    with contextlib.closing(Index(folder)) as index:
+        known = set(index.names_in(None))
+        pending = set(index.all_names()) - known
+        for path, name in list(files.all()):
+            if name in pending:
+                continue
+            if name is None or name not in known:
+                with contextlib.suppress(OSError):
+                    if time.time() - path.stat().st_mtime > _YOUNG_S:
+                        path.unlink()
+                        result.stray += 1
+                        result.faults.append(f"{path.name} was not in the index")
+                continue
+            known.discard(name)
+            _check(files, index, name, result)
+        missing = [name for name in known if not files.path(name).exists()]
+        index.remove(missing)
+        result.missing = len(missing)
+        result.faults += [f"{files.path(name).name} is missing" for name in missing]
+    return result
+
+
+def _check(files: RecordFiles, index: Index, name: Name, result: Verified) -> None:
+    try:
+        files.read(name)
+        result.intact += 1
+    except FileNotFoundError:
+        return  # Evicted meanwhile.
+    except (OSError, DamagedError) as error:
+        result.damaged += 1
+        result.faults.append(f"{files.path(name).name}: {error}")
+        with contextlib.suppress(OSError):
+            files.unlink(name)
+        index.remove([name])

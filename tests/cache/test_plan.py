@@ -1,0 +1,141 @@
+"""The decision from where to restore: pure, so checked by tables and against trying everything."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from omlx_cache.keys import Media, child, common_tokens, media_mark, pack, unpack
+from omlx_cache.placement import snapshot_stops
+from omlx_cache.plan import Found, Needs, Rates, plan_restore
+from omlx_cache.records import Kind, Name
+
+B = 8
+
+
+def found(kind: Kind, start: int, end: int, *, cold: int = 0, exact: bool = True) -> Found:
+    return Found(Name(b"%d-%d" % (start, end), kind), start, end - start, exact, cold)
+
+
+def levels(*records: Found) -> list[list[Found]]:
+    table: list[list[Found]] = [[] for _ in range(5)]
+    for record in records:
+        table[record.start // B].append(record)
+    return table
+
+
+FULL = Needs(frozenset({Kind.KV}))
+WINDOWED = Needs(frozenset({Kind.KV, Kind.WINDOW}), window=10)
+HYBRID = Needs(frozenset({Kind.KV, Kind.STATE}))
+KV = [found(Kind.KV, start, start + B) for start in range(0, 40, B)]
+
+
+def position(records: list[Found], needs: Needs, tokens: int = 41, **more: object) -> int:
+    return plan_restore(levels(*records), B, needs, tokens, **more).position  # type: ignore[arg-type]
+
+
+def test_full_attention_goes_as_far_as_its_blocks_without_a_gap() -> None:
+    assert position(KV, FULL) == 40
+    assert position(KV, FULL, tokens=40) == 39
+    assert position(KV[:2] + KV[3:], FULL) == 16
+    assert position([*KV[:2], found(Kind.KV, 16, 21, exact=False)], FULL) == 21
+    assert position(KV[1:], FULL) == 0
+    assert position([], FULL) == 0
+
+
+def test_windows_need_their_last_tokens_only() -> None:
+    window = [found(Kind.WINDOW, start, start + B) for start in range(0, 40, B)]
+    assert position(KV + window[3:], WINDOWED) == 40
+    assert position(KV + window[4:], WINDOWED) == 0
+    assert position(KV + window[:3], WINDOWED) == 24
+    assert position([*KV, found(Kind.WINDOW, 30, 32), window[4]], WINDOWED) == 40
+    assert position([*KV, found(Kind.WINDOW, 31, 32), window[4]], WINDOWED) == 0
+
+
+def test_recurrent_state_is_restored_where_it_was_taken() -> None:
+    assert position([*KV, found(Kind.STATE, 8, 13)], HYBRID) == 13
+    assert position([*KV, found(Kind.STATE, 8, 13), found(Kind.STATE, 32, 40)], HYBRID, tokens=40) == 13
+    assert position([*KV, found(Kind.STATE, 8, 13, exact=False)], HYBRID) == 0
+    assert position([*KV[:1], found(Kind.STATE, 8, 13)], HYBRID) == 0
+    assert position([found(Kind.STATE, 32, 36)], Needs(frozenset({Kind.STATE}))) == 36
+
+
+def test_no_position_lies_within_an_image() -> None:
+    assert position(KV, FULL, media=[Media(30, 45, b"x")]) == 30
+    assert position([*KV, found(Kind.STATE, 32, 36)], HYBRID, media=[Media(30, 45, b"x")]) == 0
+
+
+def test_the_disk_is_read_only_where_that_is_faster() -> None:
+    records = KV[:2] + [found(Kind.KV, start, start + B, cold=1000) for start in (16, 24, 32)]
+    fast, slow = Rates(1e-6, 1.0), Rates(1.0, 1e-6)
+    assert position(records, FULL, rates=fast) == 40
+    plan = plan_restore(levels(*records), B, FULL, 41, (), slow)
+    assert (plan.position, plan.cold_bytes, plan.possible) == (16, 0, 40)
+
+
+def test_ram_is_preferred_to_disk() -> None:
+    plan = plan_restore(levels(found(Kind.KV, 0, 8, cold=10), found(Kind.KV, 0, 7, exact=False)), B, FULL, 8)
+    assert plan.position == 7 and not plan.uses[0].cold
+
+
+records = st.builds(
+    lambda kind, level, skip, size, cold: found(kind, level * B + min(skip, size - 1), level * B + size, cold=cold),
+    st.sampled_from(list(Kind)), st.integers(0, 4), st.sampled_from([0, 0, 0, 3]), st.sampled_from([3, 5, 8, 8, 8]),
+    st.sampled_from([0, 100]),
+)  # fmt: skip
+
+
+@given(st.lists(records, max_size=18), st.sampled_from([FULL, WINDOWED, HYBRID]), st.integers(2, 41))
+def test_no_better_position_exists(stored: list[Found], needs: Needs, tokens: int) -> None:
+    stored = [record._replace(start=record.start) for record in stored]
+
+    def possible(at: int) -> bool:
+        for kind in needs.kinds:
+            mine = [record for record in stored if record.name.kind == kind]
+            if kind == Kind.STATE:
+                if not any(record.end == at for record in mine):
+                    return False
+                continue
+            first = 0 if kind == Kind.KV else max(0, at - needs.window)
+            for level in range(first // B, (at - 1) // B + 1):
+                begin, end = max(first, level * B), min(at, (level + 1) * B)
+                if not any(r.start <= begin and r.end >= end and r.start // B == level for r in mine):
+                    return False
+        return True
+
+    plan = plan_restore(levels(*stored), B, needs, tokens)
+    assert plan.position == max((at for at in range(1, tokens) if possible(at)), default=0)
+    for use in plan.uses:
+        assert use.take > 0 and use.start + use.take <= plan.position
+
+
+def test_stops_are_where_snapshots_pay() -> None:
+    settings = {"every": 512, "block_size": 256, "state_bytes": 1000, "budget": 1 << 30}
+    assert snapshot_stops(1300, 0, known=[100], **settings) == (100, 512, 1024, 1299)
+    assert snapshot_stops(1300, 1024, known=[100], **settings) == (1299,)
+    scarce = settings | {"budget": 24_000}  # Room for three.
+    assert snapshot_stops(10_000, 0, known=[], **scarce) == (3584, 7168, 9999)
+
+
+tokens = st.lists(st.integers(0, 2**32 - 1), max_size=40)
+
+
+@given(tokens, tokens)
+def test_packed_tokens_compare_like_tokens(a: list[int], b: list[int]) -> None:
+    assert unpack(pack(a)) == a
+    assert (pack(a) < pack(b)) == (a < b)
+    shared = next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    assert common_tokens(pack(a), pack(b)) == shared
+
+
+@given(tokens, tokens, st.binary(max_size=4))
+def test_keys_depend_on_everything_before(a: list[int], b: list[int], media: bytes) -> None:
+    assert (child(b"p" * 32, pack(a), media) == child(b"p" * 32, pack(b), media)) == (a == b)
+    assert child(b"p" * 32, pack(a), media) != child(b"q" * 32, pack(a), media)
+    assert child(b"p" * 32, pack(a), media + b"x") != child(b"p" * 32, pack(a), media)
+
+
+def test_an_image_marks_the_blocks_it_touches() -> None:
+    image = [Media(10, 20, b"cat")]
+    assert media_mark(image, 0, 10) == media_mark(image, 20, 30) == b""
+    assert media_mark(image, 0, 16) != media_mark([Media(10, 20, b"dog")], 0, 16) != b""
+    assert media_mark(image, 0, 16) != media_mark([Media(11, 20, b"cat")], 0, 16)
