@@ -12,14 +12,17 @@ from omlx_registry import Registry
 from omlx.pool import Pool
 from omlx.server import errors
 from omlx.server.guards import Gate, Hosts, Origins, Policy, Routes
+from omlx.server.responses_store import ResponsesStore
 from omlx.server.routes import (
     admin,
+    anthropic,
     ollama_account,
     ollama_embed,
     ollama_generate,
     ollama_info,
     ollama_models,
     openai,
+    openai_responses,
 )
 from omlx.settings import Settings, bind_address
 
@@ -35,7 +38,7 @@ HANDLERS: Sequence[ControllerRouterHandler] = (
     *(ollama_models.has_blob, ollama_models.put_blob),
     *(ollama_account.me, ollama_account.signout, ollama_account.remove_key),
     *(ollama_account.web_search, ollama_account.web_fetch, ollama_account.recommendations),
-    *openai.HANDLERS,
+    *(*openai.HANDLERS, *openai_responses.HANDLERS, *anthropic.HANDLERS),
     *(admin.health, admin.ready, admin.omlx_status, admin.aliases, admin.set_alias, admin.search),
     *(admin.import_found, admin.pin, admin.prune, admin.verify),
 )
@@ -46,6 +49,7 @@ def create_app(settings: Settings, registry: Registry, pool: Pool) -> Gate:
 
     Raises OriginError where `settings.origins` holds an entry that cannot be used.
     """
+    responses = ResponsesStore()
     origins, hosts = Origins(settings.origins), Hosts(bind_address(settings)[0])
     app = Litestar(
         route_handlers=list(HANDLERS),
@@ -53,6 +57,7 @@ def create_app(settings: Settings, registry: Registry, pool: Pool) -> Gate:
             "registry": Provide(lambda: registry, sync_to_thread=False),
             "pool": Provide(lambda: pool, sync_to_thread=False),
             "settings": Provide(lambda: settings, sync_to_thread=False),
+            "responses": Provide(lambda: responses, sync_to_thread=False),
         },
         exception_handlers={Exception: errors.answer},
         on_startup=[pool.start],

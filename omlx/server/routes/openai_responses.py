@@ -1,0 +1,93 @@
+"""/v1/responses, as OpenAI's clients and Codex call it; GET and DELETE of responses that are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from litestar import delete, get, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath
+
+from omlx.api import ollama as native
+from omlx.api import openai_responses as wire
+from omlx.dialect import openai_responses as dialect
+from omlx.dialect.ollama import conversation
+from omlx.dialect.openai_responses_answer import Keep, ResponseAnswer, StreamEvent
+from omlx.dialect.refusal import Refusal
+from omlx.server.body import read_json
+from omlx.server.envelopes import OPENAI_ERRORS
+from omlx.server.errors import JSON_TYPE
+from omlx.server.generation import Job, stream, whole
+from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
+from omlx.server.names import find, required
+from omlx.server.responses_store import ResponsesStore, Stored
+from omlx.server.stream import EVENT_STREAM, Answer, Complete, Framing, LiveObject, LiveStream, as_json, encode, event
+
+GivenStore = NamedDependency[ResponsesStore]
+
+
+@post("/v1/responses", status_code=200, exception_handlers=OPENAI_ERRORS)
+async def create(
+    request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings, responses: GivenStore
+) -> Answer:
+    asked = await read_json(request, wire.ResponsesRequest, settings.max_body)
+    messages = [*_previous(responses, asked.previous_response_id), *dialect.read_input(asked.input)]
+    chat = dialect.chat_request(asked, messages)
+    spec = await find(registry, required(asked.model))
+    wanted = conversation(chat, spec)
+    if wanted is None:
+        raise Refusal(400, "[] is too short - 'input'")
+    job = Job(spec, [wanted])
+    answer = ResponseAnswer(asked, _keeper(responses, messages))
+    if asked.stream:
+        framing = Framing(EVENT_STREAM, lambda found: _named(answer.failed(found.message)))
+        return LiveStream(stream(pool, job, answer, _named), framing)
+    return LiveObject(whole(pool, job, lambda found, _: answer.whole(found)))
+
+
+@get("/v1/responses/{name:str}", exception_handlers=OPENAI_ERRORS)
+async def retrieve(name: FromPath[str], responses: GivenStore) -> Answer:
+    return Complete(_stored(responses, name).body, content_type=JSON_TYPE)
+
+
+@delete("/v1/responses/{name:str}", status_code=200, exception_handlers=OPENAI_ERRORS)
+async def remove(name: FromPath[str], responses: GivenStore) -> Answer:
+    _stored(responses, name)
+    responses.remove(name)
+    return as_json(wire.Deleted(id=name))
+
+
+def _previous(responses: ResponsesStore, name: str) -> Sequence[native.Message]:
+    if not name:
+        return ()
+    found = responses.get(name)
+    if found is None:
+        raise Refusal(
+            400,
+            f"Previous response with id '{name}' not found.",
+            param="previous_response_id",
+            code="previous_response_not_found",
+        )
+    return found.messages
+
+
+def _stored(responses: ResponsesStore, name: str) -> Stored:
+    found = responses.get(name)
+    if found is None:
+        raise Refusal(404, f"Response with id '{name}' not found.")
+    return found
+
+
+def _keeper(responses: ResponsesStore, messages: Sequence[native.Message]) -> Keep:
+    def keep(response: wire.Response, turn: native.Message) -> None:
+        if response.store:
+            responses.put(response.id, encode(response), [*messages, turn])
+
+    return keep
+
+
+def _named(said: StreamEvent) -> bytes:
+    return event(said, said["type"])
+
+
+HANDLERS = (create, retrieve, remove)
