@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
 
-from omlx.dialect.prompt import PromptTemplate, Rendered, TemplateError
+from omlx.dialect.prompt import PromptTemplate, TemplateError
 from omlx.request import FailureKind, GenerateRequest
 
 TOO_LONG = (
@@ -90,34 +89,33 @@ class Prompter:
 
     def build(self, request: GenerateRequest, context: int) -> Prompt:
         """The prompt of `request` in at most `context` - 1 tokens, so that one can be generated. Raises PromptError."""
-        template = self._template if request.template is None else _go_template(request.template)
         try:
-            return self._fitting(request, template, context - 1)
+            return self._fitting(request, context - 1)
         except TemplateError as error:
             raise PromptError("invalid", str(error)) from error
 
-    def _fitting(self, request: GenerateRequest, template: PromptTemplate, room: int) -> Prompt:
-        prompt = self._tokens(request, template, room)
+    def _fitting(self, request: GenerateRequest, room: int) -> Prompt:
+        prompt = self._tokens(request, room)
         if prompt is not None:
             return prompt
         if not request.limits.truncate:
             raise PromptError("too_long", TOO_LONG)
-        shorter = self._shorten_context(request, template, room) if request.context else None
+        shorter = self._shorten_context(request, room) if request.context else None
         if shorter is None:
-            shorter = self._shorten_messages(request, template, room)
+            shorter = self._shorten_messages(request, room)
         if shorter is None:
             raise PromptError("too_long", TOO_LONG)
         return shorter
 
-    def _shorten_context(self, request: GenerateRequest, template: PromptTemplate, room: int) -> Prompt | None:
+    def _shorten_context(self, request: GenerateRequest, room: int) -> Prompt | None:
         """Without the oldest tokens of the earlier exchange."""
-        alone = self._tokens(msgspec.structs.replace(request, context=[]), template, room, begins=False)
+        alone = self._tokens(msgspec.structs.replace(request, context=[]), room, begins=False)
         if alone is None:
             return None
         kept = room - len(alone.tokens)
         return alone._replace(tokens=[*(request.context[-kept:] if kept else []), *alone.tokens])
 
-    def _shorten_messages(self, request: GenerateRequest, template: PromptTemplate, room: int) -> Prompt | None:
+    def _shorten_messages(self, request: GenerateRequest, room: int) -> Prompt | None:
         """Without the oldest messages: as few as possible go; system messages and the last one stay."""
         request = msgspec.structs.replace(request, context=[])
         droppable = [at for at, message in enumerate(request.messages[:-1]) if message.role != "system"]
@@ -126,7 +124,7 @@ class Prompter:
             gone = set(droppable[:count])
             kept = [message for at, message in enumerate(request.messages) if at not in gone]
             try:
-                return self._tokens(msgspec.structs.replace(request, messages=kept), template, room)
+                return self._tokens(msgspec.structs.replace(request, messages=kept), room)
             except TemplateError:
                 # Some templates insist on turns that alternate; what is left may alternate again one message later.
                 if count == len(droppable):
@@ -135,14 +133,12 @@ class Prompter:
 
         return first_fitting(len(droppable), without)
 
-    def _tokens(
-        self, request: GenerateRequest, template: PromptTemplate, room: int, *, begins: bool = True
-    ) -> Prompt | None:
+    def _tokens(self, request: GenerateRequest, room: int, *, begins: bool = True) -> Prompt | None:
         """The prompt as it is, or None when it has more than `room` tokens. Raises TemplateError.
 
         `begins` False: something goes in front of it, so it gets no begin-of-text token.
         """
-        rendered: Rendered = template.render(request, image_marker=self._image_marker)
+        rendered = self._template.render(request, image_marker=self._image_marker)
         if not request.render_only and self._encoder.at_least(rendered.text) > room:
             return None
         special = rendered.add_special and begins and not request.context
@@ -169,11 +165,6 @@ def first_fitting(most: int, build: Callable[[int], Prompt | None]) -> Prompt | 
         else:
             best, high = prompt, middle
     return best
-
-
-@lru_cache(maxsize=16)
-def _go_template(source: str) -> PromptTemplate:
-    return PromptTemplate.from_go(source)
 
 
 def special_tokens(tokenizer: Any) -> dict[str, str]:

@@ -130,13 +130,15 @@ class Runner:
 def prepare(spec: LoadSpec, channel: Channel) -> Served:
     """Load the model and build what serves it. Raises LoadError."""
     model = load_model(spec, lambda done, total: channel.send(Loading(done, total)))
+    template, dialect = read_template(spec, model.tokenizer)
+    # Some models end their turns with tokens that their configuration does not list.
+    model.end_tokens.update(model.tokenizer.convert_tokens_to_ids(list(dialect.end_tokens)))
     store = open_store(spec, model)
     config = EngineConfig(
         num_ctx=spec.num_ctx, max_concurrent=spec.max_concurrent, max_decode_gap_ms=spec.max_decode_gap_ms
     )
     engine = Engine(model, config, store)
     encoder = Encoder(model.tokenizer)
-    template, dialect = read_template(spec, model.tokenizer)
     session = Session(
         engine,
         Prompter(template, encoder),
