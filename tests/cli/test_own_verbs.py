@@ -1,0 +1,110 @@
+"""The verbs that Ollama does not have: pins, aliases, search, push, import, care of the store; on a stand-in Hub."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Ran, run_omlx
+from tests.support.hub import FakeHub
+from tests.support.server import ServerProcess
+from tests.support.tiny import tiny_model
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeHub]:
+    root = tmp_path_factory.mktemp("hub")
+    shutil.copytree(tiny_model("llama"), root / "org" / "tiny")
+    with FakeHub(root) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def server(hub: FakeHub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("server")
+    env = {**hub.env, "HF_TOKEN": "hf_secret", "HF_HOME": str(folder / "hf"), "OMLX_SPARE_RUNNER": "false"}
+    with ServerProcess(folder, env=env) as running:
+        yield running
+
+
+def omlx(server: ServerProcess, *words: str) -> Ran:
+    return run_omlx(*words, host=f"127.0.0.1:{server.port}")
+
+
+def test_pull_under_an_alias_then_pin_push_and_verify(server: ServerProcess, hub: FakeHub) -> None:
+    assert omlx(server, "alias", "mine", "hf.co/org/tiny:q4").out == "'mine' means 'hf.co/org/tiny:q4' now\n"
+    assert omlx(server, "alias").out.splitlines()[1].split() == ["mine:latest", "hf.co/org/tiny:q4"]
+    pulled = omlx(server, "pull", "mine")
+    assert (pulled.code, pulled.out) == (0, "")
+    assert "success" in pulled.err
+    assert omlx(server, "list").out.splitlines()[1].startswith("mine:latest ")
+
+    assert omlx(server, "pin", "mine").out == "pinned 'mine'\n"
+    assert "mine:latest" in omlx(server, "pin").out
+    assert omlx(server, "unpin", "mine").out == "unpinned 'mine'\n"
+    assert omlx(server, "pin").out == ""
+
+    omlx(server, "cp", "mine", "hf.co/me/pushed")
+    pushed = omlx(server, "push", "hf.co/me/pushed")
+    assert pushed.code == 0
+    assert "https://huggingface.co/me/pushed" in pushed.out
+    assert (hub.root / "me" / "pushed" / "config.json").exists()
+
+    checked = omlx(server, "registry", "verify")
+    assert checked.code == 0
+    assert checked.out.endswith("0 damaged\n")
+    assert omlx(server, "registry", "prune").out.startswith("removed ")
+    assert omlx(server, "alias", "--remove", "mine").out == "'mine' is no alias any more\n"
+
+
+def test_verify_names_what_is_damaged_and_a_pull_mends_it(server: ServerProcess) -> None:
+    assert omlx(server, "pull", "hf.co/org/tiny").code == 0
+    blob = max((server.models / "blobs").iterdir(), key=lambda path: path.stat().st_size)
+    content = bytearray(blob.read_bytes())
+    content[-1] ^= 1
+    blob.write_bytes(content)
+    found = omlx(server, "registry", "verify", "--repair")
+    assert f"corrupt: {blob.name.replace('-', ':')} of hf.co/org/tiny:latest" in found.out
+    assert omlx(server, "pull", "hf.co/org/tiny").code == 0
+    assert omlx(server, "registry", "verify").out.endswith("0 damaged\n")
+
+
+def test_search_prints_names_that_can_be_pulled(server: ServerProcess) -> None:
+    lines = omlx(server, "search", "tiny").out.splitlines()
+    assert lines[0].split() == ["NAME", "SIZE", "DOWNLOADS"]
+    assert lines[1].split() == ["hf.co/org/tiny", "1", "KB", "7"]
+
+
+def test_import_registers_what_the_hugging_face_cache_holds(server: ServerProcess) -> None:
+    snapshot = server.folder / "hf" / "hub" / "models--org--cached" / "snapshots" / "abc"
+    shutil.copytree(tiny_model("llama"), snapshot)
+    assert omlx(server, "import").out == "importing hf.co/org/cached:latest\n"
+    assert "hf.co/org/cached:latest" in omlx(server, "list").out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("pin", "nobody"), "model 'nobody' not found"),
+        (("unpin",), "requires at least 1 arg(s), only received 0"),
+        (("alias", "one"), "use `omlx alias NAME TARGET`"),
+        (("alias", "mine", "nothing-like-it"), "neither in the catalog nor a repository"),
+        (("alias", "--remove", "nobody"), "there is no alias nobody:latest"),
+        (("registry", "burn"), 'unknown command "burn"'),
+        (("push", "nobody"), "model 'nobody' not found"),
+        (("pull", "lama3"), "Did you mean llama3"),
+    ],
+)
+def test_mistakes_are_answered_with_a_sentence(server: ServerProcess, words: tuple[str, ...], message: str) -> None:
+    done = omlx(server, *words)
+    assert done.code == 1
+    assert message in done.err
+    assert "Traceback" not in done.err
+
+
+def test_the_server_log_has_no_traceback(server: ServerProcess) -> None:
+    assert "Traceback" not in server.log_text()
+    assert Path(server.log).exists()
