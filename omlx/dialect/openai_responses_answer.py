@@ -33,9 +33,11 @@ class ResponseAnswer:
         self._keep = keep
         self._parallel = asked.parallel_tool_calls
         self._response = _empty(asked)
-        self._turn = native.Message(role="assistant")
         self._items: list[wire.Item] = []
+        self._calls: list[native.ToolCall] = []
         self._open = False
+        self._pieces: list[str] = []
+        """Text of the open item."""
         self._begun = False
         self._sequence = 0
 
@@ -46,7 +48,7 @@ class ResponseAnswer:
         if delta.content:
             events += self._say(delta.content)
         for call in delta.tool_calls:
-            if self._parallel or not self._turn.tool_calls:
+            if self._parallel or not self._calls:
                 events += self._call(call)
         return events
 
@@ -60,6 +62,8 @@ class ResponseAnswer:
 
     def failed(self, message: str) -> StreamEvent:
         """The last event of a response that broke off."""
+        if self._open:
+            self._settle(self._items[-1], "incomplete")
         self._response.status = "failed"
         self._response.error = wire.ErrorInfo("server_error", message)
         self._response.output = self._items
@@ -84,7 +88,14 @@ class ResponseAnswer:
             input_tokens_details=CachedTokens(finish.cached_tokens),
             output_tokens_details=wire.ReasoningTokens(),
         )
-        self._keep(response, self._turn)
+        self._keep(response, self._turn())
+
+    def _turn(self) -> native.Message:
+        texts = [item.content[0].text for item in self._items if isinstance(item, wire.MessageItem)]
+        thoughts = [item.encrypted_content for item in self._items if isinstance(item, wire.ReasoningItem)]
+        return native.Message(
+            role="assistant", content="".join(texts), thinking="".join(thoughts), tool_calls=self._calls
+        )
 
     # ------------------------------------------------------------ items
     def _begin(self) -> list[StreamEvent]:
@@ -97,36 +108,28 @@ class ResponseAnswer:
         events: list[StreamEvent] = []
         if not (self._open and isinstance(self._items[-1], wire.ReasoningItem)):
             events += self._start(wire.ReasoningItem(id=_new_id("rs")))
-        self._turn.thinking += text
-        item = self._items[-1]
-        assert isinstance(item, wire.ReasoningItem)  # it was just made sure of
-        item.encrypted_content += text
-        told = {**self._place(item), "summary_index": 0, "delta": text}
+        self._pieces.append(text)
+        told = {**self._place(), "summary_index": 0, "delta": text}
         return [*events, self._event("response.reasoning_summary_text.delta", **told)]
 
     def _say(self, text: str) -> list[StreamEvent]:
         events: list[StreamEvent] = []
         if not (self._open and isinstance(self._items[-1], wire.MessageItem)):
-            item = wire.MessageItem(id=_new_id("msg"))
-            events += self._start(item)
-            item.content = [wire.OutputText(text="")]
-            part = msgspec.structs.replace(item.content[0])
-            events.append(self._event("response.content_part.added", **self._place(item), content_index=0, part=part))
-        message = self._items[-1]
-        assert isinstance(message, wire.MessageItem)  # it was just made sure of
-        self._turn.content += text
-        message.content[0].text += text
-        told = {**self._place(message), "content_index": 0, "delta": text, "logprobs": []}
+            events += self._start(wire.MessageItem(id=_new_id("msg")))
+            part = wire.OutputText(text="")
+            events.append(self._event("response.content_part.added", **self._place(), content_index=0, part=part))
+        self._pieces.append(text)
+        told = {**self._place(), "content_index": 0, "delta": text, "logprobs": []}
         return [*events, self._event("response.output_text.delta", **told)]
 
     def _call(self, call: ToolCall) -> list[StreamEvent]:
         arguments, call_id = arguments_text(call), call.id or new_call_id()
         item = wire.FunctionCallItem(id=_new_id("fc"), call_id=call_id, name=call.name)
         function = native.ToolCallFunction(name=call.name, arguments=call.arguments)
-        self._turn.tool_calls = [*self._turn.tool_calls, native.ToolCall(id=call_id, function=function)]
+        self._calls.append(native.ToolCall(id=call_id, function=function))
         events = self._start(item)
-        item.arguments = arguments
-        delta = self._event("response.function_call_arguments.delta", **self._place(item), delta=arguments)
+        self._pieces.append(arguments)
+        delta = self._event("response.function_call_arguments.delta", **self._place(), delta=arguments)
         return [*events, delta, *self._close()]
 
     def _start(self, item: wire.Item) -> list[StreamEvent]:
@@ -142,35 +145,47 @@ class ResponseAnswer:
         if not self._open:
             return []
         self._open = False
-        item = self._items[-1]
-        place = self._place(item)
+        item, place = self._items[-1], self._place()
+        self._settle(item, "completed")
         events: list[StreamEvent] = []
         match item:
             case wire.ReasoningItem():
-                item.summary = [wire.SummaryText(text=item.encrypted_content)]
                 told = {**place, "summary_index": 0, "text": item.encrypted_content}
                 events.append(self._event("response.reasoning_summary_text.done", **told))
             case wire.MessageItem():
-                item.status = "completed"
                 part = item.content[0]
                 told = {**place, "content_index": 0, "text": part.text, "logprobs": []}
                 events.append(self._event("response.output_text.done", **told))
                 events.append(self._event("response.content_part.done", **place, content_index=0, part=part))
             case wire.FunctionCallItem():
-                item.status = "completed"
                 told = {**place, "name": item.name, "arguments": item.arguments}
                 events.append(self._event("response.function_call_arguments.done", **told))
         done = self._event("response.output_item.done", output_index=len(self._items) - 1, item=item)
         return [*events, done]
 
-    def _place(self, item: wire.Item) -> dict[str, Any]:
-        return {"item_id": item.id, "output_index": len(self._items) - 1}
+    def _settle(self, item: wire.Item, status: str) -> None:
+        """Give the open item its text."""
+        text = "".join(self._pieces)
+        self._pieces = []
+        match item:
+            case wire.ReasoningItem():
+                item.encrypted_content = text
+                item.summary = [wire.SummaryText(text=text)]
+                return
+            case wire.MessageItem():
+                item.content = [wire.OutputText(text=text)]
+            case wire.FunctionCallItem():
+                item.arguments = text
+        item.status = status
+
+    def _place(self) -> dict[str, Any]:
+        return {"item_id": self._items[-1].id, "output_index": len(self._items) - 1}
 
     def _snapshot(self) -> wire.Response:
         return msgspec.structs.replace(self._response, output=[])
 
-    def _event(self, name: str, **fields: Any) -> StreamEvent:
-        event = {"type": name, "sequence_number": self._sequence, **fields}
+    def _event(self, kind: str, /, **fields: Any) -> StreamEvent:
+        event = {"type": kind, "sequence_number": self._sequence, **fields}
         self._sequence += 1
         return event
 
