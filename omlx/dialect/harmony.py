@@ -25,11 +25,13 @@ _RECIPIENT = re.compile(r"to=([^\s<]+)")
 class HarmonySplitter:
     """Follows one generation. Text that is no header at the start is content (a continued answer)."""
 
-    def __init__(self, toolbox: Toolbox) -> None:
+    def __init__(self, toolbox: Toolbox, *, opens_thinking: bool = False) -> None:
         self._toolbox = toolbox
         self._buffer = ""
         self._state: Literal["start", "header", "body", "call"] = "start"
         self._kind: PieceKind = "content"
+        if opens_thinking:
+            self._state, self._kind = "body", "thinking"
         self._recipient = ""
 
     def feed(self, text: str, *, final: bool = False) -> list[Piece]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
@@ -92,7 +93,8 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     def __init__(self, cpu_s: float) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols])
         self._cpu_s = cpu_s
-        self._deadline = math.inf
+        # Several threads may render one template: each has a clock of its own.
+        self._clock = threading.local()
         self.filters["tojson"] = _tojson
         self.filters = {name: self._guarded(function) for name, function in self.filters.items()}
         self.filters["omlx_join"] = self._join
@@ -102,14 +104,14 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         self.globals["omlx_tick"] = self._tick
 
     def start_clock(self) -> None:
-        self._deadline = time.thread_time() + self._cpu_s
+        self._clock.deadline = time.thread_time() + self._cpu_s
 
     def check(self, size: int) -> None:
         _check_size(size)
         self._tick()
 
     def _tick(self) -> None:
-        if time.thread_time() > self._deadline:
+        if time.thread_time() > getattr(self._clock, "deadline", math.inf):
             raise TemplateError(f"the model's chat template takes longer than {self._cpu_s:g} seconds")
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:

@@ -103,7 +103,7 @@ class OutputParser:
         toolbox = Toolbox(tools or [])
         self._splitter: _Splitter
         if dialect.channels:
-            self._splitter = HarmonySplitter(toolbox)
+            self._splitter = HarmonySplitter(toolbox, opens_thinking=opens_thinking)
         else:
             formats = resolve(dialect.tools, dialect.tool_tag) if toolbox.names and not dialect.plain else []
             self._splitter = TagSplitter(dialect.think, formats, toolbox, opens_thinking=opens_thinking)

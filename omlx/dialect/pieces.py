@@ -31,4 +31,10 @@ def joined(pieces: Iterable[Piece]) -> list[Piece]:
 
 def partial(text: str, marker: str) -> int:
     """Length of the longest end of `text` that begins `marker` without being all of it."""
-    return next((size for size in range(min(len(marker) - 1, len(text)), 0, -1) if text.endswith(marker[:size])), 0)
+    tail = text[max(0, len(text) - len(marker) + 1) :]
+    start = tail.find(marker[0])
+    while start >= 0:
+        if marker.startswith(tail[start:]):
+            return len(tail) - start
+        start = tail.find(marker[0], start + 1)
+    return 0

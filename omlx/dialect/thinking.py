@@ -89,4 +89,8 @@ def markers_around_thinking(go_source: str) -> ThinkMarkers | None:
 def ends_inside_thinking(prompt: str) -> bool:
     """Whether the prompt's last words open a thinking block, so that the model's output starts within it."""
     end = prompt.rstrip()
+    _, analysis, begun = end.rpartition("<|channel|>analysis<|message|>")
+    if analysis and "<|" not in begun:
+        # gpt-oss: earlier thinking that the model is to go on with.
+        return True
     return any(end.endswith(markers.opening.rstrip()) for markers in KNOWN)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 import pytest
@@ -86,3 +88,20 @@ def test_time_and_room_are_bounded(source: str) -> None:
     with pytest.raises(TemplateError):
         JinjaTemplate(source, cpu_s=0.2).render({})
     assert time.monotonic() - started < 10
+
+
+def test_threads_that_share_a_template_do_not_share_its_clock() -> None:
+    template = JinjaTemplate("{% for x in range(2000) %}{{ x }}{% endfor %}", cpu_s=0.5)
+    started = threading.Event()
+
+    def busy() -> str:
+        while time.thread_time() < 0.8:
+            pass
+        started.set()
+        return "".join(template.render({}) for _ in range(20))
+
+    with ThreadPoolExecutor(2) as threads:
+        old = threads.submit(busy)
+        started.wait()
+        new = [threads.submit(template.render, {}) for _ in range(20)]
+        assert old.result() == "".join(done.result() for done in new)

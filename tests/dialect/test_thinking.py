@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from omlx.dialect.output import PLAIN, OutputDialect, OutputParser, detect_output
-from omlx.dialect.thinking import ThinkMarkers, find_markers
+from omlx.dialect.thinking import ThinkMarkers, ends_inside_thinking, find_markers
 
 THINKER = OutputDialect(think=ThinkMarkers("<think>", "</think>"))
 
@@ -97,3 +97,11 @@ def test_a_constraint_begins_where_the_answer_begins(
 ) -> None:
     dialect = detect_output(source, tokens, "")
     assert dialect.answer_marker(opens_thinking=opens, thinking=thinking) == marker
+
+
+def test_gpt_oss_goes_on_with_thinking_it_was_given() -> None:
+    assert ends_inside_thinking("<|start|>assistant<|channel|>analysis<|message|>I was")
+    assert not ends_inside_thinking("<|channel|>analysis<|message|>I was<|end|><|start|>assistant")
+    parser = OutputParser(OutputDialect(channels=True), opens_thinking=True)
+    pieces = parser.feed(" here.<|end|><|start|>assistant<|channel|>final<|message|>Hello") + parser.finish()
+    assert [(piece.kind, piece.text) for piece in pieces] == [("thinking", " here."), ("content", "Hello")]
