@@ -77,7 +77,12 @@ SHAPES: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
     },
 }
-SHAPES["tiny"] = SHAPES["small"] | {"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128, "vocab_size": 512}
+SHAPES["tiny"] = SHAPES["small"] | {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "intermediate_size": 128,
+    "vocab_size": 512,
+}
 Row = dict[str, Any]
 
 
@@ -131,7 +136,7 @@ Step = Callable[[], int]
 def our_engine(model: LoadedModel, asked: list[list[int]], steps: int, sampling: Sampling = GREEDY) -> Iterator[Step]:
     engine = Engine(model, EngineConfig(num_ctx=40960, max_concurrent=len(asked)))
     for at, tokens in enumerate(asked):
-        engine.add(SequenceSpec(id=at, tokens=tokens, sampling=sampling, limits=Limits(num_predict=steps + 64)))
+        engine.add(SequenceSpec(id=at, tokens=tokens, sampling=sampling, limits=Limits(num_predict=steps + 600)))
     started: set[int] = set()
     while len(started) < len(asked):
         started |= {output.id for output in engine.step() if output.tokens}
@@ -140,7 +145,7 @@ def our_engine(model: LoadedModel, asked: list[list[int]], steps: int, sampling:
 
 @contextmanager
 def batch_generator(model: LoadedModel, asked: list[list[int]], steps: int) -> Iterator[Step]:
-    generator = BatchGenerator(model.model, max_tokens=steps + 64, completion_batch_size=len(asked))
+    generator = BatchGenerator(model.model, max_tokens=steps + 600, completion_batch_size=len(asked))
     generator.insert(asked)
     started: set[int] = set()
     while len(started) < len(asked):
@@ -194,7 +199,11 @@ def throughput(shape: str, model: LoadedModel, options: argparse.Namespace) -> l
             yardstick = medians.get("bare") or medians["BatchGenerator"]
             kind = "uneven" if uneven else "even"
             rows.append(
-                {"what": f"{shape} decode, batch {batch}, {kind} prompts", **medians, "ratio": medians["omlx"] / yardstick}
+                {
+                    "what": f"{shape} decode, batch {batch}, {kind} prompts",
+                    **medians,
+                    "ratio": medians["omlx"] / yardstick,
+                }
             )
     return rows
 
@@ -261,7 +270,9 @@ def host_cost(options: argparse.Namespace) -> list[Row]:
                     begun = time.perf_counter()
                     step()
                     times.append(time.perf_counter() - begun)
-            rows.append({"what": f"host cost of a step, batch {batch}, V={vocabulary}", "µs": statistics.median(times) * 1e6})
+            rows.append(
+                {"what": f"host cost of a step, batch {batch}, V={vocabulary}", "µs": statistics.median(times) * 1e6}
+            )
     return rows
 
 
@@ -277,7 +288,9 @@ def disturbed(shape: str, model: LoadedModel, options: argparse.Namespace) -> li
     for _ in range(options.steps):
         count += sum(len(output.tokens) for output in engine.step())
     quiet = count / (time.perf_counter() - begun)
-    engine.add(SequenceSpec(id=9, tokens=prompts(1, long, uneven=False)[0], sampling=GREEDY, limits=Limits(num_predict=1)))
+    engine.add(
+        SequenceSpec(id=9, tokens=prompts(1, long, uneven=False)[0], sampling=GREEDY, limits=Limits(num_predict=1))
+    )
     begun = last = time.perf_counter()
     count, gaps, done = 0, [], False
     while not done:

@@ -26,6 +26,15 @@ class Pending(NamedTuple):
     sequences: Rows[Sequence | None]
 
 
+class Newcomer(NamedTuple):
+    """A sequence whose prompt is read: its cache, the tokens in it, and the draw of its first token [1]."""
+
+    sequence: Sequence
+    cache: caches.Caches
+    length: int
+    draw: Draw
+
+
 class Batch:
     """Sequences in decode. `lengths[i]` counts the tokens that row i's cache holds."""
 
@@ -49,17 +58,15 @@ class Batch:
         """Some row's next mask needs its last token, so this step cannot be drawn before the last one is read."""
         return any(row.grammar is not None for row in self.rows)
 
-    def join(self, sequence: Sequence, cache: caches.Caches, length: int, draw: Draw) -> None:
-        """Take in a sequence whose prompt has been read: its cache, and the draw of its first token [1]."""
+    def join(self, newcomers: list[Newcomer]) -> None:
+        """Take in sequences whose prompts have been read."""
         self._forget_sampler()
-        if self.rows:
-            self._caches = caches.join(self._caches, self.lengths, cache, length)
-            self._tokens = mx.concatenate([self._tokens, draw.tokens])
-        else:
-            self._caches, self._tokens = cache, draw.tokens
-        self.rows = [*self.rows, sequence]
-        self.lengths.append(length)
-        self.pending.append(Pending(draw, [sequence]))
+        parts = [(self._caches, self.lengths)] if self.rows else []
+        self._caches = caches.join(parts + [(new.cache, [new.length]) for new in newcomers])
+        self._tokens = mx.concatenate([self._tokens, *(new.draw.tokens for new in newcomers)])
+        self.rows = self.rows + [new.sequence for new in newcomers]
+        self.lengths = self.lengths + [new.length for new in newcomers]
+        self.pending += [Pending(new.draw, [new.sequence]) for new in newcomers]
 
     def leave(self, gone: set[int]) -> None:
         """Drop the rows of the sequences with these ids."""
@@ -100,7 +107,7 @@ class Batch:
         """Call when the draws that `step` returned are handled: constrained rows could not be drawn before."""
         if self._undrawn is not None:
             logits, self._undrawn = self._undrawn, None
-            self._draw(logits, grammar_masks(self.rows, self._words, self._vocabulary), unread=False)
+            self._draw(logits, grammar_masks(self.rows, logits, self._words), unread=False)
 
     def _draw(self, logits: mx.array, mask: mx.array | None, *, unread: bool) -> None:
         """Choose every row's next token. `unread`: the tokens these logits follow are not in the rows' records yet."""
@@ -119,8 +126,11 @@ class Batch:
             self._sampler = None
 
 
-def grammar_masks(rows: list[Sequence], words: int, vocabulary: int) -> mx.array | None:
-    """[B, V], true for allowed tokens; rows without an active grammar allow all. None where there is none."""
+def grammar_masks(rows: list[Sequence], logits: mx.array, words: int) -> mx.array | None:
+    """[B, V], true for allowed tokens; rows without an active grammar allow all. None where there is none.
+
+    `logits` [B, V] decide for a reply that may begin outside its grammar: it does where that is what it wants most.
+    """
     active = [(at, row.grammar) for at, row in enumerate(rows) if row.grammar is not None and row.grammar.active]
     if not active:
         return None
@@ -128,5 +138,12 @@ def grammar_masks(rows: list[Sequence], words: int, vocabulary: int) -> mx.array
     for at, grammar in active:
         if rows[at].phase != "done":
             grammar.mask_into(bits[at])
+    vocabulary = logits.shape[-1]
     unpacked = (mx.array(bits)[..., None] >> mx.arange(32, dtype=mx.uint32)) & 1
-    return unpacked.reshape(len(rows), -1)[:, :vocabulary] == 1
+    mask = unpacked.reshape(len(rows), -1)[:, :vocabulary] == 1
+    choices = {at: grammar.choice for at, grammar in active if grammar.choice is not None}
+    if choices:
+        wanted = mx.array([choices.get(at, -1) for at in range(len(rows))])[:, None]
+        frees = mx.argmax(logits, axis=-1, keepdims=True) == wanted
+        mask = mx.where(frees, mx.arange(vocabulary) == wanted, mask)
+    return mask

@@ -24,6 +24,9 @@ from mlx_lm.models.cache import (
 
 Caches = list[Any]
 
+_ROOM = 256
+"""Full-attention caches grow by so many tokens."""
+
 
 def new(model: Any) -> Caches:
     """Empty caches for one row, one per layer that has any."""
@@ -63,11 +66,17 @@ def size_bytes(caches: Caches) -> int:
     return sum(array.nbytes for array in arrays(caches))
 
 
-def join(caches: Caches, lengths: list[int], other: Caches, length: int) -> Caches:
-    """Rows of `lengths` and one more of `length` (plain caches, `other`), as padded or plain caches."""
-    even = len({*lengths, length}) == 1
-    joined = [_join(a, lengths, b, length) for a, b in zip(caches, other, strict=True)]
-    return [_plain(cache, length) for cache in joined] if even else joined
+def join(parts: list[tuple[Caches, list[int]]]) -> Caches:
+    """The rows of all parts as one batch. A part is caches and the lengths of their rows; it is used up.
+
+    All parts at once, because each join copies the whole batch.
+    """
+    if len(parts) == 1:
+        return parts[0][0]
+    lengths = [length for _, part in parts for length in part]
+    layers = zip(*(caches for caches, _ in parts), strict=True)
+    joined = [_join(list(layer), [part for _, part in parts]) for layer in layers]
+    return [_plain(cache, lengths[0]) for cache in joined] if len(set(lengths)) == 1 else joined
 
 
 def leave(caches: Caches, lengths: list[int], keep: list[int]) -> Caches:
@@ -91,37 +100,54 @@ def _copy(cache: Any) -> Any:
     return fresh
 
 
-def _join(cache: Any, lengths: list[int], other: Any, length: int) -> Any:
-    if isinstance(cache, CacheList):
-        pairs = zip(cache.caches, other.caches, strict=True)
-        return CacheList(*(_join(a, lengths, b, length) for a, b in pairs))
-    if isinstance(cache, ArraysCache):
-        cache.extend(other)
+def _join(parts: list[Any], lengths: list[list[int]]) -> Any:
+    """One layer's caches as one."""
+    first = parts[0]
+    if isinstance(first, CacheList):
+        inner = zip(*(part.caches for part in parts), strict=True)
+        return CacheList(*(_join(list(caches), lengths) for caches in inner))
+    if isinstance(first, ArraysCache):
+        for part in parts[1:]:
+            first.extend(part)
         # mlx-lm counts padding down in every step of a recurrent layer; unread, that grows a graph without end.
-        cache.left_padding = cache.lengths = None
-        return cache
-    padded, single = _padded(cache, lengths), _padded(other, [length])
-    padded.extend(single)
-    return padded
+        first.left_padding = first.lengths = None
+        return first
+    if isinstance(first, (RotatingKVCache, BatchRotatingKVCache)):
+        window = _padded_window(first, lengths[0])
+        for part, part_lengths in zip(parts[1:], lengths[1:], strict=True):
+            window.extend(_padded_window(part, part_lengths))
+        return window
+    return _join_padded(parts, lengths)
 
 
-def _padded(cache: Any, lengths: list[int]) -> Any:
-    """A plain cache of rows of equal length as a padded one without padding."""
-    if isinstance(cache, (BatchKVCache, BatchRotatingKVCache)):
+def _join_padded(parts: list[Any], lengths: list[list[int]]) -> Any:
+    """Full-attention caches as one rectangle that ends at the same column for all rows, with room to grow."""
+    ends = [part._idx if isinstance(part, BatchKVCache) else part.offset for part in parts]
+    end = max(ends)
+    width = (end // _ROOM + 1) * _ROOM
+
+    def stretched(array: mx.array, own_end: int) -> mx.array:
+        return mx.pad(array[..., :own_end, :], [(0, 0), (0, 0), (end - own_end, width - end), (0, 0)])
+
+    joined = BatchKVCache([end - length for part in lengths for length in part])
+    joined.keys = mx.concatenate([stretched(part.keys, at) for part, at in zip(parts, ends, strict=True)])
+    joined.values = mx.concatenate([stretched(part.values, at) for part, at in zip(parts, ends, strict=True)])
+    joined.offset = mx.array([length for part in lengths for length in part])
+    joined._idx = end
+    return joined
+
+
+def _padded_window(cache: Any, lengths: list[int]) -> Any:
+    """A plain window cache of rows of equal length as a padded one without padding."""
+    if isinstance(cache, BatchRotatingKVCache):
         return cache
     rows, length = len(lengths), lengths[0]
-    if isinstance(cache, RotatingKVCache):
-        size = min(length, cache.max_size)
-        padded = BatchRotatingKVCache(cache.max_size, [0] * rows)
-        padded.keys = cache._temporal_order(cache.keys)[..., -size:, :]
-        padded.values = cache._temporal_order(cache.values)[..., -size:, :]
-        padded.offset = mx.array([length] * rows)
-        padded._idx = padded._offset = size
-        return padded
-    padded = BatchKVCache([0] * rows)
-    padded.keys, padded.values = cache.keys, cache.values
+    size = min(length, cache.max_size)
+    padded = BatchRotatingKVCache(cache.max_size, [0] * rows)
+    padded.keys = cache._temporal_order(cache.keys)[..., -size:, :]
+    padded.values = cache._temporal_order(cache.values)[..., -size:, :]
     padded.offset = mx.array([length] * rows)
-    padded._idx = length
+    padded._idx = padded._offset = size
     return padded
 
 

@@ -13,11 +13,11 @@ import mlx.core as mx
 import msgspec
 from omlx_cache.store import PrefixStore
 
-from omlx.engine.batch import Batch, Pending, grammar_masks
+from omlx.engine.batch import Batch, Newcomer, Pending, grammar_masks
 from omlx.engine.detokenize import TextStream, TokenTexts
 from omlx.engine.grammar import GrammarCompiler, GrammarError
 from omlx.engine.loader import LoadedModel
-from omlx.engine.pace import Pace
+from omlx.engine.pace import Pace, Read
 from omlx.engine.prefill import Prefill
 from omlx.engine.sampling import Draw, Sampler
 from omlx.engine.scheduler import FairShare, WaitingLine, choose_group, next_prefill
@@ -64,9 +64,10 @@ class Engine:
         self._known: dict[int, Sequence] = {}
         self._finished: list[Sequence] = []
         self._shifting: list[Sequence] = []
+        self._newcomers: list[Newcomer] = []
         self._turn = 0
         self._share = FairShare()
-        self._pace = Pace(tokens_per_s=model.prefill_tokens_per_s, step_s=model.step_s)
+        self._pace = Pace(step_s=model.step_s, fixed_s=model.step_s, token_s=model.token_s)
         self._prefill = Prefill(model.model, split_last=model.split_last, store=store)
         self._grammars = GrammarCompiler(model.text_tokenizer, model.vocabulary, model.end_tokens)
         self._texts = TokenTexts(model.text_tokenizer)
@@ -275,24 +276,30 @@ class Engine:
     def _read_prompts(self) -> list[Output]:
         """Spend this step's budget on prompts; one that is read to its end joins a batch."""
         if not self._prefilling:
+            if not self._batches:
+                self._pace.idle()
             return []
         outputs: list[Output] = []
         launched_before = self._prefill.take_launched()
         decoding = bool(self._batches)
-        budget = self._pace.budget(self._config.max_decode_gap_ms / 1e3, decoding=decoding)
-        spent = 0
-        while self._prefilling and spent < budget:
+        seconds = self._pace.seconds(self._config.max_decode_gap_ms / 1e3, decoding=decoding)
+        chunks = tokens = 0
+        while self._prefilling and (left := seconds - self._pace.cost(Read(chunks, tokens))) > 0:
             sequence = next_prefill(self._prefilling, self._share, self._turn)
             self._turn += 1
             try:
-                spent += self._read_chunk(sequence, budget - spent, outputs)
+                tokens += self._read_chunk(sequence, self._pace.tokens(left), outputs)
+                chunks += 1
             except Exception as error:
                 outputs += self._fail([sequence], error)
+            if self._newcomers and not decoding:
+                break  # the first token of all is not kept waiting for other prompts
         try:
             self._prefill.catch_up(launched_before)
         except Exception as error:
             outputs += self._fail([*self._prefilling], error)
-        self._pace.launched(spent, decoding=decoding)
+        self._join_batches()
+        self._pace.read(chunks, tokens, decoding=decoding)
         return outputs
 
     def _read_chunk(self, sequence: Sequence, budget: int, outputs: list[Output]) -> int:
@@ -304,37 +311,46 @@ class Engine:
             outputs.append(Output(id=sequence.id, progress=(sequence.position, sequence.prompt_length)))
         if logits is not None:
             self._prefilling.remove(sequence)
-            self._join(sequence, logits, outputs)
+            self._draw_first(sequence, logits, outputs)
         return count
 
-    def _join(self, sequence: Sequence, logits: mx.array, outputs: list[Output]) -> None:
-        """Draw the first token from the prompt's own logits and take the sequence into a batch."""
+    def _draw_first(self, sequence: Sequence, logits: mx.array, outputs: list[Output]) -> None:
+        """Draw the first token from the prompt's own logits; the sequence joins a batch at the end of the step."""
         if sequence.max_new == 0:
             now = sequence.first_token_ns = time.monotonic_ns()
             outputs.append(self._finish(sequence, Output(id=sequence.id), "length", now))
             return
         words, vocabulary = self._grammars.words, self._model.vocabulary
         sampler = Sampler([sequence], [sequence.generated], vocabulary)
-        draw: Draw = sampler(logits, None, grammar_masks([sequence], words, vocabulary))
+        draw: Draw = sampler(logits, None, grammar_masks([sequence], logits, self._grammars.words))
         sampler.close([sequence])
         launch(*draw.arrays())
         assert sequence.cache is not None
         sequence.phase = "decode"
-        self._batch_for(sequence).join(sequence, sequence.cache, sequence.position, draw)
+        self._newcomers.append(Newcomer(sequence, sequence.cache, sequence.position, draw))
         sequence.cache = None
 
-    def _batch_for(self, sequence: Sequence) -> Batch:
-        groups = [batch.lengths for batch in self._batches] if self._model.can_batch else []
-        at = choose_group(
-            sequence.position,
-            groups,
-            token_bytes=self._model.kv_bytes_per_token,
-            weight_bytes=self._model.weight_bytes,
-        )
-        if at is None:
-            self._batches.append(Batch(self._model.model, self._model.vocabulary, self._grammars.words))
-            at = len(self._batches) - 1
-        return self._batches[at]
+    def _join_batches(self) -> None:
+        """Take the sequences whose prompts are read into batches, all of one batch together."""
+        newcomers, self._newcomers = self._newcomers, []
+        groups = [[*batch.lengths] for batch in self._batches]
+        joining: dict[int, list[Newcomer]] = {}
+        for newcomer in newcomers:
+            at = self._group_for(newcomer.length, groups)
+            if at is None:
+                at = len(groups)
+                groups.append([])
+                self._batches.append(Batch(self._model.model, self._model.vocabulary, self._grammars.words))
+            groups[at].append(newcomer.length)
+            joining.setdefault(at, []).append(newcomer)
+        for at, joiners in joining.items():
+            self._batches[at].join(joiners)
+
+    def _group_for(self, length: int, groups: list[list[int]]) -> int | None:
+        if not self._model.can_batch:
+            return None
+        model = self._model
+        return choose_group(length, groups, token_bytes=model.kv_bytes_per_token, weight_bytes=model.weight_bytes)
 
     def _count_step(self) -> None:
         self.steps += 1

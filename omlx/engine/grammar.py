@@ -28,6 +28,8 @@ class Grammar(msgspec.Struct, frozen=True, kw_only=True):
     """The schema (object or text), regular expression, Lark or GBNF text; unused for "json" (any object)."""
     after: str = ""
     """The grammar begins once the reply contains this text (say, the end of thinking); "": at once."""
+    opening: str = ""
+    """With this the reply either begins with this text and is free until `after`, or obeys the grammar at once."""
 
 
 class GrammarError(ValueError):
@@ -37,25 +39,41 @@ class GrammarError(ValueError):
 class GrammarState:
     """Where one reply stands in its grammar."""
 
-    __slots__ = ("_matcher", "_seen", "_waits_for")
+    __slots__ = ("_matched", "_matcher", "_opening", "_seen", "_waits_for")
 
-    def __init__(self, matcher: Any, after: str) -> None:
+    def __init__(self, matcher: Any, opening: list[int], after: str) -> None:
         self._matcher = matcher
+        self._opening = opening
+        """Tokens of the text that would make the reply free; [] once that is decided."""
+        self._matched = 0
+        """How many of them the reply has begun with."""
         self._waits_for = after
         self._seen = ""
 
     @property
     def active(self) -> bool:
-        """False while the reply is still free (before `after`)."""
-        return not self._waits_for
+        """False while the reply is free (before `after`)."""
+        return bool(self._opening) or not self._waits_for
+
+    @property
+    def choice(self) -> int | None:
+        """The token that would make the reply free, while that is open. The reply takes it if it wants it most."""
+        return self._opening[0] if self._opening and not self._matched else None
 
     @property
     def complete(self) -> bool:
         """True once nothing may follow."""
-        return self.active and bool(self._matcher.is_stopped())
+        return not self._opening and self.active and bool(self._matcher.is_stopped())
 
     def accept(self, token: int, text: str) -> None:
         """The reply went on by `token`, whose text is `text`. ValueError where the grammar forbids it."""
+        if self._opening:
+            if token == self._opening[self._matched]:
+                self._matched += 1
+                if self._matched == len(self._opening):
+                    self._opening = []
+                return
+            self._opening, self._waits_for = [], ""
         if self._waits_for:
             self._seen = (self._seen + text)[-len(self._waits_for) - len(text) :]
             if self._waits_for in self._seen:
@@ -66,7 +84,12 @@ class GrammarState:
 
     def mask_into(self, bits: Bits) -> None:
         """Write the allowed tokens into a row of uint32 words; only end tokens once the grammar is complete."""
-        self._matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
+        if self._matched and self._opening:
+            word, bit = divmod(self._opening[self._matched], 32)
+            bits[:] = 0
+            bits[word] = np.uint32(1 << bit)
+        else:
+            self._matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
 
 
 class GrammarCompiler:
@@ -96,7 +119,8 @@ class GrammarCompiler:
             problem = llguidance.LLMatcher.validate_grammar(source, self._trie)
             if problem:
                 raise GrammarError(str(problem).strip())
-            return GrammarState(llguidance.LLMatcher(self._trie, source), grammar.after)
+            opening = self._tokenizer.encode(grammar.opening, add_special_tokens=False).ids if grammar.opening else []
+            return GrammarState(llguidance.LLMatcher(self._trie, source), list(opening), grammar.after)
         except GrammarError:
             raise
         except Exception as error:  # llguidance raises several kinds, and a bad schema must not end the engine

@@ -25,7 +25,8 @@ from omlx.runner.protocol import LoadSpec
 
 _STEP_BYTES = 256 << 20
 """Weights computed at once while loading: it bounds the memory that loading needs beyond the model's."""
-_PROBE_TOKENS = 32
+_PROBE_TOKENS: dict[weights.Device, int] = {"cpu": 32, "cuda": 512, "metal": 256}
+"""Prompt length that is timed: as long as takes a fraction of a second on such a device."""
 _HEAD_ROWS = 128
 """Rows of a typical last chunk, for deciding whether its last token goes alone."""
 
@@ -39,8 +40,9 @@ class LoadError(Exception):
 class Speeds(NamedTuple):
     """What a few forwards of the model took."""
 
-    tokens_per_s: float
     step_s: float
+    token_s: float
+    """What a prompt token adds to a forward, in a chunk of usual size."""
     split_last: bool
     """Reading a prompt's last token in a forward of its own is cheaper than computing logits for its whole chunk."""
 
@@ -64,8 +66,10 @@ class LoadedModel(msgspec.Struct, kw_only=True):
     """Width of the logits; may exceed the tokenizer's vocabulary."""
     end_tokens: set[int]
     max_context: int
-    prefill_tokens_per_s: float
     step_s: float
+    """Seconds of a decode step at batch 1."""
+    token_s: float
+    """Seconds that a prompt token adds to a forward."""
     split_last: bool
 
 
@@ -115,7 +119,7 @@ def wrap(
     """A `LoadedModel` of a model that is already in memory."""
     layout = CacheLayout(model)
     vocabulary = int(model(mx.array([[0]]), cache=caches.new(model)).shape[-1])
-    speeds = measure_speeds(model) if measure else Speeds(2000.0, 0.005, True)
+    speeds = measure_speeds(model) if measure else Speeds(0.005, 0.0003, True)
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
@@ -128,8 +132,8 @@ def wrap(
         vocabulary=vocabulary,
         end_tokens=set(tokenizer.eos_token_ids),
         max_context=max_context,
-        prefill_tokens_per_s=speeds.tokens_per_s,
         step_s=speeds.step_s,
+        token_s=speeds.token_s,
         split_last=speeds.split_last,
     )
 
@@ -164,9 +168,10 @@ def measure_speeds(model: Any) -> Speeds:
             best = min(best, time.perf_counter() - begun)
         return best
 
-    without, full, step = timed(_PROBE_TOKENS, False), timed(_PROBE_TOKENS, True), timed(1, True)
-    head = max(full - without, 0.0) / _PROBE_TOKENS
-    return Speeds(_PROBE_TOKENS / max(without, 1e-6), step, head * _HEAD_ROWS > step)
+    size = _PROBE_TOKENS[device()]
+    without, full, step = timed(size, False), timed(size, True), timed(1, True)
+    head = max(full - without, 0.0) / size
+    return Speeds(step, max(without - step, 0.05 * without) / size, head * _HEAD_ROWS > step)
 
 
 def _compute(model: Any, progress: Progress) -> int:

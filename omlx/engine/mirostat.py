@@ -37,8 +37,9 @@ class Mirostat:
             ]
         )
 
-    def filter(self, values: mx.array, plain: mx.array, rank: mx.array) -> mx.array:
+    def filter(self, values: mx.array, plain: mx.array) -> mx.array:
         """Candidates [R, K] that stay: `values` cut by mu for mirostat rows, `plain` (filtered as usual) for others."""
+        rank = mx.arange(values.shape[-1])
         probability = mx.softmax(values, axis=-1)
         surprise = -mx.log2(mx.maximum(probability, 1e-30))
         mu = self.mu[:, None]

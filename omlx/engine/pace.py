@@ -1,66 +1,99 @@
 """How fast this device reads and decodes: measured while it works, it decides how much of a prompt fits between steps.
 
-Nothing is waited for just to be measured. The host blocks once per step, for the tokens of the step before; the time
-between two such moments is one decode step and the prompt chunk that the device worked on between them.
+A chunk of n tokens takes `fixed_s + n * token_s`. Nothing is waited for just to be measured: the host blocks once per
+step, for the tokens of the step before; the time between two such moments is one decode step and the prompt chunks that
+the device worked on between them.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
-from omlx.engine.scheduler import prefill_budget
+from omlx.engine.scheduler import DECODE_SHARE, IDLE_S, prefill_seconds, tokens_within
 
 _WEIGHT = 0.3
 """Of a new measurement against the ones before."""
+_MOST = 2.0
+"""A measurement counts as at most so many times the expected: the first run of a shape compiles for seconds."""
+
+
+class Read(NamedTuple):
+    """What was read of prompts in one step."""
+
+    chunks: int = 0
+    tokens: int = 0
 
 
 class Pace:
-    """Starts from the figures of a calibration: prompt tokens per second and seconds per decode step."""
+    """Starts from a calibration: seconds per decode step, per forward whatever its size, and per prompt token."""
 
-    def __init__(self, *, tokens_per_s: float, step_s: float, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.tokens_per_s = tokens_per_s
-        self.step_s = step_s
+    def __init__(
+        self, *, step_s: float, fixed_s: float, token_s: float, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self.step_s, self.fixed_s, self.token_s = step_s, fixed_s, token_s
         self._clock = clock
         self._last: float | None = None
-        self._chunks = (0, 0)
-        """Prompt tokens launched in the last step and in the one before it."""
-        self._budget = 0
         self._was_decoding = False
+        self._queued = (Read(), Read())
+        """Launched in the last step and in the one before it."""
+        self._owed_s = 0.0
 
     def decoded(self) -> None:
         """The host has just read the tokens of the last step."""
         now = self._clock()
         if self._last is not None and self._was_decoding:
-            # The chunk of the last step stands behind this step's decode in the device's queue: it is still to come.
-            self._learn(now - self._last, self._chunks[1], decoding=True)
+            # What the last step read stands behind this step's decode in the device's queue: it is still to come.
+            self._learn(now - self._last, self._queued[1], decoding=True)
         self._last, self._was_decoding = now, True
-        self._chunks = (0, self._chunks[0])
+        self._queued = (Read(), self._queued[0])
+        self._owed_s = max(self._owed_s - self.step_s, 0.0)
 
-    def launched(self, tokens: int, *, decoding: bool) -> None:
-        """Prompt tokens were launched in this step, and those of the last step are done."""
+    def read(self, chunks: int, tokens: int, *, decoding: bool) -> None:
+        """Prompt chunks were launched in this step, and those of the last step are done."""
+        read = Read(chunks, tokens)
         if decoding:
-            self._chunks = (tokens, self._chunks[1])
+            self._queued = (read, self._queued[1])
+            self._owed_s += self.cost(read) * DECODE_SHARE / (1 - DECODE_SHARE)
             return
         now = self._clock()
         if self._last is not None and not self._was_decoding:
-            self._learn(now - self._last, self._chunks[0], decoding=False)
-        self._last, self._was_decoding = now, False
-        self._chunks = (tokens, 0)
+            self._learn(now - self._last, self._queued[0], decoding=False)
+        self._last, self._was_decoding, self._owed_s = now, False, 0.0
+        self._queued = (read, Read())
 
-    def budget(self, max_gap_s: float, *, decoding: bool) -> int:
-        """Prompt tokens to launch in this step."""
-        self._budget = prefill_budget(
-            tokens_per_s=self.tokens_per_s, step_s=self.step_s, max_gap_s=max_gap_s, decoding=decoding
-        )
-        return self._budget
+    def idle(self) -> None:
+        """Nothing runs: the time until the next step says nothing."""
+        self._last, self._owed_s = None, 0.0
 
-    def _learn(self, seconds: float, chunk: int, *, decoding: bool) -> None:
-        if chunk == 0:
+    def seconds(self, max_gap_s: float, *, decoding: bool) -> float:
+        """How long prompts may be read in this step; 0: not at all."""
+        if not decoding:
+            return IDLE_S
+        return prefill_seconds(owed_s=self._owed_s, step_s=self.step_s, fixed_s=self.fixed_s, max_gap_s=max_gap_s)
+
+    def tokens(self, seconds: float) -> int:
+        """Tokens of a chunk that takes about so long."""
+        return tokens_within(seconds, fixed_s=self.fixed_s, token_s=self.token_s)
+
+    def cost(self, read: Read) -> float:
+        """Expected seconds."""
+        return read.chunks * self.fixed_s + read.tokens * self.token_s
+
+    def _learn(self, seconds: float, read: Read, *, decoding: bool) -> None:
+        if read.chunks == 0:
             if decoding:
-                self.step_s += _WEIGHT * (seconds - self.step_s)
+                self.step_s *= _correction(seconds, self.step_s)
             return
-        reading = seconds - self.step_s if decoding else seconds
-        # A tail of a few tokens says little: its cost is that of a step, not of its tokens.
-        if reading > 0 and 2 * chunk >= self._budget:
-            self.tokens_per_s += _WEIGHT * (chunk / reading - self.tokens_per_s)
+        correction = _correction(max(seconds - (self.step_s if decoding else 0.0), 0.0), self.cost(read))
+        # The larger part of the cost is what was mismeasured.
+        if read.tokens * self.token_s > read.chunks * self.fixed_s:
+            self.token_s *= correction
+        else:
+            self.fixed_s *= correction
+
+
+def _correction(measured: float, expected: float) -> float:
+    ratio = min(max(measured / max(expected, 1e-9), 1 / _MOST), _MOST)
+    return float(ratio**_WEIGHT)

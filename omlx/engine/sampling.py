@@ -120,10 +120,10 @@ class _Group:
         self._size = size
         settings = [rows[at].sampling for at in members]
         self._numbers = _Numbers([rows[at].seed for at in members], [drawn[at] for at in members])
-        self._temperature = _column([max(s.temperature, 1e-5) for s in settings])
-        self._top_k = _column([s.top_k if s.top_k > 0 else size for s in settings], mx.int32)
-        self._top_p = _column([s.top_p for s in settings]) if any(s.top_p < 1 for s in settings) else None
+        self._colder = 1 / _column([max(s.temperature, 1e-5) for s in settings])
+        self._top_k = _behind([s.top_k for s in settings], size) if any(0 < s.top_k < size for s in settings) else None
         self._typical = _column([s.typical_p for s in settings]) if any(s.typical_p < 1 for s in settings) else None
+        self._top_p = _column([_share(s.top_p) for s in settings]) if any(s.top_p < 1 for s in settings) else None
         self._min_p = (
             mx.log(_column([max(s.min_p, 1e-30) for s in settings])) if any(s.min_p > 0 for s in settings) else None
         )
@@ -135,33 +135,28 @@ class _Group:
         if self._size == 0:
             return mx.argmax(logits, axis=-1)
         values, ids = top_candidates(logits, self._size)
-        rank = mx.arange(values.shape[-1])
+        plain = self._filter(values) * self._colder
         if self.mirostat is None:
-            keep = self._filter(values, rank)
-            place = self._pick(mx.where(keep, values, -mx.inf))
+            place = self._place(plain)
         else:
-            plain = mx.where(self._filter(values, rank), values, -mx.inf)
-            chosen_from = self.mirostat.filter(values / self._temperature, plain / self._temperature, rank)
-            place = self._place(chosen_from)
-            self.mirostat.learn(chosen_from, place)
+            left = self.mirostat.filter(values * self._colder, plain)
+            place = self._place(left)
+            self.mirostat.learn(left, place)
         return mx.take_along_axis(ids, place, axis=-1)[:, 0]
 
-    def _filter(self, values: mx.array, rank: mx.array) -> mx.array:
-        """Which candidates [R, K] stay; `values` are sorted, largest first. Each filter sees what the last one left."""
-        keep = rank < self._top_k
+    def _filter(self, values: mx.array) -> mx.array:
+        """The candidates [R, K], largest first, -inf for those that go. Each filter sees what the last one left."""
+        if self._top_k is not None:
+            values = values + self._top_k
         if self._typical is not None:
-            keep = _typical(values, keep, self._typical)
+            values = _typical(values, self._typical)
         if self._top_p is not None:
-            probability = mx.softmax(mx.where(keep, values, -mx.inf), axis=-1)
-            before = mx.cumsum(probability, axis=-1) - probability
-            keep = keep & ((before < self._top_p) | (rank == 0) | (self._top_p >= 1))
+            before = mx.cumsum(mx.softmax(values, axis=-1), axis=-1, inclusive=False)
+            values = mx.where(before < self._top_p, values, -mx.inf)
         if self._min_p is not None:
-            best = mx.max(mx.where(keep, values, -mx.inf), axis=-1, keepdims=True)
-            keep = keep & (values >= best + self._min_p)
-        return keep
-
-    def _pick(self, values: mx.array) -> mx.array:
-        return self._place(values / self._temperature)
+            best = mx.max(values, axis=-1, keepdims=True)
+            values = mx.where(values >= best + self._min_p, values, -mx.inf)
+        return values
 
     def _place(self, values: mx.array) -> mx.array:
         """Rank [R, 1] that each row's random number falls on; `values` are logits, -inf where filtered out."""
@@ -178,37 +173,44 @@ def top_candidates(logits: mx.array, count: int) -> tuple[mx.array, mx.array]:
     """
     rows, vocabulary = logits.shape
     count = min(count, vocabulary)
-    block = 1 << max(round(np.log2(max(vocabulary / count, 1) / 1) / 2), 3)
+    block = 1 << max(round(np.log2(max(vocabulary / count, 1)) / 2), 3)
     if count * block * 4 > vocabulary:
-        ids = mx.argsort(-logits, axis=-1)[:, :count]
+        ids = mx.argsort(logits, axis=-1)[:, : -count - 1 : -1]
         return mx.take_along_axis(logits, ids, axis=-1).astype(mx.float32), ids
     if vocabulary % block:
         logits = mx.pad(logits, [(0, 0), (0, -vocabulary % block)], constant_values=-mx.inf)
     blocks = logits.reshape(rows, -1, block)
-    winners = mx.argpartition(-blocks.max(axis=-1), kth=count - 1, axis=-1)[:, :count]
-    # In the order of their ids, so that equal values rank by id whatever the partition did.
-    winners = mx.sort(winners, axis=-1)
+    losers = blocks.shape[1] - count
+    winners = mx.argpartition(blocks.max(axis=-1), kth=losers, axis=-1)[:, losers:]
     finalists = mx.take_along_axis(blocks, winners[..., None], axis=1).reshape(rows, -1)
     ids = (winners[..., None] * block + mx.arange(block, dtype=winners.dtype)).reshape(rows, -1)
-    order = mx.argsort(-finalists, axis=-1)[:, :count]
+    order = mx.argsort(finalists, axis=-1)[:, : -count - 1 : -1]
     return (
         mx.take_along_axis(finalists, order, axis=-1).astype(mx.float32),
         mx.take_along_axis(ids, order, axis=-1),
     )
 
 
-def _typical(values: mx.array, keep: mx.array, share: mx.array) -> mx.array:
+def _typical(values: mx.array, share: mx.array) -> mx.array:
     """Keep the candidates whose surprise is closest to the expected one, up to `share` of the probability."""
-    masked = mx.where(keep, values, -mx.inf)
-    probability = mx.softmax(masked, axis=-1)
-    surprise = -mx.where(keep, mx.log(mx.maximum(probability, 1e-30)), 0.0)
+    probability = mx.softmax(values, axis=-1)
+    surprise = -mx.log(mx.maximum(probability, 1e-30))
     expected = (probability * surprise).sum(axis=-1, keepdims=True)
-    order = mx.argsort(mx.where(keep, mx.abs(surprise - expected), mx.inf), axis=-1)
-    ordered = mx.take_along_axis(probability, order, axis=-1)
-    before = mx.cumsum(ordered, axis=-1) - ordered
-    stays = (before < share) | (share >= 1)
-    places = mx.argsort(order, axis=-1)
-    return keep & mx.take_along_axis(stays, places, axis=-1)
+    order = mx.argsort(mx.where(values > -mx.inf, mx.abs(surprise - expected), mx.inf), axis=-1)
+    before = mx.cumsum(mx.take_along_axis(probability, order, axis=-1), axis=-1, inclusive=False)
+    stays = mx.take_along_axis((before < share) | (share >= 1), mx.argsort(order, axis=-1), axis=-1)
+    return mx.where(stays, values, -mx.inf)
+
+
+def _behind(top_k: list[int], size: int) -> mx.array:
+    """[R, K] to add to the candidates: 0 for the first top_k of each row, -inf behind."""
+    counts = np.array([[count if count > 0 else size] for count in top_k])
+    return mx.array(np.where(np.arange(size) < counts, 0.0, -np.inf).astype(np.float32))
+
+
+def _share(top_p: float) -> float:
+    """`top_p` as a bound on the probability before a candidate: the first always stays, and 1 keeps all."""
+    return 2.0 if top_p >= 1 else max(top_p, 1e-9)
 
 
 def _split(settings: list[Sampling], vocabulary: int) -> list[tuple[int, list[int]]]:

@@ -15,8 +15,12 @@ from omlx.request import Priority
 WEIGHTS: dict[Priority, int] = {"interactive": 16, "batch": 4, "background": 1}
 CHUNKS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 """Sizes a prefill budget may have: few, so that the device sees few shapes."""
-IDLE_CHUNK_S = 0.5
-"""How long a prompt chunk may take while nothing decodes: it bounds how late a newcomer or a cancel is noticed."""
+IDLE_S = 0.5
+"""How long prompts may be read at a stretch while nothing decodes: it bounds how late a cancel is noticed."""
+BURST_S = 0.2
+"""Decode time that reading may run up before it has to wait."""
+DECODE_SHARE = 0.35
+"""Of the device's time that decode steps keep while a long prompt is read."""
 
 
 class FairShare:
@@ -87,15 +91,24 @@ def next_prefill(prefilling: list[Sequence], share: FairShare, turn: int) -> Seq
     return line[0] if turn % 2 == 0 else min(line, key=lambda sequence: sequence.remaining)
 
 
-def prefill_budget(*, tokens_per_s: float, step_s: float, max_gap_s: float, decoding: bool) -> int:
-    """Prompt tokens to read before the next decode step.
+def prefill_seconds(*, owed_s: float, step_s: float, fixed_s: float, max_gap_s: float) -> float:
+    """How long prompts may be read before the next decode step; 0: not now.
 
-    While sequences decode, a chunk may take twice as long as a decode step (they keep a third of their speed) and never
-    so long that chunk and step exceed `max_gap_s`; it is never less than the smallest chunk, or nothing would be read.
+    `owed_s` is decode time that reading has run up. A burst (a few prompts that come together) is read as fast as the
+    gap allows; a long prompt, once the burst is used up, waits until the decode steps have had their share. A chunk
+    that takes less than twice its fixed cost (`fixed_s`) would be wasteful, one much longer than a step uneven.
     """
-    seconds = min(max(max_gap_s - step_s, 0.0), 2 * step_s) if decoding else IDLE_CHUNK_S
-    tokens = tokens_per_s * seconds
-    return max((size for size in CHUNKS if size <= tokens), default=CHUNKS[0])
+    room = max(max_gap_s - step_s, 0.0)
+    if owed_s < BURST_S / 2:
+        return room or fixed_s
+    if owed_s >= BURST_S:
+        return 0.0
+    return min(room, 2 * max(step_s, fixed_s)) or fixed_s
+
+
+def tokens_within(seconds: float, *, fixed_s: float, token_s: float) -> int:
+    """Prompt tokens that can be read in so many seconds, never less than the smallest chunk: or nothing would be."""
+    return max((size for size in CHUNKS if fixed_s + size * token_s <= seconds), default=CHUNKS[0])
 
 
 def chunk_end(position: int, total: int, budget: int, *, split_last: bool) -> int:

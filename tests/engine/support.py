@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
 from omlx.engine import blas
 
+# Tiny matrices gain nothing from threads, and lose much where several test processes share the cores.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 blas.prepare()
 
 import mlx.core as mx

@@ -1,4 +1,4 @@
-"""A reply does not depend on what else the engine does: batched equals alone, token for token, for every kind of cache."""
+"""A reply does not depend on what else the engine does: batched equals alone, token for token."""
 
 from __future__ import annotations
 

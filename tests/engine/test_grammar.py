@@ -57,6 +57,15 @@ def test_the_grammar_begins_after_thinking() -> None:
     assert re.fullmatch(r"The capital of France is Paris[0-9]{3}", replies.text[0])
 
 
+def test_a_reply_that_may_think_first_obeys_the_grammar_where_it_does_not() -> None:
+    grammar = Grammar(kind="json", opening="<think>", after="</think>")
+    replies = run(engine(taught=True), [spec(0, chat("capital"), new=60, grammar=grammar)])
+    assert replies.text[0].startswith("{")
+    thinking = Grammar(kind="regex", source=r"\s*[0-9]{3}", opening="The capital of", after="Paris")
+    replies = run(engine(taught=True), [spec(0, chat("capital"), new=60, grammar=thinking)])
+    assert re.fullmatch(r"The capital of France is Paris\s*[0-9]{3}", replies.text[0])
+
+
 def test_a_constrained_reply_is_the_same_alone_and_in_a_batch() -> None:
     constrained = spec(0, prompt(12), new=60, sampling=WILD, grammar=Grammar(kind="schema", source=PERSON))
     alone = run(engine(), [constrained])

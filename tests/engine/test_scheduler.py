@@ -15,7 +15,8 @@ from omlx.engine.scheduler import (
     choose_group,
     chunk_end,
     next_prefill,
-    prefill_budget,
+    prefill_seconds,
+    tokens_within,
 )
 from omlx.engine.weights import WeightsError, choose
 from tests.engine.support import engine, prompt, run, spec
@@ -70,18 +71,23 @@ def test_prompts_take_turns_between_the_oldest_and_the_shortest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens_per_s", "step_s", "decoding", "expected"),
+    ("owed", "step", "fixed", "expected"),
     [
-        (100_000, 0.005, True, 512),  # twice a step's time: decodes keep a third of their speed
-        (1_000, 0.080, True, 16),  # the gap leaves 20 ms
-        (150, 0.090, True, CHUNKS[0]),  # never nothing
-        (1_000, 0.200, True, CHUNKS[0]),
-        (100_000, 0.005, False, 2048),
-        (200, 0.080, False, 64),
+        (0.0, 0.006, 0.012, 0.094),  # a burst: all that the gap allows
+        (0.15, 0.006, 0.012, 0.024),  # twice the fixed cost
+        (0.15, 0.020, 0.012, 0.040),  # twice a step
+        (0.30, 0.006, 0.012, 0.0),  # the decodes have their turn
+        (0.0, 0.150, 0.060, 0.060),  # a device too slow for the gap reads the least there is
     ],
 )
-def test_prefill_budget(tokens_per_s: float, step_s: float, decoding: bool, expected: int) -> None:
-    assert prefill_budget(tokens_per_s=tokens_per_s, step_s=step_s, max_gap_s=0.1, decoding=decoding) == expected
+def test_prefill_seconds(owed: float, step: float, fixed: float, expected: float) -> None:
+    assert prefill_seconds(owed_s=owed, step_s=step, fixed_s=fixed, max_gap_s=0.1) == pytest.approx(expected)
+
+
+def test_tokens_within() -> None:
+    assert tokens_within(0.094, fixed_s=0.012, token_s=1e-5) == 2048
+    assert tokens_within(0.024, fixed_s=0.012, token_s=2e-5) == 512
+    assert tokens_within(0.02, fixed_s=0.06, token_s=5e-3) == CHUNKS[0]
 
 
 @pytest.mark.parametrize(
@@ -130,19 +136,27 @@ def test_long_and_short_sequences_run_in_groups_of_their_own_with_the_same_repli
         assert replies.tokens[at] == bare("llama", prompt(length, at), 20)
 
 
-def test_the_pace_learns_from_the_time_between_reads() -> None:
-    """A device that decodes in 10 ms and reads 10,000 tokens a second; the host only sees moments."""
+def test_the_pace_learns_from_the_time_between_reads_and_keeps_the_decodes_their_share() -> None:
+    """A device that decodes in 10 ms and reads in 12 ms and 10 µs a token; the host only sees moments."""
     now = 0.0
-    pace = Pace(tokens_per_s=500, step_s=0.1, clock=lambda: now)
-    chunk = [0, 0]
-    for step in range(300):
-        now += 0.010 + chunk[1] / 10_000  # the decode step and the chunk launched two steps ago
+    pace = Pace(step_s=0.05, fixed_s=0.006, token_s=0.0002, clock=lambda: now)
+    queued = [0.0, 0.0]
+    reading = decoding = 0.0
+    for step in range(600):
+        now += 0.010 + queued[1]  # the decode step and what was launched two steps ago
         pace.decoded()
-        tokens = pace.budget(0.1, decoding=True) if step > 40 else 0
-        pace.launched(tokens, decoding=True)
-        chunk = [tokens, chunk[0]]
-    assert abs(pace.tokens_per_s / 10_000 - 1) < 0.1
+        seconds = pace.seconds(0.1, decoding=True) if step > 40 else 0.0
+        cost, tokens = 0.0, 0
+        if seconds:
+            tokens = pace.tokens(seconds)
+            cost = 0.012 + tokens * 1e-5
+        pace.read(int(tokens > 0), tokens, decoding=True)
+        queued = [cost, queued[0]]
+        if step > 300:
+            reading, decoding = reading + cost, decoding + 0.010
     assert abs(pace.step_s / 0.010 - 1) < 0.1
+    assert abs((pace.fixed_s + 500 * pace.token_s) / 0.017 - 1) < 0.3
+    assert 0.3 < decoding / (reading + decoding) < 0.5
 
 
 @pytest.mark.parametrize(
