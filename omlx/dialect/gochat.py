@@ -31,7 +31,7 @@ class GoChat:
             template = template.with_block((*template.body, response))
         self._template = template
         self._whole = "messages" in names
-        self._inserts = "suffix" in names
+        self._shows_calls = "toolcalls" in names
         self._thinks = any(name.startswith("think") or name == "isthinkset" for name in names)
         self._markers = find_markers(source, ())
 
@@ -44,6 +44,8 @@ class GoChat:
             prompt = turns[-1].content if turns else ""
             return self._template.execute({"Prompt": prompt, "Suffix": request.suffix, "Response": ""})
         think = _think_data(request.think, self._thinks)
+        if self._whole and not self._shows_calls:
+            turns = conversation.spell_out_tools(turns, results=False)
         if self._whole:
             return self._template.execute(
                 {

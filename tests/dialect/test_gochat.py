@@ -159,3 +159,9 @@ def test_a_request_may_bring_its_own_template() -> None:
 def test_malformed_tools_do_not_break_a_template() -> None:
     tools: list[dict[str, Any]] = [{}, {"function": {"parameters": {"properties": {"a": 3, "b": {"type": 5}}}}}]
     assert render("{{ .Tools }}{{ len .Messages }}", user("x"), tools=tools).endswith("]1")
+
+
+def test_calls_a_template_does_not_show_are_written_out() -> None:
+    called = Message("assistant", tool_calls=[ToolCall("f", {"a": 1})])
+    text = render(CHATML, user("x"), called, Message("tool", "R"))
+    assert '<|im_start|>assistant\n{"name": "f", "arguments": {"a": 1}}<|im_end|>\n<|im_start|>tool\nR' in text
