@@ -74,8 +74,9 @@ class Pool:
         self._watching = [
             self._background(supervise(self._ready_hosts, self._settings.stall_timeout), "supervisor"),
             self._background(self._relieve_pressure(), "memory"),
-            self._background(self._first_spare(), "first spare runner"),
         ]
+        if self._settings.spare_runner:
+            self._watching.append(self._background(self._first_spare(), "first spare runner"))
 
     async def close(self) -> None:
         """End all runners in order; requests that still run fail. Takes seconds at most."""

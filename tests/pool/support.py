@@ -21,6 +21,8 @@ from omlx.runner.process import RUNNER
 from omlx.settings import Settings
 from tests.support.tiny import tiny_model
 
+HELLO = "Hello! How can I help you today?"
+"""What the taught model answers to `question()`."""
 FAULTY = Path(__file__).parents[1] / "runner" / "faulty_runner.py"
 
 

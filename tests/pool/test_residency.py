@@ -11,10 +11,9 @@ import pytest
 
 from omlx.pool import PoolError
 from omlx.request import Finish
-from tests.pool.support import answer, ask, exists, names, question, running_pool, spec, touch, until
+from tests.pool.support import HELLO, answer, ask, exists, names, question, running_pool, spec, touch, until
 
 pytestmark = pytest.mark.anyio
-HELLO = "Hello! How can I help you today?"
 STORY = "Tell me a story."
 
 
