@@ -320,8 +320,7 @@ class Engine:
             now = sequence.first_token_ns = time.monotonic_ns()
             outputs.append(self._finish(sequence, Output(id=sequence.id), "length", now))
             return
-        words, vocabulary = self._grammars.words, self._model.vocabulary
-        sampler = Sampler([sequence], [sequence.generated], vocabulary)
+        sampler = Sampler([sequence], [sequence.generated], self._model.vocabulary)
         draw: Draw = sampler(logits, None, grammar_masks([sequence], logits, self._grammars.words))
         sampler.close([sequence])
         launch(*draw.arrays())

@@ -259,7 +259,8 @@ class Session:
             return [Failure(output.id, *output.failure)]
         request = row.request
         if request.return_context:
-            row.context += [token for token in output.tokens if token != output.stop_token]
+            # The end-of-turn token too: what comes next is a new turn.
+            row.context += output.tokens
         pieces = row.parser.feed(output.text) if output.text else []
         if output.finish is not None:
             pieces += row.parser.finish()
