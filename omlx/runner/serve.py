@@ -273,7 +273,8 @@ class Service:
             "open": self._served.session.open,
             "peak_memory_bytes": int(mx.get_peak_memory()),
             "cached_buffer_bytes": int(mx.get_cache_memory()),
-            "prefill_tokens_per_s": model.prefill_tokens_per_s,
+            "decode_step_s": model.step_s,
+            "prefill_token_s": model.token_s,
             "cache": msgspec.to_builtins(store.stats()) if store is not None else None,
         }
 
