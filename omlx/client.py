@@ -79,7 +79,7 @@ Reply = TypeVar("Reply")
 class Client:
     """One server. Use as `async with Client(url) as client:`; safe for concurrent calls of one event loop."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, api_key: str = "") -> None:
         # httpx takes a quarter of a second to import, and `--help` gets by without it.
         import httpx
 
@@ -95,6 +95,7 @@ class Client:
                 "User-Agent": f"omlx/{__version__} ({platform.machine()} {sys.platform})",
                 "Content-Type": "application/json",
                 "Accept": "application/json",
+                **({"Authorization": f"Bearer {api_key}"} if api_key else {}),
             },
         )
 

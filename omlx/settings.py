@@ -30,6 +30,8 @@ class Kind(msgspec.Struct, frozen=True):
 
     ollama: str | None = None
     parse: Literal["text", "keep_alive", "size", "host", "list", "path", "memory"] = "text"
+    secret: bool = False
+    """Its value is never shown."""
 
 
 def _setting(description: str, **kind: Any) -> msgspec.Meta:
@@ -101,6 +103,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         list[str],
         _setting("Further browser origins that may call (comma-separated)", ollama="OLLAMA_ORIGINS", parse="list"),
     ] = []
+    api_key: Annotated[
+        list[str],
+        _setting(
+            "Keys (comma-separated) of which a caller must show one; none: everybody may call",
+            parse="list",
+            secret=True,
+        ),
+    ] = []
+    no_auth: Annotated[bool, _setting("Ask for no key, and do not warn about it, wherever the server is bound")] = False
     max_body: Annotated[int, _setting("Largest request body", parse="size")] = 512 * 1024 * 1024
     max_decode_gap: Annotated[
         float, _setting("Longest pause of a running stream while a long prompt is read, in ms")
@@ -219,7 +230,8 @@ def _parse(setting: Setting, value: Any, source: str) -> Any:
     try:
         return _convert(setting, value)
     except (ValueError, TypeError) as error:
-        raise SettingError(f"{setting.name} = {value!r} (from {source}) cannot be used: {error}") from error
+        shown = "…" if setting.kind.secret else repr(value)
+        raise SettingError(f"{setting.name} = {shown} (from {source}) cannot be used: {error}") from error
 
 
 def _convert(setting: Setting, value: Any) -> Any:

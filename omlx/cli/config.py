@@ -28,7 +28,7 @@ def command(args: tuple[str, ...], as_json: bool) -> None:
     from omlx.cli.console import out
 
     loaded = settings.load({}, os.environ)
-    values = {setting.name: getattr(loaded.settings, setting.name) for setting in settings.describe()}
+    values = {setting.name: _visible(setting, loaded.settings) for setting in settings.describe()}
     if as_json:
         found = {name: {"value": _plain(value), "source": loaded.sources[name]} for name, value in values.items()}
         out(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
@@ -40,6 +40,12 @@ def command(args: tuple[str, ...], as_json: bool) -> None:
     out(tables.render(rows, HEADER, max_cell=1000), end="")
     path = Path(os.environ.get("OMLX_CONFIG") or settings.config_file())
     out(f"\nConfig file: {path}{'' if path.exists() else ' (there is none)'}")
+
+
+def _visible(setting: Any, loaded: Any) -> Any:
+    """The value; of a secret only that there is one."""
+    value = getattr(loaded, setting.name)
+    return ["(hidden)"] * len(value) if setting.kind.secret else value
 
 
 def _plain(value: Any) -> Any:

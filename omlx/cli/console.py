@@ -63,7 +63,8 @@ async def connected() -> AsyncIterator[Client]:
     """A client of a server that answers. Where none listens on this machine, one is started in the background."""
     from omlx.client import Client, Unreachable
 
-    async with Client(settings.client_url(effective())) as client:
+    # A server with the same settings takes any of its keys.
+    async with Client(settings.client_url(effective()), api_key=next(iter(effective().api_key), "")) as client:
         try:
             if not await client.alive():
                 err(f"note: the server at {client.url} is Ollama, not oMLX")

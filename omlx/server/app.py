@@ -12,6 +12,7 @@ from omlx_registry import Registry
 from omlx.pool import Pool
 from omlx.server import errors
 from omlx.server.guards import Gate, Hosts, Origins, Policy, Routes
+from omlx.server.keys import keys_of
 from omlx.server.responses_store import ResponsesStore
 from omlx.server.routes import (
     admin,
@@ -65,7 +66,7 @@ def create_app(settings: Settings, registry: Registry, pool: Pool) -> Gate:
         openapi_config=None,
         logging_config=None,
     )
-    return Gate(app, Policy(origins, hosts, Routes(_paths(app))))
+    return Gate(app, Policy(origins, hosts, Routes(_paths(app))), keys_of(settings))
 
 
 def _paths(app: Litestar) -> Mapping[str, Sequence[str]]:

@@ -1,7 +1,7 @@
 """The *gate*: what every request passes before a route sees it.
 
-In this order, as in Ollama: the Origin check (CORS), the Host check against DNS rebinding, then the router's own
-answers (404 and 405 as plain text, redirects for a trailing slash). The gate also gives each request its id and writes
+In this order, as in Ollama: the Origin check (CORS), the Host check against DNS rebinding, the API key where one is
+asked for, then the router's own answers (404 and 405 as plain text, redirects for a trailing slash). The gate also gives each request its id and writes
 its line in the log. Rules are compiled once from settings; deciding is pure, `Gate` only acts on the decision.
 """
 
@@ -15,10 +15,15 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from omlx.server.envelopes import unauthorized
+from omlx.server.errors import JSON_TYPE
+from omlx.server.keys import Keys, bound_to_loopback
 from omlx.server.log import logger, spell
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp, Receive, Send
+
+_LOOKED_AT = {b"host", b"origin", b"authorization", b"x-api-key"}
 
 _EXTENSIONS = ("chrome-extension://", "safari-extension://", "moz-extension://", "ms-browser-extension://")
 _BUILT_IN = (
@@ -96,7 +101,7 @@ class Hosts:
     """Which Host headers a server bound to loopback answers; bound to anything else it answers all."""
 
     def __init__(self, bound_to: str) -> None:
-        self.checked = _is_loopback(bound_to)
+        self.checked = bound_to_loopback(bound_to)
         self.own_name = socket.gethostname().lower()
 
     def allow(self, header: str) -> bool:
@@ -124,10 +129,6 @@ def is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _is_loopback(host: str) -> bool:
-    return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
 def _is_local(host: str) -> bool:
@@ -178,7 +179,10 @@ class Policy(NamedTuple):
     hosts: Hosts
     routes: Routes
 
-    def judge(self, method: str, path: str, query: str, host: str, origin: str | None) -> Verdict:
+    def judge(
+        self, method: str, path: str, query: str, host: str, origin: str | None, *, known: bool = True
+    ) -> Verdict:
+        """`known`: the caller showed a key, or needs none."""
         cors: tuple[tuple[str, str], ...] = ()
         if origin is not None and origin not in {f"http://{host}", f"https://{host}"}:
             if not self.origins.allow(origin):
@@ -190,6 +194,8 @@ class Policy(NamedTuple):
             return Verdict(403)
         if method == "OPTIONS" and self.hosts.checked and self.hosts.named(host):
             return Verdict(204, cors)
+        if not known:
+            return Verdict(401, (*cors, ("www-authenticate", "Bearer")), unauthorized(path).decode())
         return self._route(method, path, query, cors)
 
     def _cors(self, origin: str, *, preflight: bool) -> tuple[tuple[str, str], ...]:
@@ -217,9 +223,10 @@ class Policy(NamedTuple):
 class Gate:
     """The outermost ASGI application: applies the policy, logs the request, hands the rest to `app`."""
 
-    def __init__(self, app: ASGIApp, policy: Policy) -> None:
+    def __init__(self, app: ASGIApp, policy: Policy, keys: Keys) -> None:
         self.app = app
         self.policy = policy
+        self.keys = keys
         self._ids = itertools.count(1)
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -229,9 +236,10 @@ class Gate:
         started = time.perf_counter()
         scope["omlx.request_id"] = f"r{next(self._ids)}"
         method, path = scope["method"], scope["path"]
-        fields = {name: value.decode("latin-1") for name, value in scope["headers"] if name in {b"host", b"origin"}}
+        fields = {name: value.decode("latin-1") for name, value in scope["headers"] if name in _LOOKED_AT}
         host, origin, query = fields.get(b"host", ""), fields.get(b"origin"), scope["query_string"].decode("latin-1")
-        verdict = self.policy.judge(method, path, query, host, origin)
+        known = self.keys.allow(path, fields.get(b"authorization", ""), fields.get(b"x-api-key", ""))
+        verdict = self.policy.judge(method, path, query, host, origin, known=known)
         status, complete = 0, False
         extra = [(name.encode(), value.encode("latin-1")) for name, value in verdict.headers]
 
@@ -259,6 +267,6 @@ async def _answer(send: Send, verdict: Verdict) -> None:
     text = verdict.text.encode()
     headers = [(b"content-length", str(len(text)).encode())] if verdict.status != 204 else []
     if text:
-        headers.append((b"content-type", b"text/plain"))
+        headers.append((b"content-type", JSON_TYPE.encode() if verdict.status == 401 else b"text/plain"))
     await send({"type": "http.response.start", "status": verdict.status, "headers": headers})
     await send({"type": "http.response.body", "body": text, "more_body": False})

@@ -23,7 +23,7 @@ from omlx_registry import Registry, RegistryError
 from omlx import __version__
 from omlx.dialect.ollama import check_template
 from omlx.pool import Pool, PoolError
-from omlx.server import log
+from omlx.server import keys, log
 from omlx.server.app import create_app
 from omlx.server.guards import OriginError
 from omlx.settings import Settings, bind_address
@@ -90,6 +90,9 @@ class _Server(uvicorn.Server):
             gc.enable()
             version = self._settings.ollama_version
             log.logger.info("Listening on %s (version %s, omlx %s)", _address(self._settings), version, __version__)
+            unguarded = keys.warning(self._settings)
+            if unguarded:
+                log.logger.warning("%s", unguarded)
             self._afterwards = asyncio.create_task(self._once_up())
 
     @contextlib.contextmanager
