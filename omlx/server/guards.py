@@ -1,8 +1,9 @@
 """The *gate*: what every request passes before a route sees it.
 
 In this order, as in Ollama: the Origin check (CORS), the Host check against DNS rebinding, the API key where one is
-asked for, then the router's own answers (404 and 405 as plain text, redirects for a trailing slash). The gate also gives each request its id and writes
-its line in the log. Rules are compiled once from settings; deciding is pure, `Gate` only acts on the decision.
+asked for, then the router's own answers (404 and 405 as plain text, redirects for a trailing slash). The gate also
+gives each request its id and writes its line in the log. Rules are compiled once from settings; deciding is pure,
+`Gate` only acts on the decision.
 """
 
 from __future__ import annotations
