@@ -1,0 +1,285 @@
+"""The real `openai` package against the real stack: what the model says arrives word for word."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from tests.server.local import LocalServer, eventually
+from tests.support.lessons import LESSONS, STORY, Lesson, lesson
+
+MODEL = "taught"
+
+
+@pytest.fixture(scope="module")
+def client(taught: LocalServer) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{taught.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+        yield client
+
+
+def chat_messages(of: Lesson) -> list[Any]:
+    """A lesson's messages as OpenAI's clients hold them."""
+    return [
+        {key: value for key, value in message.items() if key not in {"tool_calls", "tool_name"}}
+        | ({"tool_calls": [_call(call) for call in message["tool_calls"]]} if "tool_calls" in message else {})
+        for message in of.messages
+    ]
+
+
+def _call(call: dict[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    return {**call, "function": {"name": function["name"], "arguments": json.dumps(function["arguments"])}}
+
+
+def given(of: Lesson, **fields: Any) -> dict[str, Any]:
+    tools = {"tools": of.tools} if of.tools else {}
+    return {"model": MODEL, "messages": chat_messages(of), "temperature": 0, **tools, **fields}
+
+
+def calls_of(found: Any) -> list[dict[str, Any]]:
+    return [{"name": call.function.name, "arguments": json.loads(call.function.arguments)} for call in found or []]
+
+
+@pytest.mark.parametrize("of", LESSONS, ids=lambda of: of.name)
+def test_every_lesson_as_a_chat_completion(client: openai.OpenAI, of: Lesson) -> None:
+    whole = client.chat.completions.create(**given(of))
+    message = whole.choices[0].message
+    assert (message.role, message.content) == ("assistant", of.content)
+    assert str(getattr(message, "reasoning", "") or "").strip() == of.thinking
+    assert calls_of(message.tool_calls) == of.tool_calls
+    assert whole.choices[0].finish_reason == ("tool_calls" if of.tool_calls else "stop")
+    assert whole.usage is not None
+    assert whole.usage.total_tokens == whole.usage.prompt_tokens + whole.usage.completion_tokens
+
+    chunks = list(client.chat.completions.create(**given(of), stream=True, stream_options={"include_usage": True}))
+    *parts, last = chunks
+    assert {chunk.id for chunk in chunks} == {parts[0].id}
+    deltas = [chunk.choices[0].delta for chunk in parts]
+    assert [delta.role for delta in deltas] == ["assistant", *[None] * (len(deltas) - 1)]
+    assert "".join(delta.content or "" for delta in deltas) == of.content
+    assert "".join(getattr(delta, "reasoning", None) or "" for delta in deltas).strip() == of.thinking
+    calls = [call for delta in deltas for call in delta.tool_calls or []]
+    assert calls_of(calls) == of.tool_calls
+    assert [call.index for call in calls] == list(range(len(calls)))
+    assert [chunk.choices[0].finish_reason for chunk in parts] == [
+        *[None] * (len(parts) - 1),
+        whole.choices[0].finish_reason,
+    ]
+    assert last.choices == []
+    assert last.usage is not None
+    assert last.usage.completion_tokens == whole.usage.completion_tokens
+
+
+def test_the_stream_helper_of_the_package_assembles_the_same_answer(client: openai.OpenAI) -> None:
+    of = lesson("two-cities")
+    with client.chat.completions.stream(**given(of)) as stream:
+        for _ in stream:
+            pass
+        final = stream.get_final_completion()
+    assert calls_of(final.choices[0].message.tool_calls) == of.tool_calls
+
+
+def test_a_tool_call_is_answered_and_the_conversation_goes_on(client: openai.OpenAI) -> None:
+    of = lesson("tool-result")
+    asked: list[Any] = [{"role": "user", "content": "What is the weather in Paris?"}]
+    first = client.chat.completions.create(model=MODEL, messages=asked, tools=of.tools, temperature=0)
+    message = first.choices[0].message
+    assert message.tool_calls is not None
+    result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "18 degrees, cloudy"}
+    second = client.chat.completions.create(
+        model=MODEL, messages=[*asked, message.model_dump(), result], tools=of.tools, temperature=0
+    )
+    assert second.choices[0].message.content == of.content
+
+
+def test_limits_stops_and_the_newer_name_of_the_limit(client: openai.OpenAI) -> None:
+    of = lesson("story")
+    for field in ("max_tokens", "max_completion_tokens"):
+        cut = client.chat.completions.create(**given(of), **{field: 5})
+        assert cut.choices[0].finish_reason == "length"
+        assert cut.usage is not None
+        assert cut.usage.completion_tokens == 5
+    stopped = client.chat.completions.create(**given(of), stop=["One winter", "never"])
+    assert stopped.choices[0].message.content == STORY.partition("One winter")[0]
+
+
+def test_thinking_can_be_switched_off(client: openai.OpenAI) -> None:
+    message = client.chat.completions.create(**given(lesson("sum")), reasoning_effort="none").choices[0].message
+    assert (message.content, getattr(message, "reasoning", None)) == ("2 + 2 = 4", None)
+
+
+def test_tool_choice_none_offers_no_tools(client: openai.OpenAI) -> None:
+    reply = client.chat.completions.create(**given(lesson("hello-with-tools")), tool_choice="none")
+    plain = client.chat.completions.create(**given(lesson("hello")))
+    assert reply.usage is not None
+    assert plain.usage is not None
+    assert reply.usage.prompt_tokens == plain.usage.prompt_tokens
+
+
+def test_one_call_only_where_the_client_takes_no_more(client: openai.OpenAI) -> None:
+    of = lesson("two-cities")
+    reply = client.chat.completions.create(**given(of), parallel_tool_calls=False)
+    assert calls_of(reply.choices[0].message.tool_calls) == of.tool_calls[:1]
+
+
+def test_several_choices_with_one_seed_differ_and_can_be_had_again(client: openai.OpenAI) -> None:
+    fields = given(lesson("story"), temperature=1.5, max_tokens=12, n=3, seed=7)
+    first, second = (client.chat.completions.create(**fields) for _ in range(2))
+    texts = [choice.message.content for choice in first.choices]
+    assert [choice.index for choice in first.choices] == [0, 1, 2]
+    assert len(set(texts)) > 1
+    assert [choice.message.content for choice in second.choices] == texts
+    streamed = ["", "", ""]
+    for chunk in client.chat.completions.create(**fields, stream=True):
+        for choice in chunk.choices:
+            streamed[choice.index] += choice.delta.content or ""
+    assert streamed == texts
+
+
+def test_json_schemas_and_objects_constrain_the_answer(client: openai.OpenAI) -> None:
+    schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"],
+              "additionalProperties": False}  # fmt: skip
+    forms: list[dict[str, Any]] = [
+        {"type": "json_schema", "json_schema": {"name": "age", "schema": schema, "strict": True}},
+        {"type": "json_object"},
+    ]
+    fields = {"reasoning_effort": "none", "max_tokens": 60}
+    by_schema, by_object = (
+        client.chat.completions.create(**given(lesson("json")), response_format=form, **fields) for form in forms
+    )
+    assert set(json.loads(by_schema.choices[0].message.content or "")) == {"age"}
+    assert json.loads(by_object.choices[0].message.content or "") == {"name": "Ada", "age": 36}
+
+
+def test_logprobs_name_the_chosen_tokens(client: openai.OpenAI) -> None:
+    reply = client.chat.completions.create(**given(lesson("hello")), logprobs=True, top_logprobs=2)
+    assert reply.choices[0].logprobs is not None
+    tokens = reply.choices[0].logprobs.content or []
+    assert "".join(token.token for token in tokens).startswith("Hello!")
+    assert all(len(token.top_logprobs) == 2 and token.logprob <= 0 for token in tokens)
+
+
+def test_a_second_turn_is_served_from_the_cache_and_says_so(client: openai.OpenAI) -> None:
+    history: list[Any] = [{"role": "system", "content": "You are a pirate. " * 60}, {"role": "user", "content": "Hi"}]
+    fields: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_tokens": 4}
+    client.chat.completions.create(messages=history, **fields)
+    again = client.chat.completions.create(messages=history, **fields)
+    assert again.usage is not None
+    assert again.usage.prompt_tokens_details is not None
+    cached = again.usage.prompt_tokens_details.cached_tokens
+    assert cached is not None
+    assert 0 < cached < again.usage.prompt_tokens
+
+
+def test_completions_echo_and_several_prompts(client: openai.OpenAI) -> None:
+    prompts = ["Hello", "What is the capital of France?"]
+    wanted = [lesson("hello").content, lesson("capital").content]
+    reply = client.completions.create(model=MODEL, prompt=prompts, temperature=0)
+    assert [(choice.index, choice.text) for choice in reply.choices] == list(enumerate(wanted))
+    assert reply.usage is not None
+    assert reply.usage.prompt_tokens > 10
+    echoed = client.completions.create(model=MODEL, prompt="Hello", temperature=0, echo=True)
+    assert echoed.choices[0].text == "Hello" + wanted[0]
+    streamed = client.completions.create(model=MODEL, prompt="Hello", temperature=0, stream=True)
+    assert "".join(chunk.choices[0].text for chunk in streamed) == wanted[0]
+
+
+def test_completions_with_the_older_logprobs(client: openai.OpenAI) -> None:
+    choice = client.completions.create(model=MODEL, prompt="Hello", temperature=0, logprobs=2).choices[0]
+    assert choice.logprobs is not None
+    assert "".join(choice.logprobs.tokens or []).startswith("Hello!")
+    assert all(len(top) == 2 for top in choice.logprobs.top_logprobs or [])
+    offsets = choice.logprobs.text_offset or []
+    assert all(choice.text[at:].startswith(token) for at, token in zip(offsets, choice.logprobs.tokens or [])
+               if at < len(choice.text))  # fmt: skip
+
+
+@pytest.mark.parametrize("of", LESSONS, ids=lambda of: of.name)
+def test_every_lesson_as_a_response(client: openai.OpenAI, of: Lesson) -> None:
+    fields = {"model": MODEL, "input": _items(of), "temperature": 0, "tools": [_flat(tool) for tool in of.tools]}
+    whole = client.responses.create(**fields)
+    assert whole.output_text == of.content
+    assert _called(whole.output) == of.tool_calls
+    assert "".join(part.text for item in whole.output if item.type == "reasoning" for part in item.summary).strip() == (
+        of.thinking
+    )
+    with client.responses.stream(**fields) as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert final.output_text == of.content
+    assert _called(final.output) == of.tool_calls
+    assert final.usage is not None
+    assert final.usage.total_tokens > 0
+
+
+def _items(of: Lesson) -> list[Any]:
+    items: list[Any] = []
+    for message in of.messages:
+        if message["role"] == "tool":
+            items.append(
+                {"type": "function_call_output", "call_id": message["tool_call_id"], "output": message["content"]}
+            )
+            continue
+        if message["content"]:
+            items.append({"role": message["role"], "content": message["content"]})
+        for call in message.get("tool_calls", []):
+            function = call["function"]
+            items.append({"type": "function_call", "call_id": call["id"], "name": function["name"],
+                          "arguments": json.dumps(function["arguments"])})  # fmt: skip
+    return items
+
+
+def _flat(tool: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "function", **tool["function"]}
+
+
+def _called(output: Any) -> list[dict[str, Any]]:
+    return [{"name": item.name, "arguments": json.loads(item.arguments)} for item in output
+            if item.type == "function_call"]  # fmt: skip
+
+
+def test_a_response_goes_on_from_the_one_before(client: openai.OpenAI) -> None:
+    first = client.responses.create(model=MODEL, input="My name is Ada.", temperature=0)
+    second = client.responses.create(
+        model=MODEL, input="What is my name?", temperature=0, previous_response_id=first.id
+    )
+    assert second.output_text == lesson("recall").content
+    assert client.responses.retrieve(first.id).output_text == lesson("name").content
+    client.responses.delete(first.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(first.id)
+    # What was built on it has the conversation of its own.
+    third = client.responses.create(
+        model=MODEL, input="What is my name?", max_output_tokens=3, previous_response_id=second.id
+    )
+    assert third.previous_response_id == second.id
+    with pytest.raises(openai.BadRequestError, match="not found"):
+        client.responses.create(model=MODEL, input="x", previous_response_id=first.id)
+
+
+def test_models_are_listed_and_found(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["taught:latest"]
+    assert client.models.retrieve("taught").owned_by == "library"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("hf.co/org/absent")
+
+
+def test_leaving_a_stream_frees_the_engine(taught: LocalServer, client: openai.OpenAI) -> None:
+    fields = given(lesson("story"), temperature=2.0, max_tokens=100_000, n=2)
+    stream = client.chat.completions.create(**fields, stream=True)
+    next(iter(stream))
+    stream.close()
+    assert eventually(lambda: taught.running() == 0)
+    assert client.chat.completions.create(**given(lesson("hello"))).choices[0].message.content == lesson("hello").content
+
+
+def test_embeddings_of_a_model_that_cannot_are_refused_in_a_sentence(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.APIStatusError) as caught:
+        client.embeddings.create(model=MODEL, input="Hello")
+    assert caught.value.status_code == 400
+    assert "embed" in caught.value.message
