@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -32,6 +33,7 @@ def _load() -> str:
         return "accelerate" if sys.platform == "darwin" else "bundled"
     if "mlx.core" in sys.modules:
         return "bundled (mlx was imported first)"
+    _leave_cores_to_others()
     # The system's copy first: it needs no help to find its own libraries.
     if _open("libopenblas.so.0"):
         return "openblas (libopenblas.so.0)"
@@ -39,6 +41,16 @@ def _load() -> str:
         if _open(str(library)) or _open_beside_gfortran(library):
             return f"openblas ({library.name})"
     return "bundled"
+
+
+def _leave_cores_to_others() -> None:
+    """Half of the cores for this process, unless the user says otherwise.
+
+    OpenBLAS's threads wait for each other by spinning. Where runners, servers and other programs share the cores, a
+    team as large as the machine is always waiting for a member that has no core: ten times slower than half the team.
+    """
+    if not {"OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"} & set(os.environ):
+        os.environ["OPENBLAS_NUM_THREADS"] = str(max(1, (os.cpu_count() or 2) // 2))
 
 
 def _open(path: str) -> bool:
