@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from omlx.engine import blas
 
@@ -31,6 +31,7 @@ from mlx_lm.models import qwen3
 from tokenizers import Tokenizer, models
 
 from omlx.engine.engine import Engine, EngineConfig
+from omlx.engine.fuse import fuse
 from omlx.engine.loader import LoadedModel, device, wrap
 from omlx.engine.sampling import Sampler
 from omlx.engine.sequence import SequenceSpec
@@ -96,14 +97,25 @@ class WordTokenizer:
         self.backend_tokenizer = Tokenizer(models.WordLevel({f"w{at}": at for at in range(vocabulary)}, "w0"))
 
 
-def random_model(shape: str) -> LoadedModel:
+class Subject(NamedTuple):
+    """The same weights as the engine holds them and as mlx-lm built them."""
+
+    ours: LoadedModel
+    plain: Any
+
+
+def random_model(shape: str) -> Subject:
     """A model with random weights: bfloat16 on an accelerator, float32 on a CPU."""
     config = SHAPES[shape]
-    model = qwen3.Model(qwen3.ModelArgs.from_dict(config))
-    model.set_dtype(mx.float32 if device() == "cpu" else mx.bfloat16)
+    plain, model = (qwen3.Model(qwen3.ModelArgs.from_dict(config)) for _ in range(2))
+    plain.set_dtype(mx.float32 if device() == "cpu" else mx.bfloat16)
+    mx.eval(plain.parameters())
+    model.update(plain.parameters())
+    fuse(model)
     mx.eval(model.parameters())
     size = sum(value.nbytes for _, value in tree_flatten(model.parameters()))
-    return wrap(model, WordTokenizer(config["vocab_size"]), max_context=40960, weights="random", weight_bytes=size)
+    tokenizer = WordTokenizer(config["vocab_size"])
+    return Subject(wrap(model, tokenizer, max_context=40960, weights="random", weight_bytes=size), plain)
 
 
 class NoModel:
@@ -133,8 +145,8 @@ Step = Callable[[], int]
 
 
 @contextmanager
-def our_engine(model: LoadedModel, asked: list[list[int]], steps: int, sampling: Sampling = GREEDY) -> Iterator[Step]:
-    engine = Engine(model, EngineConfig(num_ctx=40960, max_concurrent=len(asked)))
+def our_engine(model: Subject, asked: list[list[int]], steps: int, sampling: Sampling = GREEDY) -> Iterator[Step]:
+    engine = Engine(model.ours, EngineConfig(num_ctx=40960, max_concurrent=len(asked)))
     for at, tokens in enumerate(asked):
         engine.add(SequenceSpec(id=at, tokens=tokens, sampling=sampling, limits=Limits(num_predict=steps + 600)))
     started: set[int] = set()
@@ -144,8 +156,8 @@ def our_engine(model: LoadedModel, asked: list[list[int]], steps: int, sampling:
 
 
 @contextmanager
-def batch_generator(model: LoadedModel, asked: list[list[int]], steps: int) -> Iterator[Step]:
-    generator = BatchGenerator(model.model, max_tokens=steps + 600, completion_batch_size=len(asked))
+def batch_generator(model: Subject, asked: list[list[int]], steps: int) -> Iterator[Step]:
+    generator = BatchGenerator(model.plain, max_tokens=steps + 600, completion_batch_size=len(asked))
     generator.insert(asked)
     started: set[int] = set()
     while len(started) < len(asked):
@@ -155,8 +167,8 @@ def batch_generator(model: LoadedModel, asked: list[list[int]], steps: int) -> I
 
 
 @contextmanager
-def bare_loop(model: LoadedModel, asked: list[list[int]], steps: int) -> Iterator[Step]:
-    tokens = generate_step(mx.array(asked[0]), model.model, max_tokens=steps + 64)
+def bare_loop(model: Subject, asked: list[list[int]], steps: int) -> Iterator[Step]:
+    tokens = generate_step(mx.array(asked[0]), model.plain, max_tokens=steps + 64)
     next(tokens)
 
     def step() -> int:
@@ -184,7 +196,7 @@ def rate(candidate: Any, *arguments: Any, steps: int) -> float:
 
 
 # ---------------------------------------------------------------- what is measured
-def throughput(shape: str, model: LoadedModel, options: argparse.Namespace) -> list[Row]:
+def throughput(shape: str, model: Subject, options: argparse.Namespace) -> list[Row]:
     """Decode rates at several batch sizes, with prompts of one length and of several."""
     rows = []
     for batch in options.batches:
@@ -208,7 +220,7 @@ def throughput(shape: str, model: LoadedModel, options: argparse.Namespace) -> l
     return rows
 
 
-def sampled(shape: str, model: LoadedModel, options: argparse.Namespace) -> list[Row]:
+def sampled(shape: str, model: Subject, options: argparse.Namespace) -> list[Row]:
     """What the usual sampling settings cost a step, against greedy."""
     asked = prompts(16, options.prompt, uneven=True)
     found: dict[str, list[float]] = {"greedy": [], "sampled": []}
@@ -260,11 +272,11 @@ def host_cost(options: argparse.Namespace) -> list[Row]:
     """The engine's own work per step, with a model that costs nothing."""
     rows = []
     for vocabulary in (64, 4096):
-        base = random_model("tiny")
+        base = random_model("tiny").ours
         model = LoadedModel(**{name: getattr(base, name) for name in base.__struct_fields__})
         model.model, model.vocabulary = NoModel(vocabulary), vocabulary
         for batch in (1, 16):
-            with our_engine(model, prompts(batch, 8, uneven=False), 4000) as step:
+            with our_engine(Subject(model, None), prompts(batch, 8, uneven=False), 4000) as step:
                 times = []
                 for _ in range(400 if options.quick else 3000):
                     begun = time.perf_counter()
@@ -276,10 +288,10 @@ def host_cost(options: argparse.Namespace) -> list[Row]:
     return rows
 
 
-def disturbed(shape: str, model: LoadedModel, options: argparse.Namespace) -> list[Row]:
+def disturbed(shape: str, model: Subject, options: argparse.Namespace) -> list[Row]:
     """Decode of 4 running sequences while a long prompt is read: its rate and its longest gap."""
     long = 2000 if options.quick or device() == "cpu" else 32000
-    engine = Engine(model, EngineConfig(num_ctx=40960, max_concurrent=8))
+    engine = Engine(model.ours, EngineConfig(num_ctx=40960, max_concurrent=8))
     for at, tokens in enumerate(prompts(4, options.prompt, uneven=True)):
         engine.add(SequenceSpec(id=at, tokens=tokens, sampling=GREEDY, limits=Limits(num_predict=20000)))
     for _ in range(40):
@@ -314,7 +326,7 @@ def disturbed(shape: str, model: LoadedModel, options: argparse.Namespace) -> li
     ]
 
 
-def first_tokens(shape: str, model: LoadedModel, options: argparse.Namespace) -> list[Row]:
+def first_tokens(shape: str, model: Subject, options: argparse.Namespace) -> list[Row]:
     """Time to first token of 8 prompts of 1,500 tokens that come at once, against reading them one after the other."""
     length = 300 if options.quick else 1500
     asked = prompts(8, length, uneven=False)
@@ -322,7 +334,7 @@ def first_tokens(shape: str, model: LoadedModel, options: argparse.Namespace) ->
     def seconds_to_all(groups: list[list[list[int]]]) -> tuple[float, list[float]]:
         total, times = 0.0, []
         for group in groups:
-            engine = Engine(model, EngineConfig(num_ctx=40960, max_concurrent=8))
+            engine = Engine(model.ours, EngineConfig(num_ctx=40960, max_concurrent=8))
             begun = time.perf_counter()
             for at, tokens in enumerate(group):
                 engine.add(SequenceSpec(id=at, tokens=tokens, sampling=GREEDY, limits=Limits(num_predict=64)))
@@ -335,7 +347,7 @@ def first_tokens(shape: str, model: LoadedModel, options: argparse.Namespace) ->
             total += time.perf_counter() - begun
         return total, times
 
-    seconds_to_all([asked[:1]])
+    seconds_to_all([asked])
     alone, _ = seconds_to_all([[tokens] for tokens in asked])
     _, together = seconds_to_all([asked])
     return [

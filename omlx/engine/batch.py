@@ -96,6 +96,7 @@ class Batch:
         unread, self.pending = self.pending, []
         logits = self._model(self._tokens[:, None], cache=self._caches)[:, -1, :]
         self.lengths = [length + 1 for length in self.lengths]
+        caches.advance(self._caches)
         if self.constrained:
             launch(logits)
             self._undrawn = logits

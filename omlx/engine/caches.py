@@ -1,10 +1,10 @@
 """Putting rows' KV caches together and taking them apart: the one module here that knows mlx-lm's cache classes.
 
 A *plain* cache (`KVCache`, …) has no notion of padding: it serves one row, or several whose lengths are equal. A
-*padded* cache (`BatchKVCache`, …) is a rectangle whose shorter rows are padded on the left, which costs a mask in every
-attention. So rows of equal length, one row above all, are kept in plain caches. Recurrent state (`ArraysCache`) has no
-length.
-A cache of any other class cannot be put together with another: such a model runs one sequence at a time.
+*padded* cache (ours for full attention, mlx-lm's `BatchRotatingKVCache` for windows) is a rectangle whose shorter rows
+are padded on the left, which costs a mask in every attention. So rows of equal length, one row above all, are kept in
+plain caches. Recurrent state (`ArraysCache`) has no length. A cache of any other class cannot be put together with
+another: such a model runs one sequence at a time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import (
     ArraysCache,
-    BatchKVCache,
     BatchRotatingKVCache,
     CacheList,
     KVCache,
@@ -22,10 +21,9 @@ from mlx_lm.models.cache import (
     make_prompt_cache,
 )
 
-Caches = list[Any]
+from omlx.engine.padded import ROOM, PaddedKVCache, Rows
 
-_ROOM = 256
-"""Full-attention caches grow by so many tokens."""
+Caches = list[Any]
 
 
 def new(model: Any) -> Caches:
@@ -75,15 +73,25 @@ def join(parts: list[tuple[Caches, list[int]]]) -> Caches:
         return parts[0][0]
     lengths = [length for _, part in parts for length in part]
     layers = zip(*(caches for caches, _ in parts), strict=True)
-    joined = [_join(list(layer), [part for _, part in parts]) for layer in layers]
+    rows = Rows(lengths)
+    joined = [_join(list(layer), [part for _, part in parts], rows) for layer in layers]
     return [_plain(cache, lengths[0]) for cache in joined] if len(set(lengths)) == 1 else joined
+
+
+def advance(caches: Caches) -> None:
+    """A forward has put one more token into every row."""
+    for leaf in leaves(caches):
+        if isinstance(leaf, PaddedKVCache):
+            leaf.rows.advance()
+            return  # shared by all layers
 
 
 def leave(caches: Caches, lengths: list[int], keep: list[int]) -> Caches:
     """The rows `keep` of a batch whose rows have `lengths`."""
     index = mx.array(keep)
     kept = [lengths[at] for at in keep]
-    left = [_select(cache, lengths, keep, index) for cache in caches]
+    rows = Rows(kept)
+    left = [_select(cache, index, rows) for cache in caches]
     return [_plain(cache, kept[0]) for cache in left] if len(set(kept)) == 1 else left
 
 
@@ -100,41 +108,34 @@ def _copy(cache: Any) -> Any:
     return fresh
 
 
-def _join(parts: list[Any], lengths: list[list[int]]) -> Any:
+def _join(parts: list[Any], lengths: list[list[int]], rows: Rows) -> Any:
     """One layer's caches as one."""
     first = parts[0]
     if isinstance(first, CacheList):
         inner = zip(*(part.caches for part in parts), strict=True)
-        return CacheList(*(_join(list(caches), lengths) for caches in inner))
+        return CacheList(*(_join(list(caches), lengths, rows) for caches in inner))
     if isinstance(first, ArraysCache):
         for part in parts[1:]:
             first.extend(part)
         # mlx-lm counts padding down in every step of a recurrent layer; unread, that grows a graph without end.
         first.left_padding = first.lengths = None
         return first
+    if first.keys is None:
+        return first  # a layer that shares another's cache and leaves its own unused
     if isinstance(first, (RotatingKVCache, BatchRotatingKVCache)):
         window = _padded_window(first, lengths[0])
         for part, part_lengths in zip(parts[1:], lengths[1:], strict=True):
             window.extend(_padded_window(part, part_lengths))
         return window
-    return _join_padded(parts, lengths)
+    columns = (rows.end // ROOM + 1) * ROOM
 
+    def stretched(array: mx.array, end: int) -> mx.array:
+        return mx.pad(array[..., :end, :], [(0, 0), (0, 0), (rows.end - end, columns - rows.end), (0, 0)])
 
-def _join_padded(parts: list[Any], lengths: list[list[int]]) -> Any:
-    """Full-attention caches as one rectangle that ends at the same column for all rows, with room to grow."""
-    ends = [part._idx if isinstance(part, BatchKVCache) else part.offset for part in parts]
-    end = max(ends)
-    width = (end // _ROOM + 1) * _ROOM
-
-    def stretched(array: mx.array, own_end: int) -> mx.array:
-        return mx.pad(array[..., :own_end, :], [(0, 0), (0, 0), (end - own_end, width - end), (0, 0)])
-
-    joined = BatchKVCache([end - length for part in lengths for length in part])
-    joined.keys = mx.concatenate([stretched(part.keys, at) for part, at in zip(parts, ends, strict=True)])
-    joined.values = mx.concatenate([stretched(part.values, at) for part, at in zip(parts, ends, strict=True)])
-    joined.offset = mx.array([length for part in lengths for length in part])
-    joined._idx = end
-    return joined
+    ends = [max(part) for part in lengths]
+    keys = mx.concatenate([stretched(part.keys, end) for part, end in zip(parts, ends, strict=True)])
+    values = mx.concatenate([stretched(part.values, end) for part, end in zip(parts, ends, strict=True)])
+    return PaddedKVCache(rows, keys, values)
 
 
 def _padded_window(cache: Any, lengths: list[int]) -> Any:
@@ -163,33 +164,25 @@ def _plain(cache: Any, length: int) -> Any:
         plain.values = cache.values[..., cache._idx - size : cache._idx, :]
         plain.offset, plain._idx = length, size
         return plain
-    if isinstance(cache, BatchKVCache):
+    if isinstance(cache, PaddedKVCache):
         plain = KVCache()
-        padding = cache._idx - length
-        plain.keys = cache.keys[..., padding:, :] if padding else cache.keys
-        plain.values = cache.values[..., padding:, :] if padding else cache.values
-        plain.offset = length
+        plain.keys, plain.values, plain.offset = cache.keys, cache.values, length
         return plain
     return cache
 
 
-def _select(cache: Any, lengths: list[int], keep: list[int], index: mx.array) -> Any:
-    """Rows of any cache. Padding is known from `lengths`: asking the device for it would wait for the running step."""
+def _select(cache: Any, index: mx.array, rows: Rows) -> Any:
+    """The rows `index` of any cache; `rows` is where they stand."""
     if isinstance(cache, CacheList):
-        return CacheList(*(_select(inner, lengths, keep, index) for inner in cache.caches))
-    if isinstance(cache, ArraysCache):
+        return CacheList(*(_select(inner, index, rows) for inner in cache.caches))
+    if isinstance(cache, (ArraysCache, BatchRotatingKVCache)):
         cache.filter(index)
         return cache
-    if isinstance(cache, BatchRotatingKVCache):
-        cache.filter(index)
+    if cache.keys is None:
         return cache
-    cache.keys, cache.values = cache.keys[index], cache.values[index]
-    if isinstance(cache, BatchKVCache):
-        kept = [lengths[at] for at in keep]
-        spare = cache._idx - max(kept)
-        if spare:
-            cache.keys, cache.values = cache.keys[..., spare:, :], cache.values[..., spare:, :]
-            cache._idx -= spare
-        cache.offset = mx.array(kept)
-        cache.left_padding = mx.array([cache._idx - length for length in kept])
+    keys, values = cache.keys[index], cache.values[index]
+    if isinstance(cache, PaddedKVCache):
+        spare = cache.rows.end - rows.end
+        return PaddedKVCache(rows, keys[..., spare:, :], values[..., spare:, :])
+    cache.keys, cache.values = keys, values
     return cache

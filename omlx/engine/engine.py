@@ -20,10 +20,10 @@ from omlx.engine.loader import LoadedModel
 from omlx.engine.pace import Pace, Read
 from omlx.engine.prefill import Prefill
 from omlx.engine.sampling import Draw, Sampler
-from omlx.engine.scheduler import FairShare, WaitingLine, choose_group, next_prefill
+from omlx.engine.scheduler import EAGER_TOKENS, FairShare, WaitingLine, choose_group, next_prefill
 from omlx.engine.sequence import EngineError, Output, Sequence, SequenceSpec, shift
 from omlx.engine.tensors import launch, read
-from omlx.request import FailureKind, FinishReason, TokenLogprob
+from omlx.request import FailureKind, FinishReason, Limits, Sampling, TokenLogprob
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +44,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Waiting sequences beyond which `add` refuses (`busy`); 0: no limit."""
     max_decode_gap_ms: float = 100.0
     """Longest wanted pause of a running sequence while a prompt is read."""
+    warm_up: bool = False
+    """Run `Engine.warm_up` at once."""
 
 
 class Engine:
@@ -67,10 +69,12 @@ class Engine:
         self._newcomers: list[Newcomer] = []
         self._turn = 0
         self._share = FairShare()
-        self._pace = Pace(step_s=model.step_s, fixed_s=model.step_s, token_s=model.token_s)
+        self._pace = _calibrated(model)
         self._prefill = Prefill(model.model, split_last=model.split_last, store=store)
         self._grammars = GrammarCompiler(model.text_tokenizer, model.vocabulary, model.end_tokens)
         self._texts = TokenTexts(model.text_tokenizer)
+        if config.warm_up:
+            self.warm_up()
 
     # ---------------------------------------------------------------- the surface
     @property
@@ -118,6 +122,22 @@ class Engine:
         outputs += self._read_prompts()
         self._count_step()
         return outputs
+
+    def warm_up(self) -> None:
+        """Run a few made-up sequences, so that what is compiled on first use is compiled before a user waits for it.
+
+        On CUDA the first join, leave, padded step and sampled step take seconds; on a CPU there is little to gain.
+        """
+        store, self._prefill.store = self._prefill.store, None
+        for at, sampling in enumerate((Sampling(temperature=0), Sampling(seed=1), Sampling(seed=2), Sampling(seed=3))):
+            limits = Limits(num_predict=4 + 3 * at)
+            self.add(SequenceSpec(id=-1 - at, tokens=[0] * (24 + 8 * (at % 3)), sampling=sampling, limits=limits))
+        while self.has_work:
+            self.step()
+        self._prefill.store = store
+        self.steps = self.max_batch = 0
+        self._pace = _calibrated(self._model)
+        mx.clear_cache()
 
     def close(self) -> None:
         """Drop all sequences and let the device finish. The process may exit cleanly only after this."""
@@ -282,25 +302,34 @@ class Engine:
         outputs: list[Output] = []
         launched_before = self._prefill.take_launched()
         decoding = bool(self._batches)
-        seconds = self._pace.seconds(self._config.max_decode_gap_ms / 1e3, decoding=decoding)
-        chunks = tokens = 0
-        while self._prefilling and (left := seconds - self._pace.cost(Read(chunks, tokens))) > 0:
-            sequence = next_prefill(self._prefilling, self._share, self._turn)
+        eager = any(sequence.position < EAGER_TOKENS for sequence in self._prefilling)
+        seconds = self._pace.seconds(self._config.max_decode_gap_ms / 1e3, decoding=decoding, eager=eager)
+        read = owing = Read()
+        while (line := self._readable(decoding)) and (left := seconds - self._pace.cost(read)) > 0:
+            sequence = next_prefill(line, self._share, self._turn)
             self._turn += 1
             try:
-                tokens += self._read_chunk(sequence, self._pace.tokens(left), outputs)
-                chunks += 1
+                count = self._read_chunk(sequence, self._pace.tokens(left), outputs)
+                read = read.plus(count)
+                if sequence.position > EAGER_TOKENS:
+                    owing = owing.plus(count)
             except Exception as error:
                 outputs += self._fail([sequence], error)
-            if self._newcomers and not decoding:
-                break  # the first token of all is not kept waiting for other prompts
+            if (self._newcomers and not decoding) or (owing.chunks and decoding):
+                break  # the first token of all is not kept waiting for other prompts, nor decodes for a long one
         try:
             self._prefill.catch_up(launched_before)
         except Exception as error:
             outputs += self._fail([*self._prefilling], error)
         self._join_batches()
-        self._pace.read(chunks, tokens, decoding=decoding)
+        self._pace.read(read, owing, decoding=decoding)
         return outputs
+
+    def _readable(self, decoding: bool) -> list[Sequence]:
+        """Prompts that may be read now: while decodes are owed time, only those in their first tokens."""
+        if not (decoding and self._pace.owes):
+            return self._prefilling
+        return [sequence for sequence in self._prefilling if sequence.position < EAGER_TOKENS]
 
     def _read_chunk(self, sequence: Sequence, budget: int, outputs: list[Output]) -> int:
         if sequence.phase == "waiting":
@@ -359,6 +388,10 @@ class Engine:
             self._store.tick()
         if self.steps % _CLEAR_EVERY == 0:
             mx.clear_cache()
+
+
+def _calibrated(model: LoadedModel) -> Pace:
+    return Pace(step_s=model.step_s, fixed_s=model.step_s, token_s=model.token_s, largest=model.measured_tokens)
 
 
 def _may_shift(sequence: Sequence) -> bool:

@@ -21,6 +21,7 @@ from mlx_lm.utils import load_model as mlx_load_model
 from omlx_cache.layout import CacheLayout
 
 from omlx.engine import caches, weights
+from omlx.engine.fuse import fuse
 from omlx.runner.protocol import LoadSpec
 
 _STEP_BYTES = 256 << 20
@@ -70,6 +71,8 @@ class LoadedModel(msgspec.Struct, kw_only=True):
     """Seconds of a decode step at batch 1."""
     token_s: float
     """Seconds that a prompt token adds to a forward."""
+    measured_tokens: int
+    """Length of the prompt that was timed."""
     split_last: bool
 
 
@@ -101,6 +104,7 @@ def load_model(spec: LoadSpec, progress: Progress = lambda done, total: None, *,
     if plan.dtype is not None:
         model.set_dtype(getattr(mx, plan.dtype))
     model.eval()
+    fuse(model)
     _keep_resident()
     total = _compute(model, progress)
     return wrap(
@@ -134,6 +138,7 @@ def wrap(
         max_context=max_context,
         step_s=speeds.step_s,
         token_s=speeds.token_s,
+        measured_tokens=_PROBE_TOKENS[device()],
         split_last=speeds.split_last,
     )
 

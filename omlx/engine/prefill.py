@@ -23,20 +23,20 @@ class Prefill:
     def __init__(self, model: Any, *, split_last: bool, store: PrefixStore | None) -> None:
         self._model = model
         self._split_last = split_last
-        self._store = store
+        self.store = store
         self._launched: list[mx.array] = []
 
     def start(self, sequence: Sequence) -> None:
         """Give the sequence its caches, filled with the longest prefix the store has."""
         sequence.phase, sequence.position = "prefill", 0
-        if self._store is None:
+        if self.store is None:
             sequence.cache = caches.new(self._model)
             return
-        match = self._store.lookup(sequence.tokens)
+        match = self.store.lookup(sequence.tokens)
         sequence.cache, sequence.position = match.caches, match.cached_tokens
         if sequence.generated == 0:
             sequence.cached_tokens = match.cached_tokens
-        sequence.capture = self._store.begin(sequence.tokens, match=match)
+        sequence.capture = self.store.begin(sequence.tokens, match=match)
 
     def advance(self, sequence: Sequence, budget: int) -> tuple[int, mx.array | None]:
         """Launch one chunk of at most `budget` tokens: how many it was and, at the prompt's end, the logits [1, V]."""

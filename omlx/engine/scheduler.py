@@ -17,10 +17,10 @@ CHUNKS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 """Sizes a prefill budget may have: few, so that the device sees few shapes."""
 IDLE_S = 0.5
 """How long prompts may be read at a stretch while nothing decodes: it bounds how late a cancel is noticed."""
-BURST_S = 0.2
-"""Decode time that reading may run up before it has to wait."""
-DECODE_SHARE = 0.35
-"""Of the device's time that decode steps keep while a long prompt is read."""
+EAGER_TOKENS = 2048
+"""So much of every prompt is read as fast as the decode gap allows: most prompts are no longer."""
+DECODE_SHARE = 0.4
+"""Of the device's time that decode steps keep while more of a prompt than that is read."""
 
 
 class FairShare:
@@ -91,19 +91,17 @@ def next_prefill(prefilling: list[Sequence], share: FairShare, turn: int) -> Seq
     return line[0] if turn % 2 == 0 else min(line, key=lambda sequence: sequence.remaining)
 
 
-def prefill_seconds(*, owed_s: float, step_s: float, fixed_s: float, max_gap_s: float) -> float:
+def prefill_seconds(*, eager: bool, owed_s: float, step_s: float, fixed_s: float, max_gap_s: float) -> float:
     """How long prompts may be read before the next decode step; 0: not now.
 
-    `owed_s` is decode time that reading has run up. A burst (a few prompts that come together) is read as fast as the
-    gap allows; a long prompt, once the burst is used up, waits until the decode steps have had their share. A chunk
-    that takes less than twice its fixed cost (`fixed_s`) would be wasteful, one much longer than a step uneven.
+    `eager`: some prompt is still in its first tokens, which are read as fast as the gap allows. Beyond them a prompt
+    waits until the decode steps have had the share of time (`owed_s`) that reading has run up. A chunk that takes less
+    than a few times its fixed cost (`fixed_s`) would be wasteful, one much longer than a step uneven.
     """
     room = max(max_gap_s - step_s, 0.0)
-    if owed_s < BURST_S / 2:
+    if eager:
         return room or fixed_s
-    if owed_s >= BURST_S:
-        return 0.0
-    return min(room, 2 * max(step_s, fixed_s)) or fixed_s
+    return 0.0 if owed_s > 0 else min(room, 4 * max(step_s, fixed_s)) or fixed_s
 
 
 def tokens_within(seconds: float, *, fixed_s: float, token_s: float) -> int:
