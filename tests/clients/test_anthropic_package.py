@@ -44,7 +44,11 @@ def _turn(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def expected_kinds(of: Lesson) -> list[str]:
-    return [*(["thinking"] if of.thinking else []), *(["text"] if of.content else []), *["tool_use"] * len(of.tool_calls)]
+    return [
+        *(["thinking"] if of.thinking else []),
+        *(["text"] if of.content else []),
+        *["tool_use"] * len(of.tool_calls),
+    ]
 
 
 def check(message: Any, of: Lesson) -> None:

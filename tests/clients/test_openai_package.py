@@ -86,20 +86,22 @@ def test_the_stream_helper_of_the_package_assembles_the_same_answer(client: open
 def test_a_tool_call_is_answered_and_the_conversation_goes_on(client: openai.OpenAI) -> None:
     of = lesson("tool-result")
     asked: list[Any] = [{"role": "user", "content": "What is the weather in Paris?"}]
-    first = client.chat.completions.create(model=MODEL, messages=asked, tools=of.tools, temperature=0)
+    tools: list[Any] = of.tools
+    first = client.chat.completions.create(model=MODEL, messages=asked, tools=tools, temperature=0)
     message = first.choices[0].message
     assert message.tool_calls is not None
-    result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "18 degrees, cloudy"}
-    second = client.chat.completions.create(
-        model=MODEL, messages=[*asked, message.model_dump(), result], tools=of.tools, temperature=0
-    )
+    asked += [
+        message.model_dump(),
+        {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "18 degrees, cloudy"},
+    ]
+    second = client.chat.completions.create(model=MODEL, messages=asked, tools=tools, temperature=0)
     assert second.choices[0].message.content == of.content
 
 
 def test_limits_stops_and_the_newer_name_of_the_limit(client: openai.OpenAI) -> None:
     of = lesson("story")
     for field in ("max_tokens", "max_completion_tokens"):
-        cut = client.chat.completions.create(**given(of), **{field: 5})
+        cut = client.chat.completions.create(**given(of, **{field: 5}))
         assert cut.choices[0].finish_reason == "length"
         assert cut.usage is not None
         assert cut.usage.completion_tokens == 5
@@ -147,9 +149,9 @@ def test_json_schemas_and_objects_constrain_the_answer(client: openai.OpenAI) ->
         {"type": "json_schema", "json_schema": {"name": "age", "schema": schema, "strict": True}},
         {"type": "json_object"},
     ]
-    fields = {"reasoning_effort": "none", "max_tokens": 60}
+    fields: dict[str, Any] = {"reasoning_effort": "none", "max_tokens": 60}
     by_schema, by_object = (
-        client.chat.completions.create(**given(lesson("json")), response_format=form, **fields) for form in forms
+        client.chat.completions.create(**given(lesson("json"), response_format=form, **fields)) for form in forms
     )
     assert set(json.loads(by_schema.choices[0].message.content or "")) == {"age"}
     assert json.loads(by_object.choices[0].message.content or "") == {"name": "Ada", "age": 36}
@@ -193,14 +195,18 @@ def test_completions_with_the_older_logprobs(client: openai.OpenAI) -> None:
     assert choice.logprobs is not None
     assert "".join(choice.logprobs.tokens or []).startswith("Hello!")
     assert all(len(top) == 2 for top in choice.logprobs.top_logprobs or [])
-    offsets = choice.logprobs.text_offset or []
-    assert all(choice.text[at:].startswith(token) for at, token in zip(offsets, choice.logprobs.tokens or [])
-               if at < len(choice.text))  # fmt: skip
+    placed = zip(choice.logprobs.text_offset or [], choice.logprobs.tokens or [], strict=True)
+    assert all(choice.text[at:].startswith(token) for at, token in placed if at < len(choice.text))
 
 
 @pytest.mark.parametrize("of", LESSONS, ids=lambda of: of.name)
 def test_every_lesson_as_a_response(client: openai.OpenAI, of: Lesson) -> None:
-    fields = {"model": MODEL, "input": _items(of), "temperature": 0, "tools": [_flat(tool) for tool in of.tools]}
+    fields: dict[str, Any] = {
+        "model": MODEL,
+        "input": _items(of),
+        "temperature": 0,
+        "tools": [_flat(tool) for tool in of.tools],
+    }
     whole = client.responses.create(**fields)
     assert whole.output_text == of.content
     assert _called(whole.output) == of.tool_calls
@@ -275,7 +281,9 @@ def test_leaving_a_stream_frees_the_engine(taught: LocalServer, client: openai.O
     next(iter(stream))
     stream.close()
     assert eventually(lambda: taught.running() == 0)
-    assert client.chat.completions.create(**given(lesson("hello"))).choices[0].message.content == lesson("hello").content
+    assert (
+        client.chat.completions.create(**given(lesson("hello"))).choices[0].message.content == lesson("hello").content
+    )
 
 
 def test_embeddings_of_a_model_that_cannot_are_refused_in_a_sentence(client: openai.OpenAI) -> None:
