@@ -78,6 +78,7 @@ class FunctionCallItem(msgspec.Struct, kw_only=True):
     status: str = "in_progress"
     call_id: str
     name: str
+    namespace: str | UnsetType = UNSET
     arguments: str = ""
 
 

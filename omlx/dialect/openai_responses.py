@@ -61,6 +61,18 @@ def read_tools(tools: Sequence[dict[str, Any]], prefix: str = "") -> list[dict[s
     return found
 
 
+def namespaces(tools: Sequence[dict[str, Any]], prefix: str = "") -> dict[str, tuple[str, str]]:
+    """The functions that live in a namespace: what the model calls them → namespace and name, as clients know them."""
+    found: dict[str, tuple[str, str]] = {}
+    for tool in tools:
+        match tool:
+            case {"type": "namespace", "name": str(name), "tools": list(inner)}:
+                found |= namespaces([item for item in inner if isinstance(item, dict)], f"{prefix}{name}.")
+            case {"type": "function", "name": str(name)} if prefix:
+                found[prefix + name] = (prefix.removesuffix("."), name)
+    return found
+
+
 def read_input(value: Any) -> list[native.Message]:
     """`input`: a text or a list of items, as messages. Raises Refusal."""
     if value is None:
@@ -125,7 +137,8 @@ class _Reader:
             arguments = {"input": str(item.get("input") or "")}
         else:
             arguments = common.read_arguments(item.get("arguments"), "failed to parse function call arguments")
-        function = native.ToolCallFunction(name=str(item.get("name") or ""), arguments=arguments)
+        names = [part for part in (item.get("namespace"), item.get("name")) if isinstance(part, str) and part]
+        function = native.ToolCallFunction(name=".".join(names), arguments=arguments)
         call = native.ToolCall(id=str(item.get("call_id") or ""), function=function)
         turn = self._open()
         turn.tool_calls = [*turn.tool_calls, call]

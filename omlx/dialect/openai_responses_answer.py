@@ -19,6 +19,7 @@ from omlx.api import openai_responses as wire
 from omlx.api.openai import CachedTokens
 from omlx.dialect.ollama import new_call_id
 from omlx.dialect.openai_common import arguments_text
+from omlx.dialect.openai_responses import namespaces
 from omlx.request import Delta, Finish, ToolCall
 
 StreamEvent = dict[str, Any]
@@ -31,6 +32,7 @@ class ResponseAnswer:
 
     def __init__(self, asked: wire.ResponsesRequest, keep: Keep) -> None:
         self._keep = keep
+        self._namespaces = namespaces(asked.tools)
         self._parallel = asked.parallel_tool_calls
         self._response = _empty(asked)
         self._items: list[wire.Item] = []
@@ -124,7 +126,8 @@ class ResponseAnswer:
 
     def _call(self, call: ToolCall) -> list[StreamEvent]:
         arguments, call_id = arguments_text(call), call.id or new_call_id()
-        item = wire.FunctionCallItem(id=_new_id("fc"), call_id=call_id, name=call.name)
+        namespace, name = self._namespaces.get(call.name, (UNSET, call.name))
+        item = wire.FunctionCallItem(id=_new_id("fc"), call_id=call_id, name=name, namespace=namespace)
         function = native.ToolCallFunction(name=call.name, arguments=call.arguments)
         self._calls.append(native.ToolCall(id=call_id, function=function))
         events = self._start(item)

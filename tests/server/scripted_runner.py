@@ -3,7 +3,7 @@
 It speaks the real frames over the real socket. Commands, as the last message's text (or the raw prompt):
 
     say A B C            three deltas, then a finish          request     the internal request it got, as JSON
-    think A / B          thinking, then content               call        a tool call
+    think A / B          thinking, then content               call [NAME [JSON]]    two tool calls, or this one
     logprobs             two tokens with log probabilities    hang        nothing, until cancelled
     begin                one delta, then nothing              fail KIND TEXT    a failure before any output
     break KIND TEXT      a delta, then a failure              die         the process kills itself
@@ -92,6 +92,10 @@ class Runner:
                 thought, _, said = rest.partition(" / ")
                 self.delta(Delta(number, thinking=thought))
                 self.delta(Delta(number, content=said))
+                self.finish(request)
+            case "call" if rest:
+                name, _, arguments = rest.partition(" ")
+                self.delta(Delta(number, tool_calls=[ToolCall(name, msgspec.json.decode(arguments or "{}"))]))
                 self.finish(request)
             case "call":
                 self.delta(Delta(number, tool_calls=[ToolCall("f", {"b": 1, "a": "<x>"})]))

@@ -129,6 +129,14 @@ def test_a_stream_of_calls_gives_each_an_item(http: httpx.Client) -> None:
     assert [item["name"] for item in only] == ["f"]
 
 
+def test_a_function_of_a_namespace_is_called_by_both_names(http: httpx.Client) -> None:
+    tools = [{"type": "namespace", "name": "ns", "tools": [FUNCTION]}]
+    (item,) = respond(http, 'call ns.weather {"city": "Rome"}', tools=tools).json()["output"]
+    assert (item["namespace"], item["name"], item["arguments"]) == ("ns", "weather", '{"city":"Rome"}')
+    found = internal(http, [item, {"type": "function_call_output", "call_id": item["call_id"], "output": "R"}])
+    assert found["messages"][0]["tool_calls"][0]["name"] == "ns.weather"
+
+
 def test_an_empty_answer_is_complete_too(http: httpx.Client) -> None:
     assert named(events(respond(http, "many 0", stream=True))) == ["created", "in_progress", "completed"]
 
