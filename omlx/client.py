@@ -198,6 +198,18 @@ class Client:
     async def verify(self, *, repair: bool) -> admin.VerifyResponse:
         return await self._call("POST", "/api/omlx/verify", {"repair": repair}, admin.VerifyResponse)
 
+    async def cache(self) -> list[admin.CacheStats]:
+        """The KV stores of the loaded models."""
+        return (await self._call("GET", "/api/omlx/cache", None, admin.CacheResponse)).models
+
+    async def clear_cache(self, model: str) -> None:
+        """Forget a model's stored prefixes; "" for all loaded models."""
+        await self._checked("POST", "/api/omlx/cache/clear", {"model": model})
+
+    async def explain_cache(self, model: str, prompt: str, *, raw: bool) -> admin.CacheExplanation:
+        body = {"model": model, "prompt": prompt, "raw": raw}
+        return await self._call("POST", "/api/omlx/cache/explain", body, admin.CacheExplanation)
+
     async def has_blob(self, digest: str) -> bool:
         response = await self._send("HEAD", f"/api/blobs/{digest}")
         if response.status_code == HTTPStatus.NOT_FOUND:

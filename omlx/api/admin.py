@@ -90,3 +90,55 @@ class VerifyResponse(msgspec.Struct, frozen=True):
     bytes: int
     damaged: list[DamagedBlob]
     repaired: bool
+
+
+class CacheStats(msgspec.Struct, frozen=True, kw_only=True):
+    """The KV store of a loaded model. Sizes in bytes; counts since the load."""
+
+    model: str
+    enabled: bool
+    lookups: int = 0
+    hits: int = 0
+    tokens_looked_up: int = 0
+    tokens_from_ram: int = 0
+    tokens_from_disk: int = 0
+    hot_bytes: int = 0
+    hot_max_bytes: int = 0
+    cold_bytes: int = 0
+    """The whole folder on disk, all models together."""
+    cold_max_bytes: int = 0
+    cold_problem: str = ""
+
+
+class CacheResponse(msgspec.Struct):
+    """GET /api/omlx/cache."""
+
+    models: list[CacheStats]
+
+
+class CacheClearRequest(msgspec.Struct):
+    """POST /api/omlx/cache/clear: forget a model's stored prefixes, or those of all loaded models."""
+
+    model: str = ""
+
+
+class CacheExplainRequest(msgspec.Struct):
+    """POST /api/omlx/cache/explain: how much of a prompt is stored, and why not more. A user's message, or `raw`."""
+
+    model: str = ""
+    prompt: str = ""
+    raw: bool = False
+
+
+class CacheExplanation(msgspec.Struct, kw_only=True):
+    """Counts in tokens. The texts show where prompt and store part, when they do."""
+
+    tokens: int = 0
+    cached_tokens: int = 0
+    from_ram: int = 0
+    from_disk: int = 0
+    reason: str = ""
+    message: str = ""
+    divergence: int | None = None
+    prompt_text: str = ""
+    stored_text: str = ""

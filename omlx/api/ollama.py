@@ -290,6 +290,8 @@ class GenerateResponse(msgspec.Struct, omit_defaults=True, kw_only=True):
     total_duration: int = 0
     load_duration: int = 0
     prompt_eval_count: int = 0
+    cached_tokens: int = 0
+    """Ours: how many of the prompt's tokens came from the KV store."""
     prompt_eval_duration: int = 0
     eval_count: int = 0
     eval_duration: int = 0
@@ -318,6 +320,8 @@ class ChatResponse(msgspec.Struct, omit_defaults=True, kw_only=True):
     total_duration: int = 0
     load_duration: int = 0
     prompt_eval_count: int = 0
+    cached_tokens: int = 0
+    """Ours: how many of the prompt's tokens came from the KV store."""
     prompt_eval_duration: int = 0
     eval_count: int = 0
     eval_duration: int = 0

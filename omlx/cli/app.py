@@ -42,6 +42,7 @@ VERBS = {
     "search": Entry("search", "Find models on Hugging Face"),
     "alias": Entry("alias", "Give a repository a short name"),
     "import": Entry("importing", "Register models that other programs have on this machine"),
+    "cache": Entry("cache", "Look into the cache of prompts"),
     "registry": Entry("registry", "Look after the files of the models"),
     "config": Entry("config", "Show the settings and where each comes from"),
     "help": Entry("help", "Help about any command"),

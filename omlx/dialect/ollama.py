@@ -346,6 +346,7 @@ class Metrics(TypedDict):
     total_duration: int
     load_duration: int
     prompt_eval_count: int
+    cached_tokens: int
     prompt_eval_duration: int
     eval_count: int
     eval_duration: int
@@ -357,6 +358,7 @@ def metrics(finish: Finish, load_ns: int, started_ns: int) -> Metrics:
         "total_duration": max(1, time.monotonic_ns() - started_ns),
         "load_duration": max(1, load_ns),
         "prompt_eval_count": finish.prompt_tokens,
+        "cached_tokens": finish.cached_tokens,
         "prompt_eval_duration": max(1, finish.prompt_ns),
         "eval_count": finish.completion_tokens,
         "eval_duration": max(1, finish.generation_ns),

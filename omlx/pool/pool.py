@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from omlx.pool import admission, policy
 from omlx.pool.admission import gib
@@ -125,6 +125,18 @@ class Pool:
         if slot is not None:
             self._join(slot, keep_alive)
             self.release(slot)
+
+    async def cache(
+        self, digest: str, op: Literal["stats", "clear", "explain", "checkpoint"], text: str = ""
+    ) -> dict[str, Any] | None:
+        """Ask a loaded model's KV store something, which does not make the model stay longer; None if it isn't loaded.
+
+        Raises RequestFailed.
+        """
+        slot = self._slots.get(digest)
+        if slot is None or slot.host is None or slot.state != "ready":
+            return None
+        return await slot.host.cache(op, text)
 
     def pin(self, spec: ModelSpec, pinned: bool = True) -> None:
         """Pin or unpin a model by name, loaded or not. Raises OSError when that cannot be written down."""

@@ -17,6 +17,7 @@ from omlx.server.responses_store import ResponsesStore
 from omlx.server.routes import (
     admin,
     anthropic,
+    cache,
     ollama_account,
     ollama_embed,
     ollama_generate,
@@ -42,6 +43,7 @@ HANDLERS: Sequence[ControllerRouterHandler] = (
     *(*openai.HANDLERS, *openai_responses.HANDLERS, *anthropic.HANDLERS),
     *(admin.health, admin.ready, admin.omlx_status, admin.aliases, admin.set_alias, admin.search),
     *(admin.import_found, admin.pin, admin.prune, admin.verify),
+    *(cache.stats, cache.clear, cache.explain),
 )
 
 
