@@ -73,14 +73,21 @@ def find_markers(source: str, tokens: Collection[str]) -> ThinkMarkers | None:
     return next((markers for markers in KNOWN if markers.closing in source), None)
 
 
-_GO_THINKING = re.compile(r"(\S+)\s*\{\{-?\s*\$?[\w.]*\.Thinking\s*-?\}\}\s*([^\s{}]+)")
+_GO_THINKING = re.compile(r"\{\{-?\s*\$?[\w.]*\.Thinking\s*-?\}\}")
+_NEXT_WORD = re.compile(r"\s*([^\s{}]+)")
+_LONGEST_TAG = 256
+"""Characters in front of an action that are looked at: a template may come from anybody and be megabytes long."""
 
 
 def markers_around_thinking(go_source: str) -> ThinkMarkers | None:
     """The texts right before and behind `{{ .Thinking }}` in a Go template, where they look like a pair of tags."""
-    for opening, closing in _GO_THINKING.findall(go_source):
-        opening = opening.rsplit("}}", 1)[-1]
-        if opening and closing and "{{" not in opening:
+    for action in _GO_THINKING.finditer(go_source):
+        behind = _NEXT_WORD.match(go_source, action.end())
+        before = go_source[max(0, action.start() - _LONGEST_TAG) : action.start()].split()
+        if behind is None or not before:
+            continue
+        opening, closing = before[-1].rsplit("}}", 1)[-1], behind[1]
+        if opening and "{{" not in opening:
             known = next((markers for markers in KNOWN if markers.opening == opening), None)
             return known or ThinkMarkers(opening, closing)
     return None
