@@ -45,7 +45,7 @@ class Needs(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """Measured speeds; 0 where nothing was measured yet, which counts as free."""
+    """Measured speeds; 0 where nothing was measured yet. Only two measured speeds are weighed against each other."""
 
     seconds_per_cold_byte: float = 0.0
     seconds_per_token: float = 0.0
@@ -77,6 +77,8 @@ def plan_restore(
     survey: Survey, block_size: int, needs: Needs, tokens: int, media: Sequence[Media] = (), rates: Rates = FREE
 ) -> Plan:
     """The plan for a prompt of this many tokens."""
+    if not (rates.seconds_per_cold_byte and rates.seconds_per_token):
+        rates = Rates(0.0, 1.0)
     best = Plan(0, (), 0, 0)
     lowest = tokens * rates.seconds_per_token
     possible = 0

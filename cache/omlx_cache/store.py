@@ -39,6 +39,7 @@ _SMALL_MODEL = 64 << 10
 """Bytes per token below which the default block is smaller: such a model's prompts are short and its blocks cheap."""
 _PRESSURE_EVERY_S = 0.5
 _SMOOTHING = 0.3
+_FORGIVING = 0.95
 _KEEP_GONE = 50_000
 
 
@@ -125,7 +126,11 @@ class PrefixStore:
             return self._miss(0)
         chain = Chain(self.namespace, self.block_size, tokens, media)
         found, plan = self._plan(chain)
-        self._recompute += plan.possible > plan.position
+        if plan.possible > plan.position:
+            self._recompute += 1
+            # A disk that was slow once is tried again some day: without reading there is no new measurement.
+            slow = self._rates.seconds_per_cold_byte
+            self._rates = self._rates._replace(seconds_per_cold_byte=slow * _FORGIVING)
         for _ in range(len(found.levels) + 1):
             if not plan.position:
                 break

@@ -68,6 +68,7 @@ def test_the_disk_is_read_only_where_that_is_faster() -> None:
     records = KV[:2] + [found(Kind.KV, start, start + B, cold=1000) for start in (16, 24, 32)]
     fast, slow = Rates(1e-6, 1.0), Rates(1.0, 1e-6)
     assert position(records, FULL, rates=fast) == 40
+    assert position(records, FULL, rates=Rates(1.0, 0.0)) == 40  # Nothing to weigh it against.
     plan = plan_restore(levels(*records), B, FULL, 41, (), slow)
     assert (plan.position, plan.cold_bytes, plan.possible) == (16, 0, 40)
 

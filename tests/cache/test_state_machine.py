@@ -95,6 +95,8 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.seen) > 1)
     @rule(tokens=prompts)
     def explain(self, tokens: list[int]) -> None:
+        self.store.lookup(tokens)  # Damage on disk is only found by reading.
+        self.settle()
         told = self.store.explain(tokens)
         assert told.cached_tokens == self.store.lookup(tokens).cached_tokens
         assert told.from_ram + told.from_disk == told.cached_tokens
@@ -182,6 +184,6 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 StoreMachine.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    max_examples=30, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
 TestStore = StoreMachine.TestCase

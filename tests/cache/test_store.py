@@ -171,6 +171,9 @@ def test_computing_is_preferred_to_a_slow_disk(tmp_path: Path) -> None:
     told = store.explain(line(200))
     assert told.reason == "recompute" and "faster" in told.message
     assert store.stats().recompute_preferred == 1
+    slow = store.stats().seconds_per_cold_byte
+    assert store.lookup(line(200)).cached_tokens == 32
+    assert store.stats().seconds_per_cold_byte < slow  # It will be tried again: disks recover.
     store.close()
 
 
