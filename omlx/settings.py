@@ -7,6 +7,7 @@ sentence that names the setting; it is never skipped.
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,6 +33,8 @@ class Kind(msgspec.Struct, frozen=True):
     parse: Literal["text", "keep_alive", "size", "host", "list", "path", "memory"] = "text"
     secret: bool = False
     """Its value is never shown."""
+    between: tuple[int, int] | None = None
+    """Smallest and largest number allowed beside 0, which leaves the choice to oMLX."""
 
 
 def _setting(description: str, **kind: Any) -> msgspec.Meta:
@@ -117,7 +120,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         float, _setting("Longest pause of a running stream while a long prompt is read, in ms")
     ] = 100.0
     weights: Annotated[
-        str, _setting("How weights are held: auto, quantized, dequantized, float32, bfloat16 or float16")
+        Literal["auto", "quantized", "dequantized", "float32", "bfloat16", "float16"],
+        _setting("How weights are held: auto, quantized, dequantized, float32, bfloat16 or float16"),
     ] = "auto"
     trust_remote_code: Annotated[bool, _setting("Run Python code that a model repository brings")] = False
     spare_runner: Annotated[bool, _setting("Keep one process ready so that the next load starts faster")] = True
@@ -130,7 +134,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     paged_ssd_cache_max_size: Annotated[
         int, _setting("SSD space for cached prefixes; 0 switches it off", parse="size")
     ] = 20_000_000_000
-    cache_block_size: Annotated[int, _setting("Tokens in one KV block (16 to 1024); 0: by model size")] = 0
+    cache_block_size: Annotated[
+        int, _setting("Tokens in one KV block (16 to 1024); 0: by model size", between=(16, 1024))
+    ] = 0
     ollama_version: Annotated[str, _setting("Ollama version that /api/version reports")] = "0.33.0"
     log_level: Annotated[Literal["debug", "info", "warning", "error"], _setting("What is logged")] = "info"
     debug: Annotated[bool, _setting("Same as log_level debug", ollama="OLLAMA_DEBUG")] = False
@@ -255,9 +261,14 @@ def _convert(setting: Setting, value: Any) -> Any:
         number = int(value)
         if number < 0:
             raise ValueError("it must not be negative")
+        if number and setting.kind.between and not setting.kind.between[0] <= number <= setting.kind.between[1]:
+            raise ValueError("it must be 0 or between {} and {}".format(*setting.kind.between))
         return number
     if setting.type is float:
-        return float(value)
+        amount = float(value)
+        if not 0 <= amount < math.inf:
+            raise ValueError("it must be a number from 0 up")
+        return amount
     if get_origin(setting.type) is Literal:
         if value not in get_args(setting.type):
             raise ValueError(f"it must be one of {', '.join(get_args(setting.type))}")

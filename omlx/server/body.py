@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
@@ -14,13 +15,19 @@ from omlx.server.inflate import inflate
 from omlx.units import human_bytes
 
 _T = TypeVar("_T")
+_LARGE = 1 << 20
+"""Bytes. Reading a larger body takes long enough for every open stream to feel it."""
 
 
 async def read_json(request: Request[Any, Any, Any], kind: type[_T], limit: int) -> _T:
     """The body as wire struct `kind`. Raises Malformed, or Refusal(413) past `limit` bytes."""
     body = await read_bytes(request, limit)
     encoding = request.headers.get("content-encoding", "")
-    return gojson.decode(await inflate(body, encoding, limit) if encoding else body, kind)
+    if encoding:
+        body = await inflate(body, encoding, limit)
+    if len(body) < _LARGE:
+        return gojson.decode(body, kind)
+    return await asyncio.to_thread(gojson.decode, body, kind)
 
 
 async def read_bytes(request: Request[Any, Any, Any], limit: int) -> bytes:

@@ -154,7 +154,8 @@ def _address(settings: Settings) -> str:
 
 def _reason(error: OSError) -> str:
     """Go's words: lower case, without the number."""
-    if isinstance(error, socket.gaierror):
+    # The numbers of getaddrinfo are negative; socket.create_server raises them as a plain OSError.
+    if isinstance(error, socket.gaierror) or (error.errno or 0) < 0:
         return "no such host"
     if error.errno == errno.EADDRNOTAVAIL:
         return "cannot assign requested address"
