@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from litestar import Litestar
@@ -54,21 +56,36 @@ def create_app(settings: Settings, registry: Registry, pool: Pool) -> Gate:
     """
     responses = ResponsesStore()
     origins, hosts = Origins(settings.origins), Hosts(bind_address(settings)[0])
-    app = Litestar(
-        route_handlers=list(HANDLERS),
-        dependencies={
-            "registry": Provide(lambda: registry, sync_to_thread=False),
-            "pool": Provide(lambda: pool, sync_to_thread=False),
-            "settings": Provide(lambda: settings, sync_to_thread=False),
-            "responses": Provide(lambda: responses, sync_to_thread=False),
-        },
-        exception_handlers={Exception: errors.answer},
-        on_startup=[pool.start],
-        on_shutdown=[pool.close],
-        openapi_config=None,
-        logging_config=None,
-    )
+    with _hidden("pydantic", "attrs"):
+        app = Litestar(
+            route_handlers=list(HANDLERS),
+            dependencies={
+                "registry": Provide(lambda: registry, sync_to_thread=False),
+                "pool": Provide(lambda: pool, sync_to_thread=False),
+                "settings": Provide(lambda: settings, sync_to_thread=False),
+                "responses": Provide(lambda: responses, sync_to_thread=False),
+            },
+            exception_handlers={Exception: errors.answer},
+            on_startup=[pool.start],
+            on_shutdown=[pool.close],
+            openapi_config=None,
+            logging_config=None,
+        )
     return Gate(app, Policy(origins, hosts, Routes(_paths(app))), keys_of(settings))
+
+
+@contextmanager
+def _hidden(*modules: str) -> Iterator[None]:
+    """Litestar imports pydantic and attrs where it finds them: a sixth of the start, for types no route here has."""
+    before = {name: sys.modules[name] for name in modules if name in sys.modules}
+    # None makes `import` say that there is no such module.
+    sys.modules.update(dict.fromkeys(modules))  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for name in modules:
+            del sys.modules[name]
+        sys.modules.update(before)
 
 
 def _paths(app: Litestar) -> Mapping[str, Sequence[str]]:
