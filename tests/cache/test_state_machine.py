@@ -138,7 +138,7 @@ class StoreMachine(RuleBasedStateMachine):
         """Something happens to a file while nobody looks; then everything is asked for again."""
         self.restart()
         source = random.Random(seed)
-        files = sorted(self.folder().glob("??/*.safetensors"))
+        files = sorted(path for path in self.folder().glob("??/*.safetensors") if path.stat().st_size)
         if not files:
             return
         path = source.choice(files)
