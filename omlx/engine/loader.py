@@ -96,17 +96,7 @@ def load_model(spec: LoadSpec, progress: Progress = lambda done, total: None, *,
     )
     if spec.adapter_path:
         model = _with_adapter(model, spec.adapter_path, plan.dequantize)
-    if plan.dequantize:
-        if plan.dtype is not None:
-            # Scales first: codes times 16-bit scales would be rounded to 16 bits.
-            model.set_dtype(getattr(mx, plan.dtype))
-        model = dequantize_model(model)
-    if plan.dtype is not None:
-        model.set_dtype(getattr(mx, plan.dtype))
-    model.eval()
-    fuse(model)
-    _keep_resident()
-    total = _compute(model, progress)
+    model, total = hold(model, plan, progress, prepare=fuse)
     return wrap(
         model,
         tokenizer,
@@ -177,6 +167,26 @@ def measure_speeds(model: Any) -> Speeds:
     without, full, step = timed(size, False), timed(size, True), timed(1, True)
     head = max(full - without, 0.0) / size
     return Speeds(step, max(without - step, 0.05 * without) / size, head * _HEAD_ROWS > step)
+
+
+def hold(
+    model: Any, plan: weights.WeightsPlan, progress: Progress, *, prepare: Callable[[Any], object] = lambda model: None
+) -> tuple[Any, int]:
+    """Bring a lazily loaded model into memory as `plan` says; returns it and the bytes of its weights.
+
+    `prepare` may still change the network before anything is computed.
+    """
+    if plan.dequantize:
+        if plan.dtype is not None:
+            # Scales first: codes times 16-bit scales would be rounded to 16 bits.
+            model.set_dtype(getattr(mx, plan.dtype))
+        model = dequantize_model(model)
+    if plan.dtype is not None:
+        model.set_dtype(getattr(mx, plan.dtype))
+    model.eval()
+    prepare(model)
+    _keep_resident()
+    return model, _compute(model, progress)
 
 
 def _compute(model: Any, progress: Progress) -> int:

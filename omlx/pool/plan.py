@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -58,6 +59,15 @@ def plan_load(spec: ModelSpec, settings: Settings, machine: Machine, *, held: in
     return LoadPlan(context=context, need=measured or found.likely, room=room)
 
 
+def kind_of(capabilities: Sequence[str]) -> Literal["generate", "embed", "rerank"]:
+    """What a runner is to do with a model of these capabilities."""
+    if "completion" in capabilities:
+        return "generate"
+    if "rerank" in capabilities:
+        return "rerank"
+    return "embed" if "embedding" in capabilities else "generate"
+
+
 def load_spec(
     spec: ModelSpec, settings: Settings, *, context: int, concurrent: int, hot_bytes: int, memory_bytes: int
 ) -> LoadSpec:
@@ -67,6 +77,7 @@ def load_spec(
         name=spec.name,
         path=spec.path,
         fingerprint=spec.fingerprint,
+        kind=kind_of(spec.capabilities),
         template=spec.template,
         adapter_path=spec.adapter_path,
         draft_path=spec.draft_path,

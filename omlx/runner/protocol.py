@@ -25,6 +25,8 @@ class LoadSpec(msgspec.Struct, kw_only=True, omit_defaults=True):
     path: str
     fingerprint: str
     """Digest over weights, quantization, tokenizer and KV-relevant config: it keys the KV store."""
+    kind: Literal["generate", "embed", "rerank"] = "generate"
+    """What the model is for. One that generates can embed too."""
     template: str | None = None
     """Go template from the Modelfile; None: the model's own chat template."""
     adapter_path: str | None = None

@@ -20,9 +20,11 @@ from omlx_cache import PrefixStore, StoreConfig
 from omlx.dialect.output import OutputDialect, detect_output
 from omlx.dialect.prompt import PromptTemplate
 from omlx.engine import loader
+from omlx.engine.embed import ChatEmbedder
 from omlx.engine.engine import Engine, EngineConfig
 from omlx.engine.loader import LoadedModel, LoadError, load_model
-from omlx.request import Event, Failure
+from omlx.request import Event
+from omlx.runner import encode
 from omlx.runner.channel import Channel
 from omlx.runner.ledger import Ledger
 from omlx.runner.prompt import Encoder, Prompter, marker_candidates, special_tokens
@@ -48,6 +50,7 @@ from omlx.runner.protocol import (
     ToRunner,
 )
 from omlx.runner.session import Session
+from omlx.runner.vectors import Vectors
 
 log = logging.getLogger("omlx.runner")
 
@@ -67,8 +70,11 @@ class Served(NamedTuple):
     model: LoadedModel
     engine: Engine
     session: Session
+    vectors: Vectors
     encoder: Encoder
     store: PrefixStore | None
+    max_gap_s: float
+    """The longest that other work may keep running requests from their next token."""
 
 
 class Runner:
@@ -88,9 +94,9 @@ class Runner:
                         self._channel.close()
                         return 0
                     case Load(spec):
-                        served = self._load(spec)
-                        if served is not None:
-                            return Service(self._channel, served).run()
+                        service = self._load(spec)
+                        if service is not None:
+                            return service.run()
 
     def _hello(self) -> Hello:
         device = loader.device()
@@ -102,29 +108,37 @@ class Runner:
             device_memory=0 if device == "cpu" else loader.free_memory(),
         )
 
-    def _load(self, spec: LoadSpec) -> Served | None:
+    def _load(self, spec: LoadSpec) -> Service | encode.EncoderService | None:
         """Load and say `Ready`, or say why not; the server decides what happens then."""
+        service: Service | encode.EncoderService
         try:
-            served = prepare(spec, self._channel)
+            if spec.kind == "generate":
+                served = prepare(spec, self._channel)
+                ready, service = _ready(spec, served.model), Service(self._channel, served)
+            else:
+                encoding = encode.load(spec, self._channel)
+                ready = encode.ready(spec, encoding)
+                service = encode.EncoderService(self._channel, encoding.vectors)
         except LoadError as error:
             self._channel.send(LoadFailed(str(error)))
         except Exception as error:  # whatever a folder from somewhere makes the loader do, it is an answer
             log.exception("loading %s failed", spec.path)
             self._channel.send(LoadFailed(f"{spec.name} cannot be loaded: {type(error).__name__}: {error}"))
         else:
-            model = served.model
-            self._channel.send(
-                Ready(
-                    weights=model.weights,
-                    memory_bytes=max(model.weight_bytes, int(mx.get_active_memory())),
-                    kv_bytes_per_token=model.kv_bytes_per_token,
-                    can_batch=model.can_batch,
-                    num_ctx=min(spec.num_ctx, model.max_context),
-                    vocab_size=model.vocabulary,
-                )
-            )
-            return served
+            self._channel.send(ready)
+            return service
         return None
+
+
+def _ready(spec: LoadSpec, model: LoadedModel) -> Ready:
+    return Ready(
+        weights=model.weights,
+        memory_bytes=max(model.weight_bytes, int(mx.get_active_memory())),
+        kv_bytes_per_token=model.kv_bytes_per_token,
+        can_batch=model.can_batch,
+        num_ctx=min(spec.num_ctx, model.max_context),
+        vocab_size=model.vocabulary,
+    )
 
 
 def prepare(spec: LoadSpec, channel: Channel) -> Served:
@@ -148,7 +162,18 @@ def prepare(spec: LoadSpec, channel: Channel) -> Served:
         longest_context=model.max_context,
         wake=channel.wake,
     )
-    return Served(model, engine, session, encoder, store)
+    vectors = open_vectors(spec, model, encoder, channel)
+    return Served(model, engine, session, vectors, encoder, store, spec.max_decode_gap_ms / 1e3)
+
+
+def open_vectors(spec: LoadSpec, model: LoadedModel, encoder: Encoder, channel: Channel) -> Vectors:
+    """The embedding jobs of a text generator."""
+    limit = min(spec.num_ctx, model.max_context)
+    try:
+        embedder = ChatEmbedder(model, lambda text: encoder.encode(text, add_special=True), limit)
+    except ValueError:
+        return Vectors(channel.wake, embedder=None, reranker=None)
+    return Vectors(channel.wake, embedder=embedder, reranker=None)
 
 
 def kv_budget(spec: LoadSpec, model: LoadedModel) -> int:
@@ -209,17 +234,23 @@ class Service:
         self._was_busy = False
 
     def run(self) -> int:
-        session, store = self._served.session, self._served.store
+        """Returns the exit code."""
+        session, vectors, store = self._served.session, self._served.vectors, self._served.store
         idle_wait = None if store is None else _IDLE_TICK_S
         self._beat()
         while True:
-            for frame in self._channel.receive(wait=0.0 if session.has_work else idle_wait):
+            for frame in self._channel.receive(wait=0.0 if session.has_work or vectors.has_work else idle_wait):
                 if isinstance(frame, Shutdown):
                     return self._end()
                 self._take(frame)
-            if session.has_work:
+            busy = session.has_work
+            if busy:
                 self._tell(session.step())
-            elif store is not None:
+            if vectors.has_work:
+                answers = vectors.step(self._served.max_gap_s if busy else encode.CHUNK_S)
+                self._beat()
+                encode.send_answers(self._channel, answers)
+            elif store is not None and not busy:
                 store.tick()
 
     def _take(self, frame: ToRunner) -> None:
@@ -229,6 +260,7 @@ class Service:
                 served.session.submit(request)
             case Cancel(id):
                 served.session.cancel(id)
+                served.vectors.cancel(id)
             case SetHotCache(size):
                 if served.store is not None:
                     served.store.resize_hot(size)
@@ -236,8 +268,8 @@ class Service:
                 self._channel.send(Reply(id, self._stats()))
             case CacheOp():
                 self._cache(frame)
-            case Embed(id=id) | Rerank(id=id):
-                self._fail(id, "this model does not support embeddings")
+            case Embed() | Rerank():
+                served.vectors.submit(frame)
             case Load() | Shutdown():
                 log.warning("a %s frame came out of turn", type(frame).__name__)
 
@@ -257,11 +289,11 @@ class Service:
         self._channel.beat(self._heartbeat())
 
     def _heartbeat(self) -> Heartbeat:
-        engine, session = self._served.engine, self._served.session
+        engine, session, vectors = self._served.engine, self._served.session, self._served.vectors
         return Heartbeat(
-            steps=engine.steps + session.prompts,
-            running=engine.running,
-            waiting=engine.waiting + session.waiting,
+            steps=engine.steps + session.prompts + vectors.progress,
+            running=engine.running + vectors.running,
+            waiting=engine.waiting + session.waiting + vectors.waiting,
             memory_bytes=int(mx.get_active_memory()),
             max_batch=engine.max_batch,
         )
@@ -270,7 +302,7 @@ class Service:
         model, store = self._served.model, self._served.store
         return {
             **msgspec.to_builtins(self._heartbeat()),
-            "open": self._served.session.open,
+            "open": self._served.session.open + self._served.vectors.open,
             "peak_memory_bytes": int(mx.get_peak_memory()),
             "cached_buffer_bytes": int(mx.get_cache_memory()),
             "decode_step_s": model.step_s,
@@ -304,13 +336,11 @@ class Service:
             "stored_text": decode(found.stored_tokens),
         }
 
-    def _fail(self, number: int, message: str) -> None:
-        self._channel.send(Events([Failure(number, "unsupported", message)]))
-
     def _end(self) -> int:
         """Free the model in order: MLX aborts the process where a thread ends with work in flight."""
         served = self._served
         served.session.close()
+        served.vectors.close()
         if served.store is not None:
             served.store.checkpoint(_CLOSE_BUDGET_S)
         served.engine.close()

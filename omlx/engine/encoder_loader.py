@@ -1,0 +1,101 @@
+"""Loading a model folder that is no text generator: what embedders and rerankers have in common.
+
+mlx-vlm builds the network. How the weights are held is decided as for any other model, and what cannot be right (an
+activation or a position scheme that the network does not have) is refused rather than computed wrongly.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mlx_lm.utils import get_total_parameters, load_tokenizer
+
+from omlx.engine import loader, weights
+from omlx.engine.loader import LoadError, Progress
+from omlx.engine.rows import RowMaker
+from omlx.runner.protocol import LoadSpec
+
+_OFFSET_POSITIONS = frozenset({"xlm-roberta", "xlm_roberta", "roberta"})
+"""Their first positions stand for padding."""
+_LEAST_LIMIT = 8
+
+
+class OpenedModel(NamedTuple):
+    """An encoder's network in memory. `limit` is in tokens."""
+
+    model: Any
+    config: dict[str, Any]
+    row_maker: RowMaker
+    limit: int
+    filler: int
+    """The padding token."""
+    weights: str
+    weight_bytes: int
+
+
+def open_model(spec: LoadSpec, build: Callable[[Path], Any], progress: Progress) -> OpenedModel:
+    """Load `spec.path`; `build` makes the network with lazy weights. Raises LoadError."""
+    path = Path(spec.path)
+    try:
+        config = json.loads((path / "config.json").read_text("utf-8"))
+        check(config)
+        model = build(path)
+        tokenizer = load_tokenizer(path)
+    except LoadError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError, NotImplementedError) as error:
+        raise LoadError(f"{spec.name} cannot be loaded: {error}") from error
+    fast = getattr(tokenizer, "backend_tokenizer", None)
+    if fast is None:
+        raise LoadError(f"{spec.name} cannot be loaded: it has no tokenizer.json, and none can be made from its files")
+    plan = weights.choose(
+        spec.weights,
+        device=loader.device(),
+        quantized="quantization" in config,
+        parameters=int(get_total_parameters(model)),
+        free_bytes=loader.free_memory(),
+    )
+    model, size = loader.hold(model, plan, progress)
+    filler = config.get("pad_token_id")
+    if not isinstance(filler, int):
+        filler = tokenizer.pad_token_id
+    filler = filler if isinstance(filler, int) and filler >= 0 else 0
+    limit = row_limit(spec.num_ctx, config, read_json(path / "sentence_bert_config.json"))
+    return OpenedModel(model, config, RowMaker(fast, limit=limit, filler=filler), limit, filler, plan.text, size)
+
+
+def row_limit(num_ctx: int, config: dict[str, Any], sentence_config: dict[str, Any]) -> int:
+    """Most tokens of a row: the context, the model's positions, and what it was trained to embed."""
+    limits = [num_ctx]
+    positions = config.get("max_position_embeddings")
+    if isinstance(positions, int) and positions > 0:
+        padding = config.get("pad_token_id")
+        offset = (padding if isinstance(padding, int) else 1) + 1
+        limits.append(positions - offset if config.get("model_type") in _OFFSET_POSITIONS else positions)
+    trained = sentence_config.get("max_seq_length")
+    if isinstance(trained, int) and trained > 0:
+        limits.append(trained)
+    return max(_LEAST_LIMIT, min(limits))
+
+
+def check(config: dict[str, Any]) -> None:
+    """Raises LoadError where the network that would be built is not the one that was trained."""
+    if config.get("model_type") not in {"bert", *_OFFSET_POSITIONS}:
+        return
+    activation, scheme = config.get("hidden_act", "gelu"), config.get("position_embedding_type", "absolute")
+    if activation not in {"gelu", "gelu_python"}:
+        raise LoadError(f"this model's activation {activation!r} is not supported (only gelu is)")
+    if scheme not in {None, "absolute"}:
+        raise LoadError(f"this model's position_embedding_type {scheme!r} is not supported (only absolute is)")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; {} where there is none."""
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
