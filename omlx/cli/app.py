@@ -129,7 +129,8 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
         "help_option_names": ["-h", "--help"],
         "rich_help_config": {
             "commands_before_options": True,
-            "style_commands_table_column_width_ratio": (1, 4),
+            # A column of their own would squeeze the names to "se…" on 80 columns.
+            "commands_table_column_types": ["name_with_aliases", "help"],
             "width": 100 if not sys.stdout.isatty() else None,
             "max_width": 110,
         },

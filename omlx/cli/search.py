@@ -21,11 +21,17 @@ def command(args: tuple[str, ...], limit: int) -> None:
 
 async def _search(text: str, limit: int) -> None:
     from omlx.cli.console import connected, out
+    from omlx.cli.progress import Display
     from omlx.cli.tables import render
     from omlx.units import human_bytes
 
     async with connected() as client:
-        found = await client.search(text, limit)
+        with Display() as waiting:
+            waiting.step("")
+            try:
+                found = await client.search(text, limit)
+            finally:
+                waiting.stop(clear=True)
     rows = [
         (f"hf.co/{hit.repository}", human_bytes(hit.size) if hit.size else "-", f"{hit.downloads:,}") for hit in found
     ]

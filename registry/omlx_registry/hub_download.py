@@ -109,37 +109,36 @@ def _choose(job: PullHub, paths: list[str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def clear_errors(repository: str) -> Iterator[None]:
-    """Hub errors as PullErrors whose sentences say what to do."""
+def clear_errors(repository: str, doing: str = "pull model manifest") -> Iterator[None]:
+    """Hub errors as PullErrors whose sentences say what was being done and what to do now."""
     from huggingface_hub import errors
 
     try:
         yield
     except errors.GatedRepoError as error:
         raise PullError(
-            f"pull model manifest: unauthorized: access denied: {repository} is gated. Accept its licence at "
+            f"{doing}: unauthorized: access denied: {repository} is gated. Accept its licence at "
             f"https://huggingface.co/{repository} and set HF_TOKEN to a token of that account"
         ) from error
     except errors.RevisionNotFoundError as error:
-        raise PullError(f"pull model manifest: file does not exist: {repository} has no such revision") from error
+        raise PullError(f"{doing}: file does not exist: {repository} has no such revision") from error
     except errors.RepositoryNotFoundError as error:
         raise PullError(
-            f"pull model manifest: file does not exist: no repository {repository} on Hugging Face "
-            "(if it is private, set HF_TOKEN)"
+            f"{doing}: file does not exist: no repository {repository} on Hugging Face (if it is private, set HF_TOKEN)"
         ) from error
     except errors.HFValidationError as error:
-        raise PullError(f"pull model manifest: file does not exist: {repository} is no repository name") from error
+        raise PullError(f"{doing}: file does not exist: {repository} is no repository name") from error
     except errors.HfHubHTTPError as error:
         status = error.response.status_code if error.response is not None else 0
         hint = "Hugging Face answered with an error: try again later"
         if status == 429:
             hint = "Hugging Face limits requests: wait a while, or set HF_TOKEN for a higher limit"
-        raise PullError(f"pull model manifest: {status}: {hint}") from error
+        raise PullError(f"{doing}: {status}: {hint}") from error
     except (errors.HTTPError, OSError) as error:
         from huggingface_hub import constants
 
         raise PullError(
-            f"pull model manifest: {constants.ENDPOINT} cannot be reached ({str(error).splitlines()[0]}). "
+            f"{doing}: {constants.ENDPOINT} cannot be reached ({str(error).splitlines()[0]}). "
             "Check the network, HTTPS_PROXY and HF_ENDPOINT"
         ) from error
 

@@ -27,7 +27,7 @@ def run(job: PushHub, report: Callable[[JobProgress], None]) -> str:
     total = sum(path.stat().st_size for path in Path(job.folder).rglob("*") if path.is_file())
     report(JobProgress("pushing model", total, 0, WHOLE_MODEL))
     api = HfApi(library_name="omlx")
-    with clear_errors(job.repository):
+    with clear_errors(job.repository, "push model"):
         api.create_repo(job.repository, exist_ok=True)
         made = api.upload_folder(
             repo_id=job.repository, folder_path=job.folder, commit_message="Upload with oMLX", allow_patterns=None

@@ -11,7 +11,7 @@ def search(text: str, limit: int) -> list[Found]:
     from huggingface_hub import HfApi
 
     api = HfApi(library_name="omlx")
-    with clear_errors(text):
+    with clear_errors(text, "search"):
         models = api.list_models(
             search=text, filter="mlx", sort="downloads", limit=limit, expand=["downloads", "usedStorage"]
         )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import re
 import resource
+import sys
 
+import pexpect
 import pytest
 import rich_click as click
 
 from omlx.cli import main, serve
+from omlx.cli.app import VERBS
 from omlx.cli.command import Count, OptionalValue, go_flags, verb
 from tests.cli.conftest import Omlx
 
@@ -68,10 +73,26 @@ def test_help_lists_every_verb_and_is_quick(omlx: Omlx) -> None:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime - before.ru_utime < 0.4, "seconds of CPU, whatever else the machine does"
     assert (ran.code, ran.err) == (0, "")
-    for name in ["serve", "create", "show", "run", "stop", "pull", "push", "list", "ps", "cp", "rm", "config", "help"]:
-        assert f" {name} " in ran.out
+    assert listed_verbs(ran.out) == list(VERBS)
     assert "\x1b" not in ran.out
     assert omlx().out == omlx("-h").out == omlx("help").out == ran.out
+
+
+def listed_verbs(help_text: str) -> list[str]:
+    """The first words of the box of commands, without their aliases."""
+    box = help_text[help_text.index(" Commands ") : help_text.index(" Options ")]
+    return [found[1] for found in re.finditer(r"^│ (\S+?)(?:,| )", box, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 132])
+def test_help_on_a_terminal_shows_the_verbs_whole(columns: int) -> None:
+    output = pexpect.run(
+        f"{sys.executable} -m omlx --help",
+        env={**os.environ, "TERM": "dumb", "NO_COLOR": "1", "COLUMNS": str(columns)},
+        encoding="utf-8",
+    )
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", output).replace("\r", "")
+    assert listed_verbs(plain) == list(VERBS)
 
 
 def test_help_of_a_verb_ends_with_its_environment(omlx: Omlx) -> None:

@@ -43,7 +43,7 @@ def test_pull_under_an_alias_then_pin_push_and_verify(server: ServerProcess, hub
     assert omlx(server, "list").out.splitlines()[1].startswith("mine:latest ")
 
     assert omlx(server, "pin", "mine").out == "pinned 'mine'\n"
-    assert "mine:latest" in omlx(server, "pin").out
+    assert omlx(server, "pin").out == "mine:latest\n"
     assert omlx(server, "unpin", "mine").out == "unpinned 'mine'\n"
     assert omlx(server, "pin").out == ""
 

@@ -6,6 +6,7 @@ import asyncio
 
 from litestar import get, post
 from litestar.params import FromQuery
+from omlx_registry import parse_name
 
 from omlx import __version__
 from omlx.api import admin as wire
@@ -43,7 +44,8 @@ async def ready(pool: GivenPool, settings: GivenSettings) -> Answer:
 @get("/api/omlx/status")
 async def omlx_status(pool: GivenPool) -> Answer:
     models = [_status(model) for model in pool.loaded()]
-    return as_json(wire.StatusResponse(version=__version__, waiting=pool.waiting, models=models, pinned=pool.pinned()))
+    pinned = [parse_name(name).short for name in pool.pinned()]
+    return as_json(wire.StatusResponse(version=__version__, waiting=pool.waiting, models=models, pinned=pinned))
 
 
 def _status(model: LoadedModel) -> wire.ModelStatus:
