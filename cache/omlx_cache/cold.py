@@ -59,11 +59,11 @@ class ColdCounts(msgspec.Struct):
 
 
 class _Write(NamedTuple):
-    host: HostRecord
+    name: Name
     used: float
-    keep: Any
-    """Whatever owns the bytes; given back to the owning thread through `done`."""
     nbytes: int
+    payload: list[tuple[HostRecord, Any]]
+    """The record and what owns its bytes. The thread that owns MLX empties it: arrays end where they were made."""
 
 
 class _Do(NamedTuple):
@@ -105,7 +105,7 @@ class ColdTier:
         self._queued: dict[Name, int] = {}
         self._waiting = threading.Condition()
         self._waiting_bytes = 0
-        self._done: deque[tuple[Name, bool, Any]] = deque()
+        self._done: deque[tuple[Name, bool, list[tuple[HostRecord, Any]]]] = deque()
         self._paused_until = 0.0
         self._writer: threading.Thread | None = None
         self._readers: ThreadPoolExecutor | None = None
@@ -259,7 +259,7 @@ class ColdTier:
                 return False
             self._waiting_bytes += nbytes
             self._queued[name] = host.identity.skip
-        self._put(_Write(host, used, keep, nbytes))
+        self._put(_Write(name, used, nbytes, [(host, keep)]))
         return True
 
     def room(self) -> int:
@@ -270,6 +270,8 @@ class ColdTier:
 
     def wait_for_room(self, nbytes: int, timeout: float) -> bool:
         """Wait until the queue can take this many bytes; False when it cannot within `timeout` seconds."""
+        if nbytes > self._queue_bytes or self._clock() < self._paused_until:
+            return False
         with self._waiting:
             return self._waiting.wait_for(lambda: self._waiting_bytes + nbytes <= self._queue_bytes, timeout)
 
@@ -281,7 +283,8 @@ class ColdTier:
         """Records handed over earlier that are finished now: whether the tier has them. Lets go of their owners."""
         finished = []
         while self._done:
-            name, kept, _ = self._done.popleft()
+            name, kept, payload = self._done.popleft()
+            payload.clear()
             self._queued.pop(name, None)
             finished.append((name, kept))
         return finished
@@ -343,14 +346,14 @@ class ColdTier:
         while (item := self._take()) is not None:
             try:
                 if isinstance(item, _Write):
-                    self._done.append((_name(item.host), self._write_one(index, item), item.keep))
+                    self._done.append((item.name, self._write_one(index, item), item.payload))
                 elif index is not None:
                     item.action(index)
             except Exception as error:  # Whatever it is: the writer lives on, and a record is at most not kept.
                 self.counts.write_errors += 1
                 self._pause(error)
                 if isinstance(item, _Write):
-                    self._done.append((_name(item.host), False, item.keep))
+                    self._done.append((item.name, False, item.payload))
             finally:
                 if isinstance(item, _Write):
                     with self._waiting:
@@ -369,9 +372,9 @@ class ColdTier:
         """Whether the tier has the record now."""
         if index is None:
             return False
-        name = _name(item.host)
-        parts = encode(item.host)
-        entry = Entry(item.host.identity.piece, name.kind, size_on_disk(parts), item.host.identity.skip)
+        name, (host, _) = item.name, item.payload[0]
+        parts = encode(host)
+        entry = Entry(host.identity.piece, name.kind, size_on_disk(parts), host.identity.skip)
         try:
             verdict, evicted = index.reserve(
                 entry, self._namespace, item.used, self._clock(), cap=self._max_bytes, hourly=self._hourly_bytes,
@@ -382,6 +385,8 @@ class ColdTier:
             self._pause(error)
             return False
         self.counts.evicted += evicted
+        if verdict is Reserved.OVER_BUDGET:
+            self._paused_until = self._clock() + _PAUSE_S
         if verdict is not Reserved.YES:
             self.counts.dropped_over_budget += verdict is Reserved.OVER_BUDGET
             self.counts.dropped_too_large += verdict is Reserved.TOO_LARGE
@@ -426,10 +431,6 @@ def _locked(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _name(host: HostRecord) -> Name:
-    return Name(host.identity.piece.key, host.identity.kind)
 
 
 def _lives(pid: int) -> bool:

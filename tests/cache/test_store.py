@@ -375,3 +375,13 @@ def test_the_package_does_not_import_mlx() -> None:
     code = "import sys, omlx_cache, omlx_cache.operate; sys.exit('mlx.core' in sys.modules or 'numpy' in sys.modules)"
     cache = str(Path(__file__).parents[2] / "cache")
     assert subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": cache}).returncode == 0
+
+
+def test_closing_does_not_wait_for_a_budget_that_is_spent(tmp_path: Path) -> None:
+    wide = Toy(["full"], 500)
+    store = open_toy(wide, tmp_path, hourly_write_bytes=100_000)
+    play(store, wide, line(300))
+    began = time.monotonic()
+    store.close(20)
+    assert time.monotonic() - began < 10
+    assert 0 < store.stats().cold_counts.written_bytes <= 100_000
