@@ -304,25 +304,23 @@ class Engine:
         decoding = bool(self._batches)
         eager = any(sequence.position < EAGER_TOKENS for sequence in self._prefilling)
         seconds = self._pace.seconds(self._config.max_decode_gap_ms / 1e3, decoding=decoding, eager=eager)
-        read = owing = Read()
+        read = Read()
         while (line := self._readable(decoding)) and (left := seconds - self._pace.cost(read)) > 0:
             sequence = next_prefill(line, self._share, self._turn)
             self._turn += 1
             try:
                 count = self._read_chunk(sequence, self._pace.tokens(left), outputs)
-                read = read.plus(count)
-                if sequence.position > EAGER_TOKENS:
-                    owing = owing.plus(count)
+                read = read.plus(count, owing=sequence.position > EAGER_TOKENS)
             except Exception as error:
                 outputs += self._fail([sequence], error)
-            if (self._newcomers and not decoding) or (owing.chunks and decoding):
+            if (self._newcomers and not decoding) or (read.owing_chunks and decoding):
                 break  # the first token of all is not kept waiting for other prompts, nor decodes for a long one
         try:
             self._prefill.catch_up(launched_before)
         except Exception as error:
             outputs += self._fail([*self._prefilling], error)
         self._join_batches()
-        self._pace.read(read, owing, decoding=decoding)
+        self._pace.read(read, decoding=decoding)
         return outputs
 
     def _readable(self, decoding: bool) -> list[Sequence]:
