@@ -137,6 +137,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cache_block_size: Annotated[
         int, _setting("Tokens in one KV block (16 to 1024); 0: by model size", between=(16, 1024))
     ] = 0
+    cache_write_budget: Annotated[
+        int, _setting("Most bytes written to the SSD cache per hour; 0: no limit", parse="size")
+    ] = 0
+    cache_write_through: Annotated[
+        bool, _setting("Write prefixes to SSD at once, not only when RAM needs the room")
+    ] = False
+    cache_checkpoint_interval: Annotated[
+        float, _setting("How often cached prefixes are made to survive a crash", parse="keep_alive")
+    ] = 300.0
     ollama_version: Annotated[str, _setting("Ollama version that /api/version reports")] = "0.33.0"
     log_level: Annotated[Literal["debug", "info", "warning", "error"], _setting("What is logged")] = "info"
     debug: Annotated[bool, _setting("Same as log_level debug", ollama="OLLAMA_DEBUG")] = False

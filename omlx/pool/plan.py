@@ -91,4 +91,7 @@ def load_spec(
         cold_cache_folder=settings.paged_ssd_cache_dir if cold else "",
         cold_cache_bytes=cold,
         cache_block_size=settings.cache_block_size,
+        cache_write_budget=settings.cache_write_budget,
+        cache_write_through=settings.cache_write_through,
+        cache_checkpoint_s=settings.cache_checkpoint_interval,
     )

@@ -45,6 +45,10 @@ class LoadSpec(msgspec.Struct, kw_only=True, omit_defaults=True):
     cold_cache_bytes: int = 0
     """SSD for cached prefixes of all models in that folder."""
     cache_block_size: int = 0
+    cache_write_budget: int = 0
+    """Bytes per hour; 0: no limit."""
+    cache_write_through: bool = False
+    cache_checkpoint_s: float = 300.0
     """Tokens; 0: by model size."""
 
 

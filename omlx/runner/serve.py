@@ -195,6 +195,9 @@ def open_store(spec: LoadSpec, model: LoadedModel) -> PrefixStore | None:
         hot_bytes=spec.hot_cache_bytes,
         folder=Path(spec.cold_cache_folder) if spec.cold_cache_folder else None,
         cold_bytes=spec.cold_cache_bytes,
+        hourly_write_bytes=spec.cache_write_budget,
+        write_through=spec.cache_write_through,
+        checkpoint_interval=spec.cache_checkpoint_s,
     )
     return PrefixStore(model.layout, config)
 
