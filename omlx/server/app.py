@@ -27,6 +27,7 @@ from omlx.server.routes import (
     ollama_models,
     openai,
     openai_responses,
+    rerank,
 )
 from omlx.settings import Settings, bind_address
 
@@ -37,7 +38,7 @@ HANDLERS: Sequence[ControllerRouterHandler] = (
     *(ollama_info.root, ollama_info.version, ollama_info.status),
     *(ollama_info.tags, ollama_info.ps, ollama_info.show),
     *(ollama_generate.generate, ollama_generate.chat),
-    *(ollama_embed.embed, ollama_embed.embeddings),
+    *(ollama_embed.embed, ollama_embed.embeddings, rerank.rerank),
     *(ollama_models.copy, ollama_models.remove, ollama_models.pull, ollama_models.push, ollama_models.create),
     *(ollama_models.has_blob, ollama_models.put_blob),
     *(ollama_account.me, ollama_account.signout, ollama_account.remove_key),

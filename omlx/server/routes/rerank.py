@@ -1,0 +1,35 @@
+"""/v1/rerank, /v2/rerank and /rerank: a query and documents in, scores out."""
+
+from __future__ import annotations
+
+from litestar import post
+from omlx_registry import ModelSpec
+
+from omlx.api import rerank as wire
+from omlx.dialect import rerank as dialect
+from omlx.dialect.refusal import Refusal
+from omlx.pool import Pool, RequestFailed
+from omlx.server.body import read_json
+from omlx.server.envelopes import OPENAI_ERRORS
+from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
+from omlx.server.names import find, required
+from omlx.server.stream import Answer, LiveObject, encode
+
+
+@post(["/v1/rerank", "/v2/rerank", "/rerank"], status_code=200, exception_handlers=OPENAI_ERRORS)
+async def rerank(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
+    asked = await read_json(request, wire.RerankRequest, settings.max_body)
+    spec = await find(registry, required(asked.model))
+    query, documents = dialect.read_query(asked.query), dialect.read_documents(asked.documents)
+    dialect.check(asked, spec.capabilities)
+    return LiveObject(_rank(pool, spec, asked, query, documents))
+
+
+async def _rank(pool: Pool, spec: ModelSpec, asked: wire.RerankRequest, query: str, documents: list[str]) -> bytes:
+    async with await pool.acquire(spec) as lease:
+        try:
+            found = await lease.rerank(query, documents)
+        except RequestFailed as failure:
+            # As with embeddings, only a dead runner is not the request's fault.
+            raise failure if failure.kind == "crashed" else Refusal(400, failure.message) from None
+    return encode(dialect.answer(asked, documents, found.scores, found.prompt_tokens))

@@ -1,0 +1,153 @@
+"""Embedding: vectors are those of the trained model, whatever else is in the batch, and wrong poolings are refused."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omlx.engine import blas
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+blas.prepare()
+
+import numpy as np
+
+from omlx.engine.embed import ChatEmbedder, Embedder, load_embedder, normalised, read_pooling
+from omlx.engine.loader import LoadError
+from omlx.engine.rows import TooLong, pad
+from omlx.runner.protocol import LoadSpec
+from tests.engine.support import loaded
+from tests.support.tiny_encoder import CONFIGS, WIDTH, Reference, make_encoder
+
+TEXTS = ["hello world", "a", "", "the quick brown fox jumps over it, twice.", "no?", "hello there world 42"]
+
+
+def load(folder: Path, **spec: Any) -> Embedder:
+    fields = {"name": "tiny", "path": str(folder), "fingerprint": "", "num_ctx": 64, "kind": "embed", **spec}
+    return load_embedder(LoadSpec(**fields), lambda done, total: None)[0]
+
+
+def embed(embedder: Embedder | ChatEmbedder, texts: list[str]) -> Any:
+    return normalised(embedder.compute(embedder.rows(texts, truncate=True)))
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_encoder(tmp_path_factory.mktemp("bert"), "bert")
+
+
+@pytest.mark.parametrize("model_type", CONFIGS)
+def test_a_text_gets_the_same_vector_alone_and_padded_among_others(model_type: str, tmp_path: Path) -> None:
+    embedder = load(make_encoder(tmp_path, model_type))
+    together = embed(embedder, TEXTS)
+    alone = np.concatenate([embed(embedder, [text]) for text in TEXTS])
+    np.testing.assert_allclose(together, alone, atol=2e-6)
+    np.testing.assert_allclose(np.linalg.norm(together, axis=1), 1, atol=1e-6)
+    assert together.dtype == np.float32
+    # The texts are told apart, so that equality means something.
+    assert np.abs(together @ together.T - np.eye(len(TEXTS))).max() < 0.999
+
+
+@pytest.mark.parametrize(
+    ("pooling", "flags"),
+    [
+        ("mean", {}),
+        ("mean", {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}),
+        ("mean", {"pooling_mode_mean_tokens": False, "pooling_mode_mean_sqrt_len_tokens": True}),
+        ("cls", {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}),
+        ("max", {"pooling_mode_max_tokens": True}),
+        ("lasttoken", {"pooling_mode": "lasttoken"}),
+    ],
+)
+def test_vectors_are_pooled_as_the_model_was_trained(pooling: str, flags: dict[str, Any], tmp_path: Path) -> None:
+    folder = make_encoder(tmp_path, "bert", pooling={"word_embedding_dimension": WIDTH, **flags})
+    embedder, reference = load(folder), Reference(folder)
+    rows = embedder.rows(TEXTS, truncate=True)
+    wanted = np.stack([reference.embed(row.tokens, pooling) for row in rows])
+    np.testing.assert_allclose(normalised(embedder.compute(rows)), wanted, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"pooling_mode_weightedmean_tokens": True},
+        {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
+        {"pooling_mode": "attention"},
+    ],
+)
+def test_a_pooling_that_cannot_be_done_is_refused(flags: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match="pooling"):
+        load(make_encoder(tmp_path, "bert", pooling=flags))
+
+
+def test_the_pooling_is_found_where_modules_json_says(tmp_path: Path) -> None:
+    make_encoder(tmp_path, "bert", pooling={"pooling_mode": "cls"})
+    (tmp_path / "1_Pooling").rename(tmp_path / "2_Pool")
+    modules = [{"type": "x.Transformer", "path": ""}, {"type": "x.Pooling", "path": "2_Pool"}]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    assert read_pooling(tmp_path) == {"pooling_mode": "cls"}
+
+
+def test_an_activation_that_the_network_does_not_have_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match="relu"):
+        load(make_encoder(tmp_path, "bert", config={"hidden_act": "relu"}))
+
+
+def test_a_folder_that_is_no_embedder_says_so(tmp_path: Path) -> None:
+    make_encoder(tmp_path, "bert")
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(LoadError, match="tiny cannot be loaded: No safetensors"):
+        load(tmp_path)
+
+
+def test_a_causal_embedder_ignores_padding_as_its_masked_forward_does(tmp_path: Path) -> None:
+    embedder = load(make_encoder(tmp_path, "qwen3"))
+    rows = embedder.rows(TEXTS, truncate=True)
+    batch = pad(rows, 0)
+    masked = embedder._model(batch.tokens, attention_mask=batch.mask).text_embeds
+    np.testing.assert_allclose(normalised(embedder.compute(rows)), np.array(masked), atol=2e-6)
+
+
+def test_long_texts_are_cut_between_their_special_tokens(bert: Path) -> None:
+    embedder = load(bert, num_ctx=16)
+    (row,) = embedder.rows(["a" * 100], truncate=True)
+    assert (len(row.tokens), row.tokens[0], row.tokens[-1]) == (16, 2, 3)
+    (exact,) = embedder.rows(["a" * 14], truncate=False)
+    assert len(exact.tokens) == 16
+    with pytest.raises(TooLong):
+        embedder.rows(["short", "a" * 15], truncate=False)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "trained", "num_ctx", "limit"),
+    [("bert", None, 4096, 64), ("bert", 20, 4096, 20), ("bert", None, 30, 30), ("xlm-roberta", None, 4096, 63)],
+)
+def test_a_row_is_never_longer_than_context_positions_and_training_allow(
+    model_type: str, trained: int | None, num_ctx: int, limit: int, tmp_path: Path
+) -> None:
+    embedder = load(make_encoder(tmp_path, model_type, max_seq_length=trained), num_ctx=num_ctx)
+    rows = embedder.rows(["b" * 500], truncate=True)
+    assert len(rows[0].tokens) == limit
+    assert np.isfinite(embedder.compute(rows)).all()
+
+
+def test_dimensions_cut_and_normalise_again() -> None:
+    vectors = np.array([[3.0, 4.0, 12.0], [0.0, 0.0, 0.0]], dtype=np.float32)
+    np.testing.assert_allclose(normalised(vectors), [[3 / 13, 4 / 13, 12 / 13], [0, 0, 0]], rtol=1e-6)
+    np.testing.assert_allclose(normalised(vectors, 2), [[0.6, 0.8], [0, 0]], rtol=1e-6)
+    assert normalised(vectors, 3).shape == normalised(vectors, 99).shape == (2, 3)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma3_text", "mamba2", "qwen3_next", "llama4"])
+def test_a_chat_model_embeds_by_the_mean_of_its_states(architecture: str) -> None:
+    model = loaded(architecture)
+    embedder = ChatEmbedder(model, lambda text: model.text_tokenizer.encode(text).ids, 64)
+    together = embed(embedder, TEXTS)
+    alone = np.concatenate([embed(embedder, [text]) for text in TEXTS])
+    np.testing.assert_allclose(together, alone, atol=2e-5)
+    with pytest.raises(TooLong):
+        embedder.rows(["never gonna give you up " * 50], truncate=False)
