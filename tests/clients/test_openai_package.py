@@ -286,8 +286,13 @@ def test_leaving_a_stream_frees_the_engine(taught: LocalServer, client: openai.O
     )
 
 
-def test_embeddings_of_a_model_that_cannot_are_refused_in_a_sentence(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.APIStatusError) as caught:
-        client.embeddings.create(model=MODEL, input="Hello")
-    assert caught.value.status_code == 400
-    assert "embed" in caught.value.message
+def test_embeddings_have_length_one_and_come_shorter_on_demand(client: openai.OpenAI) -> None:
+    reply = client.embeddings.create(model=MODEL, input=["Hello", "The capital"])  # the package asks for base64
+    assert [item.index for item in reply.data] == [0, 1]
+    assert all(sum(value * value for value in item.embedding) == pytest.approx(1, abs=1e-4) for item in reply.data)
+    assert reply.usage.prompt_tokens == reply.usage.total_tokens > 1
+    plain = client.embeddings.create(model=MODEL, input="Hello", encoding_format="float")
+    assert plain.data[0].embedding == pytest.approx(reply.data[0].embedding, abs=1e-6)
+    short = client.embeddings.create(model=MODEL, input="Hello", dimensions=8).data[0].embedding
+    assert len(short) == 8
+    assert sum(value * value for value in short) == pytest.approx(1, abs=1e-4)
