@@ -22,7 +22,7 @@ from omlx.dialect.prompt import PromptTemplate
 from omlx.engine import loader
 from omlx.engine.embed import ChatEmbedder
 from omlx.engine.engine import Engine, EngineConfig
-from omlx.engine.loader import LoadedModel, LoadError, load_model
+from omlx.engine.loader import LoadError, LoadedModel, device, load_model
 from omlx.request import Event
 from omlx.runner import encode
 from omlx.runner.channel import Channel
@@ -149,7 +149,10 @@ def prepare(spec: LoadSpec, channel: Channel) -> Served:
     model.end_tokens.update(model.tokenizer.convert_tokens_to_ids(list(dialect.end_tokens)))
     store = open_store(spec, model)
     config = EngineConfig(
-        num_ctx=spec.num_ctx, max_concurrent=spec.max_concurrent, max_decode_gap_ms=spec.max_decode_gap_ms
+        num_ctx=spec.num_ctx,
+        max_concurrent=spec.max_concurrent,
+        max_decode_gap_ms=spec.max_decode_gap_ms,
+        warm_up=device() != "cpu",
     )
     engine = Engine(model, config, store)
     encoder = Encoder(model.tokenizer)
