@@ -22,7 +22,7 @@ from omlx.dialect.prompt import PromptTemplate
 from omlx.engine import loader
 from omlx.engine.embed import ChatEmbedder
 from omlx.engine.engine import Engine, EngineConfig
-from omlx.engine.loader import LoadError, LoadedModel, device, load_model
+from omlx.engine.loader import LoadedModel, LoadError, device, load_model
 from omlx.request import Event
 from omlx.runner import encode
 from omlx.runner.channel import Channel

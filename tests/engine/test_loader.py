@@ -31,7 +31,7 @@ def test_fused_projections_compute_what_the_model_computed(architecture: str) ->
     made = fuse(model)
     assert made > 0 or architecture == "mamba2"
     assert sum(value.size for _, value in tree_flatten(model.parameters())) == size
-    assert mx.allclose(before, model(tokens), atol=1e-5)
+    assert mx.allclose(before, model(tokens), atol=1e-3)
 
 
 def test_quantized_projections_are_fused_as_well() -> None:
@@ -43,7 +43,7 @@ def test_quantized_projections_are_fused_as_well() -> None:
     before = model(tokens)
     mx.eval(before)
     assert fuse(model) == 4
-    assert mx.allclose(before, model(tokens), atol=1e-5)
+    assert mx.allclose(before, model(tokens), atol=1e-3)
 
 
 def test_a_model_is_measured_and_its_load_is_reported() -> None:
