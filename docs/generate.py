@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from omlx.cli.serve import NOT_FOR_THE_SERVER
 from omlx.settings import Setting, describe
 from omlx.units import format_duration, human_bytes
 
@@ -33,7 +34,8 @@ def configuration() -> str:
 
 def _row(setting: Setting) -> str:
     variables = ", ".join(f"`{name}`" for name in (setting.variable, setting.kind.ollama) if name)
-    return f"| `{setting.name}` | `{setting.flag}` | {variables} | {_default(setting)} | {setting.description} |\n"
+    flag = "–" if setting.name in NOT_FOR_THE_SERVER else f"`{setting.flag}`"
+    return f"| `{setting.name}` | {flag} | {variables} | {_default(setting)} | {setting.description} |\n"
 
 
 def _default(setting: Setting) -> str:

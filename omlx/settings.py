@@ -267,7 +267,10 @@ def _convert(setting: Setting, value: Any) -> Any:
     if setting.type is bool:
         return _boolean(value, lenient=setting.kind.ollama is not None)
     if setting.type is int:
-        number = int(value)
+        try:
+            number = int(value)
+        except ValueError:
+            raise ValueError("it must be a whole number") from None
         if number < 0:
             raise ValueError("it must not be negative")
         if number and setting.kind.between and not setting.kind.between[0] <= number <= setting.kind.between[1]:

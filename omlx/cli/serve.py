@@ -11,7 +11,8 @@ from omlx import settings
 from omlx.cli.command import Count, OptionalValue, verb
 from omlx.units import format_duration, human_bytes
 
-_NOT_FOR_THE_SERVER = {"autostart", "no_history"}
+NOT_FOR_THE_SERVER = {"autostart", "no_history"}
+"""Settings of the other verbs: `serve` has no flags for them."""
 _METAVARS = {"keep_alive": "DURATION", "size": "SIZE", "host": "HOST", "list": "LIST", "path": "PATH"}
 
 
@@ -41,7 +42,7 @@ def _default(setting: settings.Setting) -> str:
     "serve",
     count=Count(0, 0),
     aliases=("start",),
-    environment=tuple(setting.name for setting in settings.describe() if setting.name not in _NOT_FOR_THE_SERVER),
+    environment=tuple(setting.name for setting in settings.describe() if setting.name not in NOT_FOR_THE_SERVER),
 )
 def command(args: tuple[str, ...], **given: Any) -> int:
     """Start oMLX
@@ -55,4 +56,4 @@ def command(args: tuple[str, ...], **given: Any) -> int:
     return serve(settings.load(flags, os.environ))
 
 
-command.params.extend(_option(setting) for setting in settings.describe() if setting.name not in _NOT_FOR_THE_SERVER)
+command.params.extend(_option(setting) for setting in settings.describe() if setting.name not in NOT_FOR_THE_SERVER)

@@ -33,7 +33,7 @@ def test_flag_beats_own_variable_beats_ollamas_beats_file_beats_default(tmp_path
 @pytest.mark.parametrize(
     ("environ", "words"),
     [
-        ({"OLLAMA_MAX_QUEUE": "many"}, ["max_queue", "many", "OLLAMA_MAX_QUEUE"]),
+        ({"OLLAMA_MAX_QUEUE": "many"}, ["max_queue", "many", "OLLAMA_MAX_QUEUE", "whole number"]),
         ({"OMLX_MAX_QUEUE": "-1"}, ["max_queue", "negative"]),
         ({"OLLAMA_KEEP_ALIVE": "soon"}, ["keep_alive", "soon", "invalid duration"]),
         ({"OMLX_LOG_LEVEL": "loud"}, ["log_level", "loud", "warning"]),
