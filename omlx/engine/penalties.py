@@ -49,11 +49,15 @@ class Penalties:
         """`logits` [B, V] after the penalties; `inputs` [B] are tokens the rows' records do not hold yet."""
         if inputs is not None:
             self._push(inputs)
-        seen = self._counts > 0
-        values = logits.astype(mx.float32)
+        # 16 bits are too coarse for a small penalty on a large logit.
+        logits = logits.astype(mx.float32)
+        # Only tokens in the windows can change. An empty place stands for token 0, whose count decides as any other's.
+        tokens = mx.maximum(self._window, 0)
+        counts = mx.take_along_axis(self._counts, tokens, axis=1)
+        values = mx.take_along_axis(logits, tokens, axis=1)
         repeated = mx.where(values > 0, values / self._repeat, values * self._repeat)
-        taken_off = self._counts * self._frequency + seen * self._presence
-        return mx.where(seen, repeated - taken_off, values)
+        changed = mx.where(counts > 0, repeated - counts * self._frequency - self._presence, values)
+        return mx.put_along_axis(logits, tokens, changed, axis=1)
 
     def _push(self, inputs: mx.array) -> None:
         """Take a token into each window, and the one that falls out off its count."""
