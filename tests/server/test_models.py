@@ -26,6 +26,8 @@ def test_the_heartbeat_answers_get_and_head(http: httpx.Client) -> None:
     response = http.get("/")
     assert (response.status_code, response.text) == (200, "Ollama is running")
     assert response.headers["content-type"] == "text/plain; charset=utf-8"
+    # By this the command line knows us from a genuine Ollama.
+    assert http.head("/").headers["x-omlx-version"] == __version__
     for path in ("/", "/api/version", "/api/tags"):
         response = http.head(path)
         assert (response.status_code, response.text) == (200, "")

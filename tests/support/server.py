@@ -50,7 +50,9 @@ class ServerProcess:
         self.folder.mkdir(parents=True, exist_ok=True)
         begun = time.monotonic()
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen([sys.executable, "-m", "omlx", "serve"], env=self.env, stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "omlx", "serve"], env=self.env, stdout=log, stderr=log
+            )
         while time.monotonic() - begun < timeout_s:
             if self.process.poll() is not None:
                 raise RuntimeError(f"omlx serve ended with {self.process.returncode}:\n{self.log_text()}")

@@ -23,7 +23,8 @@ PROJECT_HEADER = "x-omlx-version"
 
 @route("/", http_method=_READ, status_code=200)
 async def root() -> Answer:
-    return Complete(b"Ollama is running", content_type="text/plain; charset=utf-8")
+    headers = ((PROJECT_HEADER, __version__),)
+    return Complete(b"Ollama is running", content_type="text/plain; charset=utf-8", headers=headers)
 
 
 @route("/api/version", http_method=_READ, status_code=200)
