@@ -10,61 +10,68 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import mlx.core as mx
 import numpy as np
 
-from omlx.engine.encoder_loader import OpenedModel, open_model, read_json
-from omlx.engine.loader import LoadedModel, LoadError, Progress
-from omlx.engine.rows import Batch, Row, Text, TooLong, pad, to_host
+from omlx.engine.encoder_loader import open_model, read_json
+from omlx.engine.loader import LoadedModel, LoadError, Progress, load_model
+from omlx.engine.rows import Batch, Row, RowMaker, Text, TooLong, pad, to_host
 from omlx.runner.protocol import LoadSpec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+Pooling = Literal["mean", "cls", "max", "lasttoken"]
 _CAUSAL = "qwen3_embedding"
 """mlx-vlm's name for the decoder whose padding no real token can see, so that it needs no mask of its own."""
 
 
-class Embedder:
-    """A model made for embedding. See `rows.Encoder`."""
+class EncoderEmbedder:
+    """A network of mlx-vlm that pools by itself. See `rows.Encoder`."""
 
-    def __init__(self, opened: OpenedModel) -> None:
-        self._model = opened.model
-        self._maker = opened.row_maker
-        self._filler = opened.filler
-        causal = getattr(self._model, "model_type", "") == _CAUSAL
-        self._forward = self._causal if causal else self._masked
+    def __init__(self, model: Any, maker: RowMaker, filler: int) -> None:
+        self._model = model
+        self._maker = maker
+        self._filler = filler
 
     def rows(self, texts: Sequence[Text], *, truncate: bool) -> list[Row]:
         return self._maker.rows(texts, truncate=truncate)
 
     def compute(self, rows: Sequence[Row]) -> NDArray[np.float32]:
-        return to_host(self._forward(pad(rows, self._filler)))
-
-    def _masked(self, batch: Batch) -> mx.array:
+        batch = pad(rows, self._filler)
         segments = {} if batch.segments is None else {"token_type_ids": batch.segments}
-        out: mx.array = self._model(batch.tokens, attention_mask=batch.mask, **segments).text_embeds
-        return out
-
-    def _causal(self, batch: Batch) -> mx.array:
-        from mlx_vlm.models.pooling import pool_by_config
-
-        hidden = self._model.model(batch.tokens)
-        pooled: mx.array = pool_by_config(hidden, batch.mask, self._model.pooling_config)
-        return pooled
+        return to_host(self._model(batch.tokens, attention_mask=batch.mask, **segments).text_embeds)
 
 
-class ChatEmbedder:
-    """A text generator used as an embedder: the mean of its last hidden states. See `rows.Encoder`."""
+class DecoderEmbedder:
+    """Hidden states of a causal model, pooled. See `rows.Encoder`."""
 
-    def __init__(self, loaded: LoadedModel, encode: Callable[[str], list[int]], limit: int) -> None:
-        """`encode`: text to token ids, from any thread. `limit` in tokens."""
-        self._trunk = trunk(loaded.model)
+    def __init__(self, trunk: Any, maker: RowMaker | PlainRows, *, filler: int, pooling: Pooling = "mean") -> None:
+        """`trunk` maps tokens to hidden states."""
+        self._trunk = trunk
+        self._maker = maker
+        self._filler = filler
+        self._pooling = pooling
+
+    def rows(self, texts: Sequence[Text], *, truncate: bool) -> list[Row]:
+        return self._maker.rows(texts, truncate=truncate)
+
+    def compute(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+        batch = pad(rows, self._filler)
+        # Causal: what stands before the padding does not see it.
+        return to_host(pool(self._trunk(batch.tokens).astype(mx.float32), batch, self._pooling))
+
+
+class PlainRows:
+    """Rows of a text generator, whose tokenizer others use too."""
+
+    def __init__(self, encode: Callable[[str], list[int]], *, limit: int, filler: int) -> None:
+        """`encode`: text to token ids, from any thread. `limit` in tokens. `filler` stands for a text without any."""
         self._encode = encode
         self._limit = limit
-        self._filler = min(loaded.end_tokens, default=0)
+        self._filler = filler
 
     def rows(self, texts: Sequence[Text], *, truncate: bool) -> list[Row]:
         found = [self._encode(text) for text in texts if isinstance(text, str)]
@@ -72,34 +79,74 @@ class ChatEmbedder:
             raise TooLong
         return [Row(tokens[: self._limit] or [self._filler]) for tokens in found]
 
-    def compute(self, rows: Sequence[Row]) -> NDArray[np.float32]:
-        batch = pad(rows, self._filler)
-        # Causal: what stands before the padding does not see it.
-        hidden = self._trunk(batch.tokens).astype(mx.float32) * batch.mask[..., None]
-        return to_host(hidden.sum(axis=1) / batch.lengths[:, None])
+
+def chat_embedder(loaded: LoadedModel, encode: Callable[[str], list[int]], limit: int) -> DecoderEmbedder:
+    """A text generator as an embedder: the mean of its last states. Raises ValueError where it cannot be one."""
+    filler = min(loaded.end_tokens, default=0)
+    return DecoderEmbedder(trunk(loaded.model), PlainRows(encode, limit=limit, filler=filler), filler=filler)
 
 
-def load_embedder(spec: LoadSpec, progress: Progress) -> tuple[Embedder, OpenedModel]:
-    """Load `spec.path` as an embedder. Raises LoadError."""
+def pool(hidden: mx.array, batch: Batch, pooling: Pooling) -> mx.array:
+    """One vector a row from states of shape (rows, longest row, width)."""
+    match pooling:
+        case "cls":
+            return hidden[:, 0]
+        case "lasttoken":
+            return hidden[mx.arange(hidden.shape[0]), batch.lengths - 1]
+        case "max":
+            return mx.where(batch.mask[..., None] == 1, hidden, -mx.inf).max(axis=1)
+        case "mean":
+            return (hidden * batch.mask[..., None]).sum(axis=1) / batch.lengths[:, None]
+
+
+def load_embedder(spec: LoadSpec, progress: Progress) -> tuple[EncoderEmbedder | DecoderEmbedder, str, int]:
+    """Load `spec.path` as an embedder; with it how the weights are held, and their bytes. Raises LoadError."""
+    pooling = read_pooling(Path(spec.path))
     opened = open_model(spec, _build, progress)
-    return Embedder(opened), opened
+    if opened is None:
+        return _load_decoder(spec, pooling, progress)
+    model = opened.model
+    pooling = pooling or _default_pooling(model)
+    embedder: EncoderEmbedder | DecoderEmbedder
+    if model.model_type == _CAUSAL:
+        embedder = DecoderEmbedder(model.model, opened.row_maker, filler=opened.filler, pooling=pooling)
+    else:
+        model.pooling_config = {"pooling_mode": pooling}
+        embedder = EncoderEmbedder(model, opened.row_maker, opened.filler)
+    return embedder, opened.weights, opened.weight_bytes
 
 
-def _build(path: Path) -> Any:
+def _load_decoder(spec: LoadSpec, pooling: Pooling | None, progress: Progress) -> tuple[DecoderEmbedder, str, int]:
+    """A text generator that was trained to embed, or is told to: mlx-lm has its network."""
+    loaded = load_model(spec, progress, measure=False)
+    filler = min(loaded.end_tokens, default=0)
+    maker = RowMaker(loaded.text_tokenizer, limit=min(spec.num_ctx, loaded.max_context), filler=filler)
+    try:
+        found = trunk(loaded.model)
+    except ValueError as error:
+        raise LoadError(f"{spec.name} cannot be loaded: {error}") from error
+    embedder = DecoderEmbedder(found, maker, filler=filler, pooling=pooling or "lasttoken")
+    return embedder, loaded.weights, loaded.weight_bytes
+
+
+def _build(path: Path) -> Any | None:
+    """The network with lazy weights; None where mlx-vlm has one of that name, but not as an embedder."""
     from mlx_vlm.embedding_loader import load_embedding_model
 
     model = load_embedding_model(path, lazy=True)
-    model.pooling_config = read_pooling(path) or {"pooling_mode": _default_pooling(model)}
-    return model
+    # Nothing is computed here: the graph alone shows what comes out.
+    out = model(mx.array([[0]]))
+    return model if getattr(out, "text_embeds", None) is not None else None
 
 
-def _default_pooling(model: Any) -> str:
+def _default_pooling(model: Any) -> Pooling:
     """What a model without sentence-transformers' files was trained for."""
-    return {_CAUSAL: "lasttoken", "lfm2_embedding": "cls"}.get(str(getattr(model, "model_type", "")), "mean")
+    known: dict[str, Pooling] = {_CAUSAL: "lasttoken", "lfm2_embedding": "cls"}
+    return known.get(model.model_type, "mean")
 
 
-def read_pooling(folder: Path) -> dict[str, Any] | None:
-    """The pooling of a sentence-transformers folder as `{"pooling_mode": mode}`; None where it says nothing.
+def read_pooling(folder: Path) -> Pooling | None:
+    """The pooling of a sentence-transformers folder; None where it says nothing.
 
     Raises LoadError for a pooling that cannot be done.
     """
@@ -120,9 +167,10 @@ def read_pooling(folder: Path) -> dict[str, Any] | None:
     modes = [modes] if isinstance(modes, str) else list(modes)
     # Once normalised, a mean by the root of the length is the mean.
     modes = ["mean" if mode == "mean_sqrt_len_tokens" else mode for mode in modes]
-    if len(modes) != 1 or modes[0] not in {"cls", "max", "mean", "lasttoken"}:
+    if len(modes) != 1 or modes[0] not in get_args(Pooling):
         raise LoadError(f"this model's pooling ({', '.join(map(str, modes))}) is not supported")
-    return {"pooling_mode": modes[0]}
+    found: Pooling = modes[0]
+    return found
 
 
 def pooling_folder(folder: Path) -> str:

@@ -36,13 +36,15 @@ class OpenedModel(NamedTuple):
     weight_bytes: int
 
 
-def open_model(spec: LoadSpec, build: Callable[[Path], Any], progress: Progress) -> OpenedModel:
-    """Load `spec.path`; `build` makes the network with lazy weights. Raises LoadError."""
+def open_model(spec: LoadSpec, build: Callable[[Path], Any], progress: Progress) -> OpenedModel | None:
+    """Load `spec.path`; `build` makes the network with lazy weights. None where it makes none. Raises LoadError."""
     path = Path(spec.path)
     try:
         config = json.loads((path / "config.json").read_text("utf-8"))
         check(config)
         model = build(path)
+        if model is None:
+            return None
         tokenizer = load_tokenizer(path)
     except LoadError:
         raise

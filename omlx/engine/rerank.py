@@ -93,6 +93,8 @@ def load_reranker(spec: LoadSpec, progress: Progress) -> tuple[CrossEncoder | Ge
     config = read_json(Path(spec.path) / "config.json")
     if any(str(name).endswith("ForSequenceClassification") for name in config.get("architectures") or []):
         opened = open_model(spec, _build, progress)
+        if opened is None:
+            raise LoadError(f"{spec.name} cannot be loaded: its network is not known")
         return CrossEncoder(opened), opened.weights, opened.weight_bytes
     loaded = load_model(spec, progress, measure=False)
     try:

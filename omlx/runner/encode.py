@@ -57,9 +57,8 @@ def load(spec: LoadSpec, channel: Channel) -> Encoding:
 
     match spec.kind:
         case "embed":
-            embedder, opened = load_embedder(spec, progress)
-            vectors = Vectors(channel.wake, embedder=embedder, reranker=None)
-            return Encoding(vectors, opened.weights, opened.weight_bytes)
+            embedder, weights, size = load_embedder(spec, progress)
+            return Encoding(Vectors(channel.wake, embedder=embedder, reranker=None), weights, size)
         case "rerank":
             reranker, weights, size = load_reranker(spec, progress)
             return Encoding(Vectors(channel.wake, embedder=None, reranker=reranker), weights, size)

@@ -20,7 +20,7 @@ from omlx_cache import PrefixStore, StoreConfig
 from omlx.dialect.output import OutputDialect, detect_output
 from omlx.dialect.prompt import PromptTemplate
 from omlx.engine import loader
-from omlx.engine.embed import ChatEmbedder
+from omlx.engine.embed import chat_embedder
 from omlx.engine.engine import Engine, EngineConfig
 from omlx.engine.loader import LoadedModel, LoadError, device, load_model
 from omlx.request import Event
@@ -173,7 +173,7 @@ def open_vectors(spec: LoadSpec, model: LoadedModel, encoder: Encoder, channel: 
     """The embedding jobs of a text generator."""
     limit = min(spec.num_ctx, model.max_context)
     try:
-        embedder = ChatEmbedder(model, lambda text: encoder.encode(text, add_special=True), limit)
+        embedder = chat_embedder(model, lambda text: encoder.encode(text, add_special=True), limit)
     except ValueError:
         return Vectors(channel.wake, embedder=None, reranker=None)
     return Vectors(channel.wake, embedder=embedder, reranker=None)

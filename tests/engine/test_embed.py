@@ -15,23 +15,25 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 blas.prepare()
 
 import numpy as np
+from mlx_vlm.embedding_loader import load_embedding_model
 
-from omlx.engine.embed import ChatEmbedder, Embedder, load_embedder, normalised, read_pooling
+from omlx.engine.embed import chat_embedder, load_embedder, normalised, read_pooling
 from omlx.engine.loader import LoadError
-from omlx.engine.rows import TooLong, pad
+from omlx.engine.rows import Encoder, TooLong, pad
 from omlx.runner.protocol import LoadSpec
 from tests.engine.support import loaded
+from tests.support.tiny import tiny_model
 from tests.support.tiny_encoder import CONFIGS, WIDTH, Reference, make_encoder
 
 TEXTS = ["hello world", "a", "", "the quick brown fox jumps over it, twice.", "no?", "hello there world 42"]
 
 
-def load(folder: Path, **spec: Any) -> Embedder:
+def load(folder: Path, **spec: Any) -> Encoder:
     fields = {"name": "tiny", "path": str(folder), "fingerprint": "", "num_ctx": 64, "kind": "embed", **spec}
     return load_embedder(LoadSpec(**fields), lambda done, total: None)[0]
 
 
-def embed(embedder: Embedder | ChatEmbedder, texts: list[str]) -> Any:
+def embed(embedder: Encoder, texts: list[str]) -> Any:
     return normalised(embedder.compute(embedder.rows(texts, truncate=True)))
 
 
@@ -89,7 +91,7 @@ def test_the_pooling_is_found_where_modules_json_says(tmp_path: Path) -> None:
     (tmp_path / "1_Pooling").rename(tmp_path / "2_Pool")
     modules = [{"type": "x.Transformer", "path": ""}, {"type": "x.Pooling", "path": "2_Pool"}]
     (tmp_path / "modules.json").write_text(json.dumps(modules))
-    assert read_pooling(tmp_path) == {"pooling_mode": "cls"}
+    assert read_pooling(tmp_path) == "cls"
 
 
 def test_an_activation_that_the_network_does_not_have_is_refused(tmp_path: Path) -> None:
@@ -104,12 +106,22 @@ def test_a_folder_that_is_no_embedder_says_so(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_a_causal_embedder_ignores_padding_as_its_masked_forward_does(tmp_path: Path) -> None:
-    embedder = load(make_encoder(tmp_path, "qwen3"))
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max", "lasttoken"])
+def test_a_causal_embedder_ignores_padding_as_its_masked_forward_does(pooling: str, tmp_path: Path) -> None:
+    embedder = load(make_encoder(tmp_path, "qwen3", pooling={"pooling_mode": pooling}))
     rows = embedder.rows(TEXTS, truncate=True)
     batch = pad(rows, 0)
-    masked = embedder._model(batch.tokens, attention_mask=batch.mask).text_embeds
+    network = load_embedding_model(tmp_path)
+    network.pooling_config = {"pooling_mode": pooling}
+    masked = network(batch.tokens, attention_mask=batch.mask).text_embeds
     np.testing.assert_allclose(normalised(embedder.compute(rows)), np.array(masked), atol=2e-6)
+
+
+def test_a_generator_may_be_declared_an_embedder() -> None:
+    embedder = load(tiny_model("llama"))
+    together = embed(embedder, TEXTS)
+    alone = np.concatenate([embed(embedder, [text]) for text in TEXTS])
+    np.testing.assert_allclose(together, alone, atol=2e-5)
 
 
 def test_long_texts_are_cut_between_their_special_tokens(bert: Path) -> None:
@@ -145,7 +157,7 @@ def test_dimensions_cut_and_normalise_again() -> None:
 @pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma3_text", "mamba2", "qwen3_next", "llama4"])
 def test_a_chat_model_embeds_by_the_mean_of_its_states(architecture: str) -> None:
     model = loaded(architecture)
-    embedder = ChatEmbedder(model, lambda text: model.text_tokenizer.encode(text).ids, 64)
+    embedder = chat_embedder(model, lambda text: model.text_tokenizer.encode(text).ids, 64)
     together = embed(embedder, TEXTS)
     alone = np.concatenate([embed(embedder, [text]) for text in TEXTS])
     np.testing.assert_allclose(together, alone, atol=2e-5)
