@@ -39,16 +39,20 @@ class OutputDialect(msgspec.Struct, frozen=True, kw_only=True):
     end_tokens: tuple[str, ...] = ()
     """Tokens of the vocabulary that end a turn, whether or not the model's configuration lists them."""
 
-    def answer_marker(self, *, opens_thinking: bool, thinking: bool) -> str:
-        """The text behind which the answer itself begins, for a constraint on it; "": it begins at once.
+    def before_answer(self, *, opens_thinking: bool, thinking: bool) -> tuple[str, str]:
+        """What may stand in front of the answer, for a constraint on it: (opening, closing) of the free part.
 
+        ("", ""): the answer begins at once. ("", closing): behind `closing`, whatever comes first. Both: the model may
+        begin with `opening` and is free until `closing`; if it does not, the answer begins at once.
         `opens_thinking`: the prompt ends inside a thinking block; `thinking`: the request does not switch it off.
         """
         if self.channels:
-            return "<|channel|>final<|message|>"
-        if self.think is not None and (opens_thinking or (self.thinks and thinking)):
-            return self.think.closing
-        return ""
+            return "", "<|channel|>final<|message|>"
+        if self.think is not None and opens_thinking:
+            return "", self.think.closing
+        if self.think is not None and self.thinks and thinking:
+            return self.think.opening, self.think.closing
+        return "", ""
 
 
 PLAIN = OutputDialect(plain=True)

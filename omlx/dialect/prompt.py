@@ -19,7 +19,7 @@ from omlx.dialect.errors import TemplateError
 from omlx.dialect.gochat import GoChat
 from omlx.dialect.infill import Infill, find_infill
 from omlx.dialect.jinja import JinjaTemplate
-from omlx.dialect.thinking import ends_inside_thinking, find_markers
+from omlx.dialect.thinking import ends_inside_thinking
 from omlx.dialect.toolprose import call_writer, describe_tools
 from omlx.request import GenerateRequest, Message
 
@@ -146,7 +146,6 @@ class _Jinja:
     def __init__(self, source: str, variables: dict[str, Any]) -> None:
         self._template = JinjaTemplate(source)
         self._variables = variables
-        self._markers = find_markers(source, ())
         self._kimi_ids = "<|tool_call_begin|>" in source
         self._knows_developer = "developer" in source
         self._channels = "<|channel|>" in source
@@ -167,26 +166,7 @@ class _Jinja:
             messages = describe_tools(messages, request.tools)
             messages = messages if self.abilities.system else conversation.fold_systems(messages)
         text = self._render_adapted(messages, request.tools, _think_variables(request.think, self._channels), continued)
-        opens_thinking = ends_inside_thinking(text)
-        if request.format is not None and self._can_open_thinking(request, continued or opens_thinking):
-            # A constraint applies behind the thinking: the model must not skip it.
-            assert self._markers is not None
-            text += self._markers.opening.rstrip() + "\n"
-            opens_thinking = True
-        return Rendered(text, opens_thinking, images=_images(request.messages))
-
-    def _can_open_thinking(self, request: GenerateRequest, begun: bool) -> bool:
-        return not begun and request.think is not False and self._markers is not None and self._switches_thinking
-
-    @cached_property
-    def _switches_thinking(self) -> bool:
-        """The template knows thinking on and off: the model does both."""
-        asked = [to_json(Message(role="user", content="?"), parts=self.abilities.parts)]
-        try:
-            on, off = (self._render(asked, [], _think_variables(think, self._channels)) for think in (True, False))
-        except TemplateError:
-            return False
-        return on != off
+        return Rendered(text, ends_inside_thinking(text), images=_images(request.messages))
 
     def _fit(self, messages: list[Message]) -> list[Message]:
         """The messages with what the template is known not to take changed."""

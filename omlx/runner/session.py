@@ -215,14 +215,16 @@ class Session:
         )
 
     def _grammar(self, request: GenerateRequest, prompt: Prompt) -> Grammar | None:
-        """The constraint on the answer; thinking in front of it stays free."""
+        """The constraint on the answer; thinking in front of it stays free, where the model thinks at all."""
         if request.format is None:
             return None
         dialect = PLAIN if request.raw_prompt is not None and not prompt.opens_thinking else self._dialect
-        after = dialect.answer_marker(opens_thinking=prompt.opens_thinking, thinking=request.think is not False)
+        opening, after = dialect.before_answer(
+            opens_thinking=prompt.opens_thinking, thinking=request.think is not False
+        )
         if request.format == "json":
-            return Grammar(kind="json", after=after)
-        return Grammar(kind="schema", source=request.format, after=after)
+            return Grammar(kind="json", opening=opening, after=after)
+        return Grammar(kind="schema", source=request.format, opening=opening, after=after)
 
     # ------------------------------------------------------------ out of the engine
     def _outputs(self) -> list[Output]:

@@ -82,21 +82,21 @@ def test_markers_are_found_in_template_and_vocabulary(source: str, tokens: list[
 
 
 @pytest.mark.parametrize(
-    ("source", "tokens", "opens", "thinking", "marker"),
+    ("source", "tokens", "opens", "thinking", "before"),
     [
-        ("<think></think>", [], False, True, "</think>"),
-        ("<think></think>", [], False, False, ""),
-        ("<think></think>", [], True, False, "</think>"),
-        ("no thinking here", ["<think>", "</think>"], False, True, ""),
-        ("", [], False, True, ""),
-        ("<|channel|><|message|>", [], False, False, "<|channel|>final<|message|>"),
+        ("<think></think>", [], False, True, ("<think>", "</think>")),
+        ("<think></think>", [], False, False, ("", "")),
+        ("<think></think>", [], True, False, ("", "</think>")),
+        ("no thinking here", ["<think>", "</think>"], False, True, ("", "")),
+        ("", [], False, True, ("", "")),
+        ("<|channel|><|message|>", [], False, False, ("", "<|channel|>final<|message|>")),
     ],
 )
 def test_a_constraint_begins_where_the_answer_begins(
-    source: str, tokens: list[str], opens: bool, thinking: bool, marker: str
+    source: str, tokens: list[str], opens: bool, thinking: bool, before: tuple[str, str]
 ) -> None:
     dialect = detect_output(source, tokens, "")
-    assert dialect.answer_marker(opens_thinking=opens, thinking=thinking) == marker
+    assert dialect.before_answer(opens_thinking=opens, thinking=thinking) == before
 
 
 def test_gpt_oss_goes_on_with_thinking_it_was_given() -> None:
