@@ -23,9 +23,20 @@ class _Lines(logging.Formatter):
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 
+class _Stderr(logging.Handler):
+    """Writes to what `sys.stderr` is now: it may be replaced and the old one closed after the log was configured."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            sys.stderr.write(self.format(record) + "\n")
+            sys.stderr.flush()
+        except Exception:
+            self.handleError(record)
+
+
 def configure(level: str) -> None:
     """Send the `omlx` loggers to stderr at `level` ("debug", "info", "warning", "error")."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Stderr()
     handler.setFormatter(_Lines())
     for name in ("omlx", "omlx_registry", "uvicorn"):
         part = logging.getLogger(name)
