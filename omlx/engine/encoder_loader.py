@@ -24,12 +24,10 @@ _LEAST_LIMIT = 8
 
 
 class OpenedModel(NamedTuple):
-    """An encoder's network in memory. `limit` is in tokens."""
+    """An encoder's network in memory."""
 
     model: Any
-    config: dict[str, Any]
     row_maker: RowMaker
-    limit: int
     filler: int
     """The padding token."""
     weights: str
@@ -66,7 +64,9 @@ def open_model(spec: LoadSpec, build: Callable[[Path], Any], progress: Progress)
         filler = tokenizer.pad_token_id
     filler = filler if isinstance(filler, int) and filler >= 0 else 0
     limit = row_limit(spec.num_ctx, config, read_json(path / "sentence_bert_config.json"))
-    return OpenedModel(model, config, RowMaker(fast, limit=limit, filler=filler), limit, filler, plan.text, size)
+    kinds = config.get("type_vocab_size")
+    maker = RowMaker(fast, limit=limit, filler=filler, segments=isinstance(kinds, int) and kinds > 1)
+    return OpenedModel(model, maker, filler, plan.text, size)
 
 
 def row_limit(num_ctx: int, config: dict[str, Any], sentence_config: dict[str, Any]) -> int:

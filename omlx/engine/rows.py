@@ -42,20 +42,24 @@ class Encoder(Protocol):
 class RowMaker:
     """Texts to rows with the model's own special tokens, at most `limit` tokens each."""
 
-    def __init__(self, tokenizer: Any, *, limit: int, filler: int) -> None:
-        """`tokenizer`: a Rust tokenizer that nobody else uses. `filler` stands for a text that has no tokens at all."""
+    def __init__(self, tokenizer: Any, *, limit: int, filler: int, segments: bool = False) -> None:
+        """`tokenizer`: a Rust tokenizer that nobody else uses. `filler` stands for a text that has no tokens at all.
+
+        `segments`: the model has an embedding for the second text of a pair.
+        """
         # A tokenizer.json may carry the padding of its training. Truncation by the tokenizer keeps the special tokens.
         tokenizer.no_padding()
         tokenizer.enable_truncation(limit, strategy="longest_first")
         self._tokenizer = tokenizer
         self._filler = filler
+        self._segments = segments
 
     def rows(self, texts: Sequence[Text], *, truncate: bool) -> list[Row]:
         found = []
         for encoding in self._tokenizer.encode_batch(list(texts)):
             if encoding.overflowing and not truncate:
                 raise TooLong
-            segments = encoding.type_ids if any(encoding.type_ids) else ()
+            segments = encoding.type_ids if self._segments and any(encoding.type_ids) else ()
             found.append(Row(encoding.ids or [self._filler], segments))
         return found
 

@@ -256,8 +256,10 @@ class Service:
                 answers = vectors.step(self._served.max_gap_s if busy else encode.CHUNK_S)
                 self._beat()
                 encode.send_answers(self._channel, answers)
-            elif store is not None and not busy:
-                store.tick()
+            elif not busy:
+                self._beat()
+                if store is not None:
+                    store.tick()
 
     def _take(self, frame: ToRunner) -> None:
         served = self._served

@@ -162,8 +162,9 @@ class Vectors:
         self._slices += 1
         if job.failure is None and len(job.rows) < len(job.texts) and job.id in self._preparing:
             self._helpers.submit(self._prepare, job)
-            return
-        self._prepared.put(job)
+        else:
+            self._prepared.put(job)
+        # After each slice: the main thread tells the server that something moves.
         self._wake()
 
     def _take_prepared(self) -> list[Answer]:

@@ -149,8 +149,8 @@ def test_a_row_is_never_longer_than_context_positions_and_training_allow(
 
 def test_dimensions_cut_and_normalise_again() -> None:
     vectors = np.array([[3.0, 4.0, 12.0], [0.0, 0.0, 0.0]], dtype=np.float32)
-    np.testing.assert_allclose(normalised(vectors), [[3 / 13, 4 / 13, 12 / 13], [0, 0, 0]], rtol=1e-6)
-    np.testing.assert_allclose(normalised(vectors, 2), [[0.6, 0.8], [0, 0]], rtol=1e-6)
+    np.testing.assert_allclose(normalised(vectors), np.array([[3 / 13, 4 / 13, 12 / 13], [0, 0, 0]]), rtol=1e-6)
+    np.testing.assert_allclose(normalised(vectors, 2), np.array([[0.6, 0.8], [0, 0]]), rtol=1e-6)
     assert normalised(vectors, 3).shape == normalised(vectors, 99).shape == (2, 3)
 
 

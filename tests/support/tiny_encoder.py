@@ -153,3 +153,13 @@ class Reference:
         weights = np.exp(weights - weights.max(-1, keepdims=True))
         mixed = weights / weights.sum(-1, keepdims=True) @ v
         return self._linear(at + "output.dense", mixed.transpose(1, 0, 2).reshape(x.shape))
+
+
+def spell(*texts: str) -> list[int]:
+    """The tokens of a text, or of two as a pair, as the tokenizer should find them."""
+    tokens = [2]
+    for text in texts:
+        for word in text.lower().split():
+            tokens += [_VOCABULARY.index(("##" if at else "") + letter) for at, letter in enumerate(word)]
+        tokens.append(3)
+    return tokens
