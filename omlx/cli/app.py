@@ -162,6 +162,9 @@ def run_command_line(arguments: list[str]) -> int:
     except click.ClickException as error:
         return _fail(complaint(error))
     except OSError as error:
+        if error.errno == errno.ENOSPC:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return _fail(f"the output cannot be written: {error.strerror}")
         if error.errno != errno.EPIPE:
             raise
         # The reader went away (`omlx list | head -1`); Python must not complain about it again at exit.

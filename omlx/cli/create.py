@@ -116,7 +116,13 @@ async def _sources(client: Client, display: Display, meaning: Meaning, folder: P
 def _local(value: str, folder: Path) -> Path | None:
     """The file or folder a FROM names; None if there is none, so it is a model's name."""
     path = folder / Path(value).expanduser()
-    return path if path.exists() else None
+    if not path.exists():
+        if value.startswith(("./", "../", "/", "~")) or value.lower().endswith(".gguf"):
+            raise CliError(f"no such file or folder: {value}")
+        return None
+    if not (path.is_file() or path.is_dir()):
+        raise CliError(f"{value} is neither a file nor a folder")
+    return path
 
 
 def _existing(value: str, folder: Path) -> Path:

@@ -121,7 +121,7 @@ def plan_overrides(request: CreateRequest, base: Overrides) -> Overrides:
         family=info.model_family or base.family,
         parameter_size=info.parameter_size or base.parameter_size,
         quantization_level=info.quantization_level or base.quantization_level,
-        context_length=info.context_length or base.context_length,
+        context_length=max(info.context_length, 0) or base.context_length,
         embedding_length=info.embedding_length or base.embedding_length,
         capabilities=list(dict.fromkeys([*info.capabilities, *base.capabilities])),
         renderer=request.renderer or base.renderer,
