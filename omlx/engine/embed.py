@@ -27,6 +27,8 @@ Pooling = Literal["mean", "cls", "max", "lasttoken"]
 _CAUSAL = "qwen3_embedding"
 """mlx-vlm's name for the decoder whose padding no real token can see, so that it needs no mask of its own."""
 
+_FIRST_TOKEN_NAMES = ("bge-", "arctic-embed", "mxbai-embed", "gte-modernbert")
+
 
 class EncoderEmbedder:
     """A network of mlx-vlm that pools by itself. See `rows.Encoder`."""
@@ -106,7 +108,7 @@ def load_embedder(spec: LoadSpec, progress: Progress) -> tuple[EncoderEmbedder |
     if opened is None:
         return _load_decoder(spec, pooling, progress)
     model = opened.model
-    pooling = pooling or _default_pooling(model)
+    pooling = pooling or known_pooling(spec.name, model.model_type)
     embedder: EncoderEmbedder | DecoderEmbedder
     if model.model_type == _CAUSAL:
         embedder = DecoderEmbedder(model.model, opened.row_maker, filler=opened.filler, pooling=pooling)
@@ -139,10 +141,14 @@ def _build(path: Path) -> Any | None:
     return model if getattr(out, "text_embeds", None) is not None else None
 
 
-def _default_pooling(model: Any) -> Pooling:
-    """What a model without sentence-transformers' files was trained for."""
+def known_pooling(name: str, model_type: str) -> Pooling:
+    """What a model without sentence-transformers' files was trained for, by its family or else its name.
+
+    Conversions often leave those files out; the best known families that do not use the mean are told by their names.
+    """
     known: dict[str, Pooling] = {_CAUSAL: "lasttoken", "lfm2_embedding": "cls"}
-    return known.get(model.model_type, "mean")
+    by_name: Pooling = "cls" if any(part in name.lower() for part in _FIRST_TOKEN_NAMES) else "mean"
+    return known.get(model_type, by_name)
 
 
 def read_pooling(folder: Path) -> Pooling | None:

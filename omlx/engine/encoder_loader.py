@@ -37,6 +37,8 @@ class OpenedModel(NamedTuple):
 def open_model(spec: LoadSpec, build: Callable[[Path], Any], progress: Progress) -> OpenedModel | None:
     """Load `spec.path`; `build` makes the network with lazy weights. None where it makes none. Raises LoadError."""
     path = Path(spec.path)
+    if spec.adapter_path:
+        raise LoadError(f"{spec.name} cannot be loaded: adapters are not supported for this kind of model")
     try:
         config = json.loads((path / "config.json").read_text("utf-8"))
         check(config)

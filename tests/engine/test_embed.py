@@ -17,13 +17,13 @@ blas.prepare()
 import numpy as np
 from mlx_vlm.embedding_loader import load_embedding_model
 
-from omlx.engine.embed import chat_embedder, load_embedder, normalised, read_pooling
+from omlx.engine.embed import chat_embedder, known_pooling, load_embedder, normalised, read_pooling
 from omlx.engine.loader import LoadError
 from omlx.engine.rows import Encoder, TooLong, pad
 from omlx.runner.protocol import LoadSpec
 from tests.engine.support import loaded
 from tests.support.tiny import tiny_model
-from tests.support.tiny_encoder import CONFIGS, WIDTH, Reference, make_encoder
+from tests.support.tiny_encoder import CONFIGS, WIDTH, Reference, make_encoder, quantize_encoder
 
 TEXTS = ["hello world", "a", "", "the quick brown fox jumps over it, twice.", "no?", "hello there world 42"]
 
@@ -92,6 +92,31 @@ def test_the_pooling_is_found_where_modules_json_says(tmp_path: Path) -> None:
     modules = [{"type": "x.Transformer", "path": ""}, {"type": "x.Pooling", "path": "2_Pool"}]
     (tmp_path / "modules.json").write_text(json.dumps(modules))
     assert read_pooling(tmp_path) == "cls"
+
+
+@pytest.mark.parametrize(
+    ("name", "model_type", "pooling"),
+    [
+        ("bge-m3:567m", "xlm_roberta", "cls"),
+        ("hf.co/mlx-community/snowflake-arctic-embed-l-bf16:latest", "bert", "cls"),
+        ("all-minilm:22m", "bert", "mean"),
+        ("qwen3-embedding:0.6b", "qwen3_embedding", "lasttoken"),
+    ],
+)
+def test_a_conversion_without_its_pooling_file_is_pooled_as_its_family_is(
+    name: str, model_type: str, pooling: str
+) -> None:
+    assert known_pooling(name, model_type) == pooling
+
+
+@pytest.mark.parametrize("model_type", ["bert", "qwen3"])
+def test_a_quantized_model_embeds_the_same_however_it_is_held(model_type: str, tmp_path: Path) -> None:
+    folder = make_encoder(tmp_path / "whole", model_type, config={"hidden_size": 64, "intermediate_size": 128})
+    quantize_encoder(folder, tmp_path / "small")
+    whole = embed(load(folder), TEXTS)
+    dense, small = (embed(load(tmp_path / "small", weights=held), TEXTS) for held in ("auto", "quantized"))
+    np.testing.assert_allclose(dense, small, atol=1e-4)
+    assert (whole * small).sum(axis=1).min() > 0.95
 
 
 def test_an_activation_that_the_network_does_not_have_is_refused(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import string
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -41,8 +42,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "rope_theta": 10000.0,
         "tie_word_embeddings": True,
     },
+    "gemma3_text": {
+        **_ENCODER,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "query_pre_attn_scalar": 16,
+        "sliding_window": 8,
+        "sliding_window_pattern": 2,
+    },
 }
-_MODULES = {"xlm-roberta": "xlm_roberta", "qwen3": "qwen3_embedding"}
+_MODULES = {"xlm-roberta": "xlm_roberta", "qwen3": "qwen3_embedding", "gemma3_text": "gemma3_embedding"}
 
 
 def make_encoder(
@@ -80,6 +89,26 @@ def make_encoder(
     if max_seq_length is not None:
         (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": max_seq_length}))
     return folder
+
+
+def quantize_encoder(folder: Path, target: Path) -> None:
+    """Write the model in `folder` anew with 8-bit weights, as MLX conversions are."""
+    import mlx.core as mx
+    import mlx.nn as nn
+    from mlx.utils import tree_flatten
+    from mlx_vlm.embedding_loader import load_embedding_model
+
+    shutil.copytree(folder, target)
+    network = load_embedding_model(folder)
+    quantization = {"group_size": 32, "bits": 8}
+    nn.quantize(
+        network,
+        **quantization,
+        class_predicate=lambda _, module: hasattr(module, "to_quantized") and module.weight.size % 64 == 0,
+    )
+    mx.save_safetensors(str(target / "model.safetensors"), dict(tree_flatten(network.parameters())))
+    config = json.loads((folder / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps({**config, "quantization": quantization}))
 
 
 def write_speller(folder: Path) -> None:
