@@ -321,6 +321,9 @@ class Engine:
             outputs += self._fail([*self._prefilling], error)
         self._join_batches()
         self._pace.read(read, decoding=decoding)
+        if self._store is not None and read.tokens >= _REPORT_PROMPTS:
+            # What reading costs decides whether the store fetches a prefix from disk or lets it be computed again.
+            self._store.note_prefill(read.tokens, self._pace.cost(read))
         return outputs
 
     def _readable(self, decoding: bool) -> list[Sequence]:

@@ -60,6 +60,8 @@ _PROCESS_BYTES = 300_000_000
 """The process without its model."""
 _LEAST_KV_BYTES = 64_000_000
 """A model that was let in may always hold this much: a short chat."""
+_WARM_BYTES = 256_000_000
+"""Most of the recently used prefixes that a load brings back from disk into RAM: a fraction of a second's reading."""
 _CLOSE_BUDGET_S = 8.0
 """Most time for writing cached prefixes to disk at the end; the server waits a little longer than this."""
 
@@ -154,6 +156,8 @@ def prepare(spec: LoadSpec, channel: Channel) -> Served:
         max_decode_gap_ms=spec.max_decode_gap_ms,
         warm_up=device() != "cpu",
     )
+    if store is not None:
+        store.warm(min(spec.hot_cache_bytes // 2, _WARM_BYTES))
     engine = Engine(model, config, store)
     encoder = Encoder(model.tokenizer)
     session = Session(
