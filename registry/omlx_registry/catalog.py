@@ -21,7 +21,8 @@ _BITS = {
     "8bit": "8bit", "q8": "8bit", "q8_0": "8bit", "int8": "8bit", "fp8": "8bit",
     "bf16": "bf16", "fp16": "bf16", "f16": "bf16", "f32": "bf16", "mxfp4": "mxfp4",
 }  # fmt: skip
-_STYLES = re.compile(r"-(?:instruct|it|chat|text|base)(?=-|$)")
+_STYLES = re.compile(r"-(?:instruct|it|chat)(?=-|$)")
+"""Parts of a tag that say what every model of the catalog is; "text" and "base" would be other models."""
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -32,6 +33,8 @@ class Target(msgspec.Struct, frozen=True):
     revision: str = "main"
     capabilities: list[str] = []
     """What the model is for, where its files do not tell (embedding models made of chat architectures)."""
+    note: str = ""
+    """Something the user must know about what is pulled."""
 
 
 class Size(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,6 +63,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     also: list[str] = []
     """Further short names that mean this family."""
     capabilities: list[str] = []
+    note: str = ""
 
 
 @functools.cache
@@ -84,7 +88,7 @@ def _in_family(family: Family, tag: str) -> Target | None:
     size_name, quant = _split(family, family.latest if tag == DEFAULT_TAG else tag)
     size = family.sizes.get(size_name)
     found = _in_size(size, quant, family.default) if size is not None else None
-    return found and msgspec.structs.replace(found, capabilities=family.capabilities)
+    return found and msgspec.structs.replace(found, capabilities=family.capabilities, note=family.note)
 
 
 def _in_size(size: Size, quant: str, default: str) -> Target | None:

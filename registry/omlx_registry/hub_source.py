@@ -53,6 +53,8 @@ class HubSource:
     async def pull(self, name: Name, store: Store, *, insecure: bool) -> AsyncGenerator[Progress]:
         del insecure  # The Hub is reached as HF_ENDPOINT says.
         target = self._target(name)
+        if target.note:
+            yield Progress(f"note: {target.note}")
         with store.working():
             result: list[Fetched] = []
             job = PullHub(

@@ -56,6 +56,7 @@ def test_every_entry_of_the_catalog_is_reachable_and_well_formed() -> None:
         ("huggingface.co/Qwen/Qwen3-8B:8bit", Target("Qwen/Qwen3-8B", "8bit")),
         ("mlx-community/Qwen3-8B-4bit", Target("mlx-community/Qwen3-8B-4bit")),
         ("qwen3:9b", None),
+        ("llama3.1:8b-text-q4_0", None),
         ("nothing-like-it", None),
     ],
 )
@@ -69,6 +70,12 @@ def test_an_unknown_name_suggests_near_ones_and_a_search() -> None:
     sentence = unknown_name(parse_name("lama3"))
     assert sentence.startswith("pull model manifest: file does not exist")
     assert "omlx search lama3" in sentence
+
+
+def test_a_stand_in_is_named() -> None:
+    target = resolve(parse_name("nomic-embed-text"))
+    assert target is not None
+    assert "vectors differ" in target.note
 
 
 def test_aliases_are_kept_and_must_mean_something(tmp_path: Path) -> None:
