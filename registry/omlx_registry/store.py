@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 import stat
 import threading
@@ -36,6 +37,8 @@ UPLOAD_GRACE_S = 3600.0
 
 
 _LONGEST_FILE_NAME = 255
+_UNNAMED = re.compile(r"\.[0-9a-f]{32}")
+"""A manifest being written, before it gets its name."""
 PARTIAL_GRACE_S = 7 * 24 * 3600.0
 """Downloads that broke off can be continued this long."""
 
@@ -277,6 +280,7 @@ class Store:
         with locks.exclusive(self._changing), locks.try_exclusive(self._working) as alone:
             if not alone:
                 return PruneReport(busy=True)
+            freed = self._sweep_manifests()
             survey, latest = self._survey(), time.time() - grace_s
             # The change time, not the modification time: a blob linked in from elsewhere keeps its old one of these.
             doomed = [
@@ -284,11 +288,20 @@ class Store:
                 for digest, status in self.blobs.list()
                 if digest not in survey.blobs and status.st_ctime <= latest
             ]
-            freed = sum(self.blobs.remove(digest) for digest in doomed)
+            freed += sum(self.blobs.remove(digest) for digest in doomed)
             freed += self.blobs.sweep(time.time() - partial_grace_s)
             shutil.rmtree(self.workplaces, ignore_errors=True)
             self.views.keep_only(survey.manifests)
             return PruneReport(len(doomed), freed)
+
+    def _sweep_manifests(self) -> int:
+        """Remove manifests that a killed process had not renamed yet; only while nobody changes them. Bytes freed."""
+        freed = 0
+        for path in self.manifests.rglob(".*"):
+            if _UNNAMED.fullmatch(path.name) and path.is_file() and self._is_inside(path):
+                freed += path.stat().st_size
+                path.unlink()
+        return freed
 
     def verify(self, *, repair: bool = False, report: Callable[[int, int], None] | None = None) -> VerifyReport:
         """Hash every blob of our models again (reads everything: minutes). `repair` drops the corrupt ones.
@@ -415,7 +428,7 @@ def _entry(name: Name, path: str, status: os.stat_result) -> Entry:
 
 
 def _write_atomically(path: Path, data: bytes) -> None:
-    # A leading dot is no valid tag: a walk never takes the temporary file for a model.
+    # A leading dot is no valid tag: a walk never takes the temporary file for a model; `prune` knows it by its name.
     temporary = path.parent / f".{uuid.uuid4().hex}"
     try:
         with temporary.open("xb") as file:

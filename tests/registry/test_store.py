@@ -415,6 +415,16 @@ def test_threads_that_add_copy_and_delete_leave_a_sound_store(registry: Registry
     assert files_below(root) == set()
 
 
+def test_prune_removes_a_manifest_that_never_got_its_name(root: Path, tmp_path: Path) -> None:
+    registry = Registry(root, [])
+    registry.add_model_folder("m", make_folder(tmp_path / "m"))
+    manifest = root / "manifests" / "registry.ollama.ai" / "library" / "m" / "latest"
+    manifest.rename(manifest.with_name("." + "0a" * 16))
+    assert registry.list() == []
+    registry.store.prune(grace_s=0)
+    assert files_below(root) == set()
+
+
 def test_a_killed_import_leaves_nothing_listed_and_nothing_prune_does_not_find(root: Path, tmp_path: Path) -> None:
     big = make_folder(tmp_path / "big")
     write_safetensors(big / "model.safetensors", {"w": ("F32", (1024, 4096))})

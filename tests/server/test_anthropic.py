@@ -226,6 +226,8 @@ def test_tokens_are_counted_without_generating(http: httpx.Client) -> None:
 def test_a_client_that_leaves_cancels(scripted: LocalServer, http: httpx.Client) -> None:
     body = {"model": "thinker", "max_tokens": 5, "messages": [{"role": "user", "content": "begin"}], "stream": True}
     with http.stream("POST", "/v1/messages", json=body) as response:
-        next(response.iter_lines())
+        # Held on to: httpx closes the response when the iterator goes.
+        lines = response.iter_lines()
+        next(lines)
         assert eventually(lambda: scripted.running() == 1)
     assert eventually(lambda: scripted.running() == 0)

@@ -194,7 +194,9 @@ def test_a_failed_pull_is_a_line_or_a_status(http: httpx.Client) -> None:
 
 def test_leaving_stops_a_pull(http: httpx.Client) -> None:
     with http.stream("POST", "/api/pull", json={"model": "remote-endless"}) as response:
-        assert json.loads(next(response.iter_lines())) == {"status": "pulling manifest"}
+        # Held on to: httpx closes the response when the iterator goes.
+        lines = response.iter_lines()
+        assert json.loads(next(lines)) == {"status": "pulling manifest"}
         assert eventually(lambda: "remote-endless" in ScriptedSource.pulling)
     assert eventually(lambda: "remote-endless" not in ScriptedSource.pulling)
 

@@ -392,6 +392,8 @@ def test_one_failing_choice_ends_the_request_and_frees_the_others(scripted: Loca
 def test_a_client_that_leaves_cancels_all_choices(scripted: LocalServer, http: httpx.Client) -> None:
     body = {"model": "thinker", "messages": user("begin"), "n": 2, "stream": True}
     with http.stream("POST", "/v1/chat/completions", json=body) as response:
-        next(response.iter_lines())
+        # Held on to: httpx closes the response when the iterator goes.
+        lines = response.iter_lines()
+        next(lines)
         assert eventually(lambda: scripted.running() == 2)
     assert eventually(lambda: scripted.running() == 0)
