@@ -25,7 +25,9 @@ def command(args: tuple[str, ...], raw: bool) -> None:
         case ("clear",) | ("clear", _):
             run_async(_clear(args[1] if len(args) == 2 else ""))
         case ("explain", model):
-            run_async(_explain(model, sys.stdin.read(), raw))
+            text = sys.stdin.read()
+            # The shell ends what it pipes with a line feed; nobody means it to be part of the prompt.
+            run_async(_explain(model, text if raw else text.removesuffix("\n"), raw))
         case _:
             raise CliError("use `omlx cache`, `omlx cache clear [MODEL]` or `omlx cache explain MODEL < prompt`")
 
