@@ -1,0 +1,28 @@
+"""docs/api.md names every route the server has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from litestar import Litestar
+from omlx_registry import Registry
+
+from omlx.pool import Pool
+from omlx.server.app import create_app
+from omlx.settings import Settings
+
+PAGE = Path(__file__).parents[2] / "docs" / "api.md"
+
+
+def test_every_route_is_on_the_page(tmp_path: Path) -> None:
+    settings = Settings(models=str(tmp_path), spare_runner=False)
+    app = create_app(settings, Registry(tmp_path), Pool(settings)).app
+    assert isinstance(app, Litestar)
+    text = PAGE.read_text("utf-8")
+    missing = []
+    for route in app.routes:
+        fixed = [part for part in route.path_components if isinstance(part, str)]
+        if fixed and not all(part in text for part in fixed):
+            missing.append(route.path)
+    assert len(app.routes) > 30
+    assert missing == []
