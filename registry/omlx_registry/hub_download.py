@@ -23,7 +23,7 @@ from omlx_registry.blobs import BlobStore
 from omlx_registry.errors import PullError
 from omlx_registry.hub_files import gguf_files, select
 from omlx_registry.locks import exclusive
-from omlx_registry.transfer import RemoteFile, RetryPolicy, fetch, hash_file
+from omlx_registry.transfer import RemoteFile, RetryPolicy, fetch, hash_file, size_on_disk
 from omlx_registry.worker_client import Fetched, FetchedFile, JobProgress, PullHub
 
 _PARALLEL_FILES = 4
@@ -153,7 +153,7 @@ def _client() -> httpx.Client:
 
 def _check_space(files: list[RemoteFile], blobs: BlobStore) -> None:
     missing = sum(
-        file.size - _size(partial_path(file, blobs))
+        file.size - size_on_disk(partial_path(file, blobs))
         for file in files
         if file.sha256 and not blobs.has(f"sha256:{file.sha256}")
     )
@@ -168,13 +168,6 @@ def _check_space(files: list[RemoteFile], blobs: BlobStore) -> None:
 def partial_path(file: RemoteFile, blobs: BlobStore) -> Path:
     """Where a file grows: named by its hash, so that any later pull of the same content continues it."""
     return blobs.folder / (f"sha256-{file.sha256}-partial" if file.sha256 else f"sha1-{file.git_sha1}-partial")
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
 
 
 class _Lines:

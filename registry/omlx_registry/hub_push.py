@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from omlx_registry.conversion import WHOLE_MODEL
 from omlx_registry.errors import PullError
 from omlx_registry.hub_download import clear_errors
 from omlx_registry.worker_client import JobProgress, PushHub
-
-WHOLE_MODEL = "sha256:model"
 
 
 def run(job: PushHub, report: Callable[[JobProgress], None]) -> str:

@@ -16,10 +16,10 @@ import msgspec
 
 from omlx_registry.aliases import Aliases
 from omlx_registry.assemble import Overrides
-from omlx_registry.bundled_source import WHOLE_MODEL
 from omlx_registry.catalog import Target, resolve, unknown_name
-from omlx_registry.errors import CreateError, PullError
-from omlx_registry.folders import add_model_blobs, add_model_folder
+from omlx_registry.conversion import convert, run_lines
+from omlx_registry.errors import PullError
+from omlx_registry.folders import add_model_blobs
 from omlx_registry.names import DEFAULT_HOST, Name
 from omlx_registry.quantize import find_recipe
 from omlx_registry.spec import Progress
@@ -34,7 +34,6 @@ from omlx_registry.worker_client import (
     PushHub,
     Quantize,
     SearchHub,
-    run_job,
 )
 
 
@@ -64,7 +63,7 @@ class HubSource:
                 gguf=_gguf_kind(target),
                 attempts=self._attempts,
             )
-            async with aclosing(_run(job)) as lines:
+            async with aclosing(run_lines(job)) as lines:
                 async for line in lines:
                     if isinstance(line, JobResult):
                         result.append(msgspec.convert(line.result, Fetched))
@@ -113,15 +112,9 @@ async def _register(name: Name, store: Store, target: Target, fetched: Fetched) 
         else:
             assert target.quantize is not None
             job = Quantize(str(_linked(place / "source", store, fetched)), str(made), target.quantize)
-        async with aclosing(_run(job)) as lines:
-            async for line in lines:
-                if isinstance(line, Progress):
-                    yield Progress(line.status, WHOLE_MODEL if line.total else "", line.total, line.completed)
-                else:
-                    level = str(line.result.get("quantization_level", ""))
-                    overrides = msgspec.structs.replace(overrides, quantization_level=level)
-        yield Progress("writing manifest")
-        await asyncio.to_thread(add_model_folder, store, name, made, overrides=overrides, transfer="move")
+        async with aclosing(convert(store, name, job, made, overrides=overrides)) as steps:
+            async for step in steps:
+                yield step
 
 
 def _linked(folder: Path, store: Store, fetched: Fetched) -> Path:
@@ -133,27 +126,13 @@ def _linked(folder: Path, store: Store, fetched: Fetched) -> Path:
     return folder
 
 
-async def _run(job: Job) -> AsyncGenerator[Progress | JobResult]:
-    """A worker's lines as Ollama's, its failures as PullError."""
-    try:
-        async with aclosing(run_job(job)) as lines:
-            async for line in lines:
-                yield (
-                    line
-                    if isinstance(line, JobResult)
-                    else Progress(line.status, line.digest, line.total, line.completed)
-                )
-    except CreateError as error:
-        raise PullError(error.message) from error
-
-
 async def push(name: Name, folder: str) -> AsyncGenerator[Progress]:
     """Upload a model's folder to the repository its name says. Raises PullError."""
     if name.repository is None:
         raise PullError(
             f"{name.short} is no repository of yours: copy it to hf.co/YOUR-NAME/{name.model} first, then push that"
         )
-    async with aclosing(_run(PushHub(name.repository, folder))) as lines:
+    async with aclosing(run_lines(PushHub(name.repository, folder))) as lines:
         async for line in lines:
             if isinstance(line, Progress):
                 yield line
@@ -162,7 +141,7 @@ async def push(name: Name, folder: str) -> AsyncGenerator[Progress]:
 async def search(text: str, limit: int) -> list[Found]:
     """MLX repositories on the Hub that match `text`, most downloaded first. Raises PullError."""
     found: list[Found] = []
-    async with aclosing(_run(SearchHub(text, limit))) as lines:
+    async with aclosing(run_lines(SearchHub(text, limit))) as lines:
         async for line in lines:
             if isinstance(line, JobResult):
                 found = msgspec.convert(line.result["models"], list[Found])

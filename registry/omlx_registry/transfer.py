@@ -86,7 +86,7 @@ def _receive(
     file: RemoteFile, partial: Path, client: httpx.Client, on_bytes: Callable[[int], None], policy: RetryPolicy
 ) -> None:
     failures = 0
-    while (have := _size(partial)) != file.size or not partial.exists():
+    while (have := size_on_disk(partial)) != file.size or not partial.exists():
         if have > file.size:
             partial.unlink()
             have = 0
@@ -104,15 +104,16 @@ def _receive(
                     "what was downloaded is kept"
                 ) from error
             raise PullError(f"{partial} cannot be written: {error.strerror or error}") from error
-        if _size(partial) == file.size and partial.exists():
+        if size_on_disk(partial) == file.size and partial.exists():
             return
-        failures = 1 if _size(partial) > have else failures + 1
+        failures = 1 if size_on_disk(partial) > have else failures + 1
         if failures >= policy.attempts:
             raise PullError(f"downloading {file.path} failed {failures} times in a row: {reason}")
         time.sleep(policy.pause(failures, after_s))
 
 
-def _size(path: Path) -> int:
+def size_on_disk(path: Path) -> int:
+    """Bytes of a file; 0 where there is none."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
