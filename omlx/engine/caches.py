@@ -60,10 +60,6 @@ def arrays(caches: Caches) -> list[mx.array]:
     return found
 
 
-def size_bytes(caches: Caches) -> int:
-    return sum(array.nbytes for array in arrays(caches))
-
-
 def join(parts: list[tuple[Caches, list[int]]]) -> Caches:
     """The rows of all parts as one batch. A part is caches and the lengths of their rows; it is used up.
 
