@@ -63,6 +63,8 @@ class Limits(msgspec.Struct, omit_defaults=True, frozen=True, kw_only=True):
     """Most tokens to generate; -1: until the model stops (bounded by the context), -2: until the context is full."""
     num_ctx: int = 0
     """Context in tokens; 0: the runner's default. Never more than the model was trained for."""
+    think_budget: int = -1
+    """Most tokens of thinking: then it is closed and the answer begins; -1: no limit of its own."""
     num_keep: int = 4
     stop: list[str] = []
     truncate: bool = True
@@ -70,6 +72,13 @@ class Limits(msgspec.Struct, omit_defaults=True, frozen=True, kw_only=True):
     shift: bool = True
     """A generation that fills the context drops old tokens and goes on; False: it ends with `length`."""
     deadline_s: float | None = None
+
+
+class TextGrammar(msgspec.Struct, frozen=True):
+    """A constraint on the answer that is no JSON schema: a regular expression, or a grammar in Lark or llama.cpp's GBNF."""
+
+    kind: Literal["regex", "lark", "gbnf"]
+    source: str
 
 
 class GenerateRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -86,10 +95,18 @@ class GenerateRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
     template: str | None = None
     """A Go template that replaces the model's own for this request."""
     tools: list[dict[str, Any]] = []
+    must_call: bool | str = False
+    """True: the reply is a call of one of `tools`; a name: of that tool. Its arguments obey the tool's schema."""
+    one_call: bool = False
+    """The reply ends with its first tool call."""
+    emulate_tools: bool = False
+    """The model knows no tools: describe them in the prompt, and hold what it writes as a call to their schemas."""
     think: bool | str | None = None
     """None: the model's default (on where it can think); a level ("low", "medium", "high") counts as on."""
     format: Literal["json"] | dict[str, Any] | None = None
     """Constrain the output: any JSON object, or a JSON schema."""
+    grammar: TextGrammar | None = None
+    """Constrain the output otherwise; `format` is None then."""
     sampling: Sampling = Sampling()
     limits: Limits = Limits()
     logprobs: bool = False
@@ -132,6 +149,8 @@ class Finish(msgspec.Struct, tag="f", omit_defaults=True, kw_only=True):
     prompt_ns: int = 0
     generation_ns: int = 0
     queue_ns: int = 0
+    stop_string: str = ""
+    """The string of `Limits.stop` that ended the reply; "" where something else did."""
     context: list[int] = []
     rendered: str | None = None
 

@@ -22,16 +22,20 @@ class StopStrings:
         self._strings = [text for text in strings if text]
         self._held = ""
 
-    def feed(self, text: str) -> tuple[str, bool]:
-        """Text that is free to go, and whether a stop string was found (all behind it is dropped)."""
+    def feed(self, text: str) -> tuple[str, str]:
+        """Text that is free to go, and the stop string that was found, or "" (it and all behind it are dropped).
+
+        Of several the one that begins first; of those the shortest, which was complete first.
+        """
         text = self._held + text
-        hits = [at for at in (text.find(stop) for stop in self._strings) if at >= 0]
+        hits = [(at, len(stop), stop) for stop in self._strings if (at := text.find(stop)) >= 0]
         if hits:
             self._held = ""
-            return text[: min(hits)], True
+            at, _, stop = min(hits)
+            return text[:at], stop
         keep = max((_overlap(text, stop) for stop in self._strings), default=0)
         self._held = text[len(text) - keep :]
-        return text[: len(text) - keep], False
+        return text[: len(text) - keep], ""
 
     def flush(self) -> str:
         """The held text, once no more can come."""
@@ -57,10 +61,10 @@ class TextStream:
         self._stream = DecodeStream(ids=prompt[-_CONTEXT_TOKENS:], skip_special_tokens=False)
         self._stops = StopStrings(stop) if any(stop) else None
 
-    def feed(self, token: int) -> tuple[str, bool]:
-        """New text that `token` completes, and whether a stop string ended the reply."""
+    def feed(self, token: int) -> tuple[str, str]:
+        """New text that `token` completes, and the stop string that ended the reply ("": none did)."""
         text = self._stream.step(self._tokenizer, token) or ""
-        return (text, False) if self._stops is None else self._stops.feed(text)
+        return (text, "") if self._stops is None else self._stops.feed(text)
 
     def flush(self) -> str:
         """Text that was held back for a stop string that did not come. Bytes of an unfinished character are dropped."""

@@ -237,11 +237,10 @@ class Engine:
         if token in self._model.end_tokens:
             output.stop_token = token
             return self._finish(sequence, output, "stop", now)
-        output.text, stopped = sequence.text.feed(token)
+        output.text, output.stop_string = sequence.text.feed(token)
         if sequence.grammar is not None:
             sequence.grammar.accept(token, output.text)
-            stopped = stopped or sequence.grammar.complete
-        if stopped:
+        if output.stop_string or (sequence.grammar is not None and sequence.grammar.complete):
             return self._finish(sequence, output, "stop", now)
         if sequence.generated >= sequence.max_new:
             return self._finish(sequence, output, "length", now)

@@ -68,6 +68,8 @@ class Output(msgspec.Struct, kw_only=True):
     finish: FinishReason | None = None
     stop_token: int | None = None
     """The end token, where one ended the reply."""
+    stop_string: str = ""
+    """The stop string, where one ended the reply."""
     failure: tuple[FailureKind, str] | None = None
     usage: Usage | None = None
 

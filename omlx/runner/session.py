@@ -284,6 +284,7 @@ class Session:
                 prompt_ns=usage.prompt_ns if usage else 0,
                 generation_ns=usage.generation_ns if usage else 0,
                 queue_ns=usage.queue_ns if usage else 0,
+                stop_string=output.stop_string,
                 context=row.context,
             )
         )

@@ -33,19 +33,21 @@ def test_num_predict_zero_reads_the_prompt_and_says_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stop", "expected"),
+    ("stop", "found"),
     [
-        (["snow fell"], STORY[: STORY.index("snow fell")]),
-        (["never there", "e sta"], STORY[: STORY.index("e sta")]),
-        (["T"], ""),
-        (["The end.", "late"], STORY[: STORY.index("late")]),
-        (["never there"], STORY),
+        (["snow fell"], "snow fell"),
+        (["never there", "e sta"], "e sta"),
+        (["T"], "T"),
+        (["The end.", "late"], "late"),
+        (["late at", "lat"], "lat"),
+        (["never there"], ""),
     ],
 )
-def test_a_stop_string_ends_the_reply_and_no_part_of_it_is_seen(stop: list[str], expected: str) -> None:
+def test_a_stop_string_ends_the_reply_and_no_part_of_it_is_seen(stop: list[str], found: str) -> None:
+    expected = STORY[: STORY.index(found)] if found else STORY
     replies = run(engine(taught=True), [spec(0, chat("story"), limits=Limits(stop=stop))])
     assert replies.text[0] == expected
-    assert replies.ends[0].finish == "stop"
+    assert (replies.ends[0].finish, replies.ends[0].stop_string) == ("stop", found)
     seen = ""
     for output in replies.outputs:
         seen += output.text

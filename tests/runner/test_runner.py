@@ -101,6 +101,13 @@ async def test_a_request_is_rendered_generated_and_counted(host: RunnerHost) -> 
     assert finish.generation_ns > 0
 
 
+async def test_the_end_names_the_stop_string_that_matched(host: RunnerHost) -> None:
+    content, _, finish = await run(host, request("Tell me a story.", think=False, limits={"stop": ["nope", "fell"]}))
+    assert content == STORY[: STORY.index("fell")]
+    assert (finish.reason, finish.stop_string) == ("stop", "fell")
+    assert (await run(host, request("What is 2 + 2?", think=False)))[2].stop_string == ""
+
+
 async def test_eight_requests_share_a_batch_and_each_gets_the_answer_it_gets_alone(host: RunnerHost) -> None:
     texts = [item.messages[-1]["content"] for item in LESSONS if len(item.messages) == 1 and not item.tools][:8]
     assert len(texts) == 8
