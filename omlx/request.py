@@ -75,7 +75,7 @@ class Limits(msgspec.Struct, omit_defaults=True, frozen=True, kw_only=True):
 
 
 class TextGrammar(msgspec.Struct, frozen=True):
-    """A constraint on the answer that is no JSON schema: a regular expression, or a grammar in Lark or llama.cpp's GBNF."""
+    """A constraint on the answer that is no JSON schema: a regular expression, Lark or llama.cpp's GBNF."""
 
     kind: Literal["regex", "lark", "gbnf"]
     source: str

@@ -138,6 +138,8 @@ class _Generation(msgspec.Struct, kw_only=True):
     options: dict[str, Any] = {}
     keep_alive: KeepAlive = None
     think: Think = None
+    think_budget: int | None = None
+    """Ours: the same as the option of this name."""
     truncate: bool = True
     shift: bool = True
     logprobs: bool = False

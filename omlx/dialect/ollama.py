@@ -19,9 +19,9 @@ import msgspec
 
 from omlx.api import ollama as wire
 from omlx.dialect.errors import TemplateError
-from omlx.dialect.options import parse_options
+from omlx.dialect.options import Options, parse_options
 from omlx.dialect.refusal import Refusal
-from omlx.request import Delta, Finish, GenerateRequest, Message, TokenLogprob, ToolCall
+from omlx.request import Delta, Finish, GenerateRequest, Message, TextGrammar, TokenLogprob, ToolCall
 
 PULL_AGAIN = ". Pull the model again to get the latest version with full thinking support"
 RAW_CONFLICT = "raw mode does not support template, system, or context"
@@ -71,7 +71,7 @@ def generation(request: wire.GenerateRequest, model: ModelFacts) -> GenerateRequ
         raise Refusal(400, RAW_CONFLICT)
     _check_thinking(request, model)
     _check_capabilities(request.model, model, "generate", ["insert"] if request.suffix else [])
-    sampling, limits = parse_options(request.options, model.parameters, truncate=request.truncate, shift=request.shift)
+    sampling, limits = _options(request, model)
     if not request.prompt:
         return None
     _check_images(request.images, model)
@@ -93,7 +93,7 @@ def generation(request: wire.GenerateRequest, model: ModelFacts) -> GenerateRequ
         suffix=request.suffix or None,
         template=request.template or None,
         think=_level(request.think, model),
-        format=read_format(request.format),
+        **read_format(request.format),
         sampling=sampling,
         limits=limits,
         logprobs=request.logprobs,
@@ -107,7 +107,7 @@ def conversation(request: wire.ChatRequest, model: ModelFacts) -> GenerateReques
     """The internal request of /api/chat; None where the model is only to be loaded. Raises Refusal, OptionError."""
     _check_thinking(request, model)
     _check_capabilities(request.model, model, "chat", ["tools"] if request.tools else [])
-    sampling, limits = parse_options(request.options, model.parameters, truncate=request.truncate, shift=request.shift)
+    sampling, limits = _options(request, model)
     if not request.messages:
         return None
     given = [_message(message) for message in request.messages]
@@ -120,13 +120,20 @@ def conversation(request: wire.ChatRequest, model: ModelFacts) -> GenerateReques
         messages=_without_old_thoughts(messages, model),
         tools=request.tools,
         think=_level(request.think, model),
-        format=read_format(request.format),
+        **read_format(request.format),
         sampling=sampling,
         limits=limits,
         logprobs=request.logprobs,
         top_logprobs=request.top_logprobs,
         render_only=request.debug_render_only,
     )
+
+
+def _options(request: wire.GenerateRequest | wire.ChatRequest, model: ModelFacts) -> Options:
+    options = request.options
+    if request.think_budget is not None:
+        options = {**options, "think_budget": request.think_budget}
+    return parse_options(options, model.parameters, truncate=request.truncate, shift=request.shift)
 
 
 def check_template(source: str) -> None:
@@ -164,14 +171,31 @@ def _level(think: bool | str | None, model: ModelFacts) -> bool | str | None:
     return "high" if think == "max" and family == "gptoss" else think
 
 
-def read_format(value: Any) -> Literal["json"] | dict[str, Any] | None:
-    """`format` as the engine takes it. Raises Refusal (with Ollama's status 500)."""
+_SYNTAXES = ("regex", "lark", "gbnf")
+
+
+class _Constraint(TypedDict):
+    """The fields of a request that constrain its answer."""
+
+    format: Literal["json"] | dict[str, Any] | None
+    grammar: TextGrammar | None
+
+
+def read_format(value: Any) -> _Constraint:
+    """`format` as the engine takes it. Raises Refusal (with Ollama's status 500 where Ollama refuses as well).
+
+    Beside Ollama's forms `{"type": "grammar", "syntax": "regex" | "lark" | "gbnf", "definition": text}`, as OpenAI
+    writes the grammar of a custom tool; no JSON schema has that type.
+    """
     if value is None or value == "":
-        return None
-    if value == "json":
-        return "json"
-    if isinstance(value, dict):
-        return value
+        return {"format": None, "grammar": None}
+    if isinstance(value, dict) and value.get("type") == "grammar":
+        syntax, text = value.get("syntax"), value.get("definition")
+        if syntax not in _SYNTAXES or not isinstance(text, str) or not text:
+            raise Refusal(400, 'invalid format: a grammar needs "syntax" ("regex", "lark" or "gbnf") and "definition"')
+        return {"format": None, "grammar": TextGrammar(syntax, text)}
+    if value == "json" or isinstance(value, dict):
+        return {"format": value, "grammar": None}
     quoted = json.dumps(json.dumps(value, ensure_ascii=False), ensure_ascii=False)
     raise Refusal(500, f'invalid format: {quoted}; expected "json" or a valid JSON Schema object')
 

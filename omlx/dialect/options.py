@@ -13,7 +13,7 @@ from omlx.request import Limits, Sampling
 
 _INTEGERS = frozenset(
     {"num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "draft_num_predict", "num_keep", "seed",
-     "num_predict", "top_k", "repeat_last_n"}
+     "num_predict", "top_k", "repeat_last_n", "think_budget"}
 )  # fmt: skip
 _FLOATS = frozenset(
     {"top_p", "min_p", "typical_p", "temperature", "repeat_penalty", "presence_penalty", "frequency_penalty"}
@@ -22,6 +22,7 @@ _BOOLEANS = frozenset({"use_mmap"})
 # Ollama dropped these without refusing them, so a wrong type is no error there: it is ignored.
 _LENIENT = frozenset({"mirostat", "mirostat_tau", "mirostat_eta"})
 
+_LIMITS = ("num_predict", "num_ctx", "num_keep", "stop", "think_budget")
 _INT64 = (1 << 63) - 1
 _FLOAT32 = 3.4028234e38
 _TINY = 1e-9
@@ -128,11 +129,13 @@ def _sampling(values: Mapping[str, Any]) -> Sampling:
 
 
 def _limits(values: Mapping[str, Any], *, truncate: bool, shift: bool) -> Limits:
-    given = {name: values[name] for name in ("num_predict", "num_ctx", "num_keep", "stop") if name in values}
+    given = {name: values[name] for name in _LIMITS if name in values}
     if given.get("num_predict", 0) < -2:
         given["num_predict"] = -1
     if "num_ctx" in given:
         given["num_ctx"] = max(MIN_CONTEXT, given["num_ctx"]) if given["num_ctx"] > 0 else 0
+    if "think_budget" in given:
+        given["think_budget"] = max(-1, given["think_budget"])
     if "num_keep" in given:
         given["num_keep"] = max(-1, given["num_keep"])
     return Limits(truncate=truncate, shift=shift, **given)

@@ -58,6 +58,8 @@ def test_wrong_types_are_refused_with_ollamas_text(options: dict[str, Any], mess
         ({"num_predict": -7}, "num_predict", -1),
         ({"num_predict": -2}, "num_predict", -2),
         ({"num_predict": 0}, "num_predict", 0),
+        ({"think_budget": 256.5}, "think_budget", 256),
+        ({"think_budget": -9}, "think_budget", -1),
         ({"num_ctx": 1}, "num_ctx", 4),
         ({"num_ctx": -5}, "num_ctx", 0),
         ({"seed": -1}, "seed", None),
