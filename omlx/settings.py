@@ -114,6 +114,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             secret=True,
         ),
     ] = []
+    api_keys: Annotated[
+        str,
+        _setting("File of further keys, a name and a key a line (see docs/api.md)", parse="path"),
+    ] = ""
+    key_rate_limit: Annotated[
+        int, _setting("Most requests a minute with one key, where the file says nothing else; 0: no limit")
+    ] = 0
     no_auth: Annotated[bool, _setting("Ask for no key, and do not warn about it, wherever the server is bound")] = False
     max_body: Annotated[int, _setting("Largest request body", parse="size")] = 512 * 1024 * 1024
     max_decode_gap: Annotated[

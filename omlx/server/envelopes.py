@@ -21,7 +21,12 @@ from omlx.server.stream import EVENT_STREAM, Framing, event
 if TYPE_CHECKING:
     from litestar.types import ExceptionHandlersMap
 
-_OPENAI_TYPES = {400: "invalid_request_error", 401: "invalid_request_error", 404: "not_found_error"}
+_OPENAI_TYPES = {
+    400: "invalid_request_error",
+    401: "invalid_request_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
 _ANTHROPIC_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -74,12 +79,13 @@ OPENAI_ERRORS: ExceptionHandlersMap = {Exception: _answer_openai}
 ANTHROPIC_ERRORS: ExceptionHandlersMap = {Exception: _answer_anthropic}
 
 
-def unauthorized(path: str) -> bytes:
-    """The body of a 401, in the words of the dialect that `path` belongs to."""
-    found = Problem(401, "a valid API key is required", {"code": "invalid_api_key"})
+def worded_for(path: str, found: Problem) -> str:
+    """The body of an error that no route has answered, in the words of the dialect that `path` belongs to."""
     if path.startswith("/v1/messages"):
-        return msgspec.json.encode(anthropic_error(found))
-    return msgspec.json.encode(openai_error(found) if path.startswith("/v1/") else {"error": found.message})
+        body = anthropic_error(found)
+    else:
+        body = openai_error(found) if path.startswith("/v1/") else {"error": found.message}
+    return msgspec.json.encode(body).decode()
 
 
 def _problem(request: Request[Any, Any, Any], error: Exception) -> Problem:

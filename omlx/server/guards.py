@@ -1,7 +1,7 @@
 """The *gate*: what every request passes before a route sees it.
 
 In this order, as in Ollama: the Origin check (CORS), the Host check against DNS rebinding, the API key where one is
-asked for, then the router's own answers (404 and 405 as plain text, redirects for a trailing slash). The gate also
+asked for, then the router's own answers (404 and 405, redirects for a trailing slash). The gate also
 gives each request its id and writes its line in the log. Rules are compiled once from settings; deciding is pure,
 `Gate` only acts on the decision.
 """
@@ -16,9 +16,9 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from omlx.server.envelopes import unauthorized
-from omlx.server.errors import JSON_TYPE
-from omlx.server.keys import Keys, bound_to_loopback
+from omlx.server.envelopes import worded_for
+from omlx.server.errors import JSON_TYPE, Problem
+from omlx.server.keys import WELCOME, Admission, Keys, bound_to_loopback, note
 from omlx.server.log import logger, spell
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ _PREFLIGHT = {
     ),
     "access-control-max-age": "43200",
 }  # fmt: skip
+_UNKNOWN_KEY = Problem(401, "a valid API key is required", {"code": "invalid_api_key"})
+_TOO_OFTEN = Problem(429, "this API key has used up its requests for now", {"code": "rate_limit_exceeded"})
 _PREFLIGHT_VARY = ("Origin", "Access-Control-Request-Method", "Access-Control-Request-Headers")
 
 
@@ -181,9 +183,8 @@ class Policy(NamedTuple):
     routes: Routes
 
     def judge(
-        self, method: str, path: str, query: str, host: str, origin: str | None, *, known: bool = True
+        self, method: str, path: str, query: str, host: str, origin: str | None, admission: Admission = WELCOME
     ) -> Verdict:
-        """`known`: the caller showed a key, or needs none."""
         cors: tuple[tuple[str, str], ...] = ()
         if origin is not None and origin not in {f"http://{host}", f"https://{host}"}:
             if not self.origins.allow(origin):
@@ -195,8 +196,10 @@ class Policy(NamedTuple):
             return Verdict(403)
         if method == "OPTIONS" and self.hosts.checked and self.hosts.named(host):
             return Verdict(204, cors)
-        if not known:
-            return Verdict(401, (*cors, ("www-authenticate", "Bearer")), unauthorized(path).decode())
+        if not admission.known:
+            return Verdict(401, (*cors, ("www-authenticate", "Bearer")), worded_for(path, _UNKNOWN_KEY))
+        if admission.retry_after:
+            return Verdict(429, (*cors, ("retry-after", str(admission.retry_after))), worded_for(path, _TOO_OFTEN))
         return self._route(method, path, query, cors)
 
     def _cors(self, origin: str, *, preflight: bool) -> tuple[tuple[str, str], ...]:
@@ -213,12 +216,19 @@ class Policy(NamedTuple):
         if method in allowed:
             return Verdict(headers=cors)
         if allowed:
-            return Verdict(405, (*cors, ("allow", ", ".join(allowed))), "405 method not allowed")
+            return Verdict(405, (*cors, ("allow", ", ".join(allowed))), _not_here(path, 405, "405 method not allowed"))
         bare = path.rstrip("/")
         if path == bare + "/" and method in self.routes.methods(bare):
             place = bare + (f"?{query}" if query else "")
             return Verdict(301 if method == "GET" else 307, (*cors, ("location", place)))
-        return Verdict(404, cors, "404 page not found")
+        return Verdict(404, cors, _not_here(path, 404, "404 page not found"))
+
+
+def _not_here(path: str, status: int, text: str) -> str:
+    """Plain text, as in Ollama; OpenAI's and Anthropic's clients are told in their own shape what is missing."""
+    if not path.startswith("/v1/"):
+        return text
+    return worded_for(path, Problem(status, f"{text}: {path}"))
 
 
 class Gate:
@@ -239,8 +249,9 @@ class Gate:
         method, path = scope["method"], scope["path"]
         fields = {name: value.decode("latin-1") for name, value in scope["headers"] if name in _LOOKED_AT}
         host, origin, query = fields.get(b"host", ""), fields.get(b"origin"), scope["query_string"].decode("latin-1")
-        known = self.keys.allow(path, fields.get(b"authorization", ""), fields.get(b"x-api-key", ""))
-        verdict = self.policy.judge(method, path, query, host, origin, known=known)
+        admission = self.keys.admit(path, fields.get(b"authorization", ""), fields.get(b"x-api-key", ""))
+        note(scope, admission)
+        verdict = self.policy.judge(method, path, query, host, origin, admission)
         status, complete = 0, False
         extra = [(name.encode(), value.encode("latin-1")) for name, value in verdict.headers]
 
@@ -268,6 +279,6 @@ async def _answer(send: Send, verdict: Verdict) -> None:
     text = verdict.text.encode()
     headers = [(b"content-length", str(len(text)).encode())] if verdict.status != 204 else []
     if text:
-        headers.append((b"content-type", JSON_TYPE.encode() if verdict.status == 401 else b"text/plain"))
+        headers.append((b"content-type", JSON_TYPE.encode() if verdict.text.startswith("{") else b"text/plain"))
     await send({"type": "http.response.start", "status": verdict.status, "headers": headers})
     await send({"type": "http.response.body", "body": text, "more_body": False})

@@ -1,7 +1,7 @@
-"""*API keys*: who may call at all, where the server asks for a key.
+"""*API keys*: who may call at all, and how often, where the server asks for a key.
 
 A key arrives as `Authorization: Bearer …` or as `x-api-key`. Without keys in the settings everybody may call, which is
-right on loopback and worth a warning anywhere else.
+right on loopback and worth a warning anywhere else. A key has a name, which the log and the metrics know it by.
 """
 
 from __future__ import annotations
@@ -9,36 +9,86 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
-from collections.abc import Iterable
+import math
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from omlx.settings import Settings, bind_address
+from omlx.settings import SettingError, Settings, bind_address
 
 OPEN_PATHS = frozenset({"/", "/health", "/api/version"})
 """What answers without a key: it tells nothing but that a server is here."""
+_SCOPE = "omlx.key"
+
+
+class Key(NamedTuple):
+    """`rate` is the most requests a minute; 0: no limit."""
+
+    name: str
+    secret: str
+    rate: int = 0
+
+
+class Admission(NamedTuple):
+    """Whether a request may pass. `name` is its key's, "" where it needs none; `retry_after` in s, 0: now."""
+
+    known: bool
+    name: str = ""
+    retry_after: int = 0
+
+
+WELCOME = Admission(True)
 
 
 class Keys:
-    """The keys that are accepted; none: no key is needed."""
+    """The keys that are accepted; none: no key is needed. `clock` in s."""
 
-    def __init__(self, keys: Iterable[str] = ()) -> None:
-        self._digests = [_digest(key.encode()) for key in keys]
+    def __init__(self, keys: Iterable[Key] = (), *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._keys = [(_digest(key.secret.encode()), key, _Bucket(key.rate, clock)) for key in keys]
 
-    def allow(self, path: str, authorization: str, x_api_key: str) -> bool:
-        """Whether a request may pass; the header values are decoded as latin-1.
+    def admit(self, path: str, authorization: str, x_api_key: str) -> Admission:
+        """What becomes of a request; it counts against its key's rate. The header values are decoded as latin-1.
 
         Takes the same time whichever key is wrong, and wherever.
         """
-        if not self._digests or path in OPEN_PATHS:
-            return True
+        if not self._keys or path in OPEN_PATHS:
+            return WELCOME
         scheme, _, token = authorization.strip().partition(" ")
         shown = [x_api_key.strip(), token.strip() if scheme.lower() == "bearer" else ""]
+        candidates = [_digest(candidate.encode("latin-1")) for candidate in shown if candidate]
         found = [
-            hmac.compare_digest(_digest(candidate.encode("latin-1")), digest)
-            for candidate in shown
-            if candidate
-            for digest in self._digests
+            (key, bucket)
+            for candidate in candidates
+            for digest, key, bucket in self._keys
+            if hmac.compare_digest(candidate, digest)
         ]
-        return any(found)
+        if not found:
+            return Admission(False)
+        key, bucket = found[0]
+        return Admission(True, key.name, bucket.take())
+
+
+class _Bucket:
+    """Requests a key still has: it starts with a minute's worth, and that is what it fills up to again."""
+
+    def __init__(self, rate: int, clock: Callable[[], float]) -> None:
+        self._rate = rate
+        self._clock = clock
+        self._left = float(rate)
+        self._seen = clock()
+
+    def take(self) -> int:
+        """Take one request; returns after how many s there is one, 0 where there was."""
+        if not self._rate:
+            return 0
+        now = self._clock()
+        self._left = min(self._rate, self._left + (now - self._seen) * self._rate / 60)
+        self._seen = now
+        if self._left < 1:
+            return max(1, math.ceil((1 - self._left) * 60 / self._rate))
+        self._left -= 1
+        return 0
 
 
 def _digest(key: bytes) -> bytes:
@@ -46,14 +96,54 @@ def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
 
 
+def note(scope: Any, admission: Admission) -> None:
+    """Leave the key's name on the request's `scope`."""
+    scope[_SCOPE] = admission.name
+
+
+def key_name(scope: Any) -> str:
+    """The name of the key that a request came with; "" where it needed none."""
+    return str(scope.get(_SCOPE, ""))
+
+
 def keys_of(settings: Settings) -> Keys:
-    return Keys(() if settings.no_auth else settings.api_key)
+    """Raises SettingError where the file of keys cannot be used."""
+    if settings.no_auth:
+        return Keys()
+    rate = settings.key_rate_limit
+    given = [Key(f"key-{number}", secret, rate) for number, secret in enumerate(settings.api_key, 1)]
+    return Keys([*given, *(_read(Path(settings.api_keys), rate) if settings.api_keys else ())])
+
+
+def _read(file: Path, rate: int) -> list[Key]:
+    try:
+        text = file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"the file of API keys {file} cannot be read: {error}") from None
+    found: dict[str, Key] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        fields = [] if line.lstrip().startswith("#") else line.split()
+        if not fields:
+            continue
+        # A message must not hold a key: it ends up in logs.
+        if not 2 <= len(fields) <= 3 or not all(field.isdecimal() for field in fields[2:]):
+            raise SettingError(
+                f"line {number} of the file of API keys {file} is not NAME KEY, or NAME KEY REQUESTS-A-MINUTE"
+            )
+        if fields[0] in found:
+            raise SettingError(f"line {number} of the file of API keys {file} has the name {fields[0]} once more")
+        name, secret, *own_rate = fields
+        found[name] = Key(name, secret, int(own_rate[0]) if own_rate else rate)
+    if not found:
+        # To read it as "no keys" would open the server to everybody.
+        raise SettingError(f"the file of API keys {file} holds no key")
+    return list(found.values())
 
 
 def warning(settings: Settings) -> str:
     """What the log should say about who may call; "" where all is well."""
     host, _ = bind_address(settings)
-    if settings.api_key or settings.no_auth or bound_to_loopback(host):
+    if settings.api_key or settings.api_keys or settings.no_auth or bound_to_loopback(host):
         return ""
     return (
         f"everybody who reaches {host} may use and delete models: "

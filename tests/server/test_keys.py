@@ -10,8 +10,8 @@ import httpx
 import openai
 import pytest
 
-from omlx.server.keys import Keys, keys_of, warning
-from omlx.settings import Settings, load
+from omlx.server.keys import Key, Keys, keys_of, warning
+from omlx.settings import SettingError, Settings, load
 from tests.server.local import SCRIPTED, LocalServer, stocked
 
 
@@ -87,10 +87,77 @@ def test_without_keys_any_key_is_welcome(http: httpx.Client) -> None:
     assert http.get("/api/tags", headers={"authorization": "Bearer anything"}).status_code == 200
 
 
-def test_no_auth_switches_keys_off() -> None:
-    settings = Settings(api_key=["a"], no_auth=True)
-    assert keys_of(settings).allow("/api/tags", "", "")
-    assert not Keys(["a"]).allow("/api/tags", "", "")
+def test_no_auth_switches_keys_off(tmp_path: Path) -> None:
+    settings = Settings(api_key=["a"], api_keys=str(tmp_path / "absent"), no_auth=True)
+    assert keys_of(settings).admit("/api/tags", "", "").known
+    assert not keys_of(Settings(api_key=["a"])).admit("/api/tags", "", "").known
+
+
+def test_a_file_gives_keys_names_and_rates_of_their_own(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("# who may call\n\nada  sk-ada\n  ci\tsk-#ci 2\n", "utf-8")
+    keys = keys_of(Settings(api_key=["alone"], api_keys=str(file), key_rate_limit=60))
+    assert [keys.admit("/api/tags", "", secret).name for secret in ("alone", "sk-ada", "sk-#ci")] == [
+        "key-1", "ada", "ci"]  # fmt: skip
+    assert not keys.admit("/api/tags", "", "ada").known
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("ada", "line 1"),
+        ("# x\nada secret-word often", "line 2"),
+        ("ada secret-word 5 6", "line 1"),
+        ("ada secret-word\nada secret-word", "line 2"),
+        ("# nothing\n", "holds no key"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_file_that_cannot_be_used_stops_the_start_and_shows_no_key(
+    tmp_path: Path, text: str | None, complaint: str
+) -> None:
+    file = tmp_path / "keys"
+    if text is not None:
+        file.write_text(text, "utf-8")
+    with pytest.raises(SettingError) as error:
+        keys_of(Settings(api_keys=str(file)))
+    assert complaint in str(error.value)
+    assert "secret-word" not in str(error.value)
+
+
+def test_a_keys_rate_is_its_own_and_fills_up_again() -> None:
+    now = 0.0
+    keys = Keys([Key("slow", "s", 2), Key("free", "f")], clock=lambda: now)
+
+    def wait(secret: str) -> int:
+        return keys.admit("/api/tags", "", secret).retry_after
+
+    assert [wait("s") for _ in range(3)] == [0, 0, 30]
+    assert [wait("f") for _ in range(3)] == [0, 0, 0]
+    assert keys.admit("/health", "", "s").retry_after == 0
+    now = 29.5
+    assert wait("s") == 1
+    now = 30.0
+    assert [wait("s"), wait("s")] == [0, 30]
+    now = 1000.0
+    assert [wait("s") for _ in range(3)] == [0, 0, 30]
+
+
+def test_a_key_used_too_often_is_told_in_each_dialect_when_to_come_back(tmp_path: Path) -> None:
+    settings = Settings(models=str(tmp_path), spare_runner=False, api_key=["k"], key_rate_limit=1)
+    with LocalServer(stocked(tmp_path), settings, SCRIPTED) as server, server.client() as http:
+        headers = {"x-api-key": "k"}
+        assert http.get("/api/tags", headers=headers).status_code == 200
+        replies = {path: http.get(path, headers=headers) for path in ("/api/tags", "/v1/models", "/v1/messages")}
+        assert {reply.status_code for reply in replies.values()} == {429}
+        assert {0 < int(reply.headers["retry-after"]) <= 60 for reply in replies.values()} == {True}
+        message = "this API key has used up its requests for now"
+        assert replies["/api/tags"].json() == {"error": message}
+        assert replies["/v1/models"].json()["error"] == {
+            "message": message, "type": "rate_limit_error", "param": None, "code": "rate_limit_exceeded"}  # fmt: skip
+        assert replies["/v1/messages"].json()["error"] == {"type": "rate_limit_error", "message": message}
+        with pytest.raises(openai.RateLimitError):
+            openai.OpenAI(base_url=f"{server.url}/v1", api_key="k", max_retries=0).models.list()
 
 
 @pytest.mark.parametrize(
@@ -102,6 +169,7 @@ def test_no_auth_switches_keys_off() -> None:
         (Settings(host="http://0.0.0.0:1"), True),
         (Settings(host="http://192.168.1.5:1"), True),
         (Settings(host="http://0.0.0.0:1", api_key=["a"]), False),
+        (Settings(host="http://0.0.0.0:1", api_keys="/keys"), False),
         (Settings(host="http://0.0.0.0:1", no_auth=True), False),
     ],
 )

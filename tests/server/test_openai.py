@@ -349,9 +349,21 @@ def test_an_empty_body_is_eof(http: httpx.Client, path: str) -> None:
     assert (response.status_code, response.json()) == (400, error("invalid_request_error", "EOF"))
 
 
-def test_unknown_paths_and_methods_stay_plain_text(http: httpx.Client) -> None:
-    assert http.get("/v1/nowhere").text == "404 page not found"
-    assert http.get("/v1/chat/completions").status_code == 405
+@pytest.mark.parametrize(
+    "path", ["/v1/nowhere", "/v1/audio/transcriptions", "/v1/images/generations", "/v1/messages/batches", "/v1/é"]
+)
+def test_routes_that_are_missing_are_named_in_the_clients_shape(http: httpx.Client, path: str) -> None:
+    reply = http.post(path, content=b"x")
+    assert reply.status_code == 404
+    assert reply.json()["error"]["type"] == "not_found_error"
+    assert reply.json()["error"]["message"] == f"404 page not found: {path}"
+    assert reply.headers["content-type"].startswith("application/json")
+
+
+def test_a_wrong_method_is_told_in_openais_shape(http: httpx.Client) -> None:
+    reply = http.get("/v1/chat/completions")
+    assert (reply.status_code, reply.headers["allow"]) == (405, "POST")
+    assert reply.json()["error"]["message"] == "405 method not allowed: /v1/chat/completions"
 
 
 @pytest.mark.parametrize("stream", [False, True])
