@@ -14,6 +14,7 @@ import numpy as np
 
 from omlx.engine import caches
 from omlx.engine.grammar import Bits
+from omlx.engine.ranks import Ranks
 from omlx.engine.sampling import Draw, Sampler
 from omlx.engine.sequence import Sequence
 from omlx.engine.tensors import launch
@@ -38,15 +39,17 @@ class Newcomer(NamedTuple):
 class Batch:
     """Sequences in decode. `lengths[i]` counts the tokens that row i's cache holds."""
 
-    def __init__(self, model: Any, vocabulary: int, grammar_words: int) -> None:
+    def __init__(self, model: Any, vocabulary: int, grammar_words: int, ranks: Ranks) -> None:
         self._model = model
+        self._ranks = ranks
         self._vocabulary = vocabulary
         self._words = grammar_words
         self.rows: list[Sequence] = []
         self.lengths: list[int] = []
         self.pending: list[Pending] = []
         self._caches: caches.Caches = []
-        self._tokens: mx.array = mx.zeros((0,), dtype=mx.int32)
+        self.tokens: mx.array = mx.zeros((0,), dtype=mx.int32)
+        """[B] each row's newest token: in no cache yet, and maybe not computed yet."""
         self._sampler: Sampler | None = None
         self._undrawn: mx.array | None = None
 
@@ -58,12 +61,17 @@ class Batch:
         """Some row's next mask needs its last token, so this step cannot be drawn before the last one is read."""
         return any(row.grammar is not None for row in self.rows)
 
+    @property
+    def unread(self) -> int:
+        """Draws of all rows that the host has not read."""
+        return sum(len(pending.sequences) for pending in self.pending)
+
     def join(self, newcomers: list[Newcomer]) -> None:
         """Take in sequences whose prompts have been read."""
         self._forget_sampler()
         parts = [(self._caches, self.lengths)] if self.rows else []
         self._caches = caches.join(parts + [(new.cache, [new.length]) for new in newcomers])
-        self._tokens = mx.concatenate([self._tokens, *(new.draw.tokens for new in newcomers)])
+        self.tokens = mx.concatenate([self.tokens, *(new.draw.tokens for new in newcomers)])
         self.rows = self.rows + [new.sequence for new in newcomers]
         self.lengths = self.lengths + [new.length for new in newcomers]
         self.pending += [Pending(new.draw, [new.sequence]) for new in newcomers]
@@ -80,44 +88,71 @@ class Batch:
         ]
         if keep:
             self._caches = caches.leave(self._caches, self.lengths, keep)
-            self._tokens = self._tokens[mx.array(keep)]
+            index = mx.array(keep)
+            self.tokens = self.tokens[index]
+            if self._undrawn is not None:
+                self._undrawn = self._undrawn[index]
         else:
-            self._caches, self._tokens, self.pending = [], mx.zeros((0,), dtype=mx.int32), []
+            self._caches, self.tokens, self.pending = [], mx.zeros((0,), dtype=mx.int32), []
+            self._undrawn = None
         self.rows = [self.rows[at] for at in keep]
         self.lengths = [self.lengths[at] for at in keep]
 
     def cache_of(self, sequence: Sequence) -> tuple[caches.Caches, int]:
-        """A copy of one row's cache and the number of tokens in it."""
+        """A copy of one row's cache and the number of tokens in it, all of which the sequence has."""
         at = self.rows.index(sequence)
-        return caches.row(self._caches, self.lengths, at), self.lengths[at]
+        cache, length = caches.row(self._caches, self.lengths, at), self.lengths[at]
+        too_many = max(length - len(sequence.tokens), 0)  # guesses of a draft beyond the reply's end
+        if too_many:
+            caches.trim(cache, too_many)
+        return cache, length - too_many
+
+    def forward(self, tokens: mx.array) -> mx.array:
+        """Run `tokens` [B, n] through the model: logits [B, n, V]; the caches hold them then."""
+        logits: mx.array = self._model(tokens, cache=self._caches)
+        count = tokens.shape[1]
+        self.lengths = [length + count for length in self.lengths]
+        caches.advance(self._caches, count)
+        return logits
+
+    def rewind(self, count: int) -> None:
+        """Take the last `count` tokens of every row back out of the caches (`caches.can_trim`)."""
+        caches.trim(self._caches, count)
+        self.lengths = [length - count for length in self.lengths]
+
+    def put(self, draw: Draw, sequences: Rows[Sequence]) -> None:
+        """Take in draws of a lone row that were made elsewhere; the last is its newest token."""
+        self._forget_sampler()
+        self.tokens = draw.tokens[-1:]
+        self.pending.append(Pending(draw, sequences))
 
     def step(self) -> list[Pending]:
         """Launch the next step of every row. Returns the draws of the last one, to be read while it runs."""
         unread, self.pending = self.pending, []
-        logits = self._model(self._tokens[:, None], cache=self._caches)[:, -1, :]
-        self.lengths = [length + 1 for length in self.lengths]
-        caches.advance(self._caches)
+        logits = self.forward(self.tokens[:, None])[:, -1, :]
         if self.constrained:
             launch(logits)
             self._undrawn = logits
         else:
-            self._draw(logits, None, unread=True)
+            self._draw(logits, None, unread)
         return unread
 
     def settle(self) -> None:
         """Call when the draws that `step` returned are handled: constrained rows could not be drawn before."""
         if self._undrawn is not None:
             logits, self._undrawn = self._undrawn, None
-            self._draw(logits, grammar_masks(self.rows, logits, self._words), unread=False)
+            self._draw(logits, grammar_masks(self.rows, logits, self._words), [])
 
-    def _draw(self, logits: mx.array, mask: mx.array | None, *, unread: bool) -> None:
-        """Choose every row's next token. `unread`: the tokens these logits follow are not in the rows' records yet."""
-        inputs: mx.array | None = self._tokens
+    def _draw(self, logits: mx.array, mask: mx.array | None, unread: list[Pending]) -> None:
+        """Choose every row's next token. `unread` are draws that are not in the rows' records yet."""
+        inputs: mx.array | None = self.tokens
         if self._sampler is None:
-            self._sampler = Sampler(self.rows, [row.generated + unread for row in self.rows], self._vocabulary)
-            inputs = self._tokens if unread else None
-        draw = self._sampler(logits, inputs, mask)
-        self._tokens = draw.tokens
+            drawn = [row.generated + sum(pending.sequences.count(row) for pending in unread) for row in self.rows]
+            self._sampler = Sampler(self.rows, drawn, self._vocabulary)
+            inputs = self.tokens if unread else None
+        drawn = self._sampler(logits, inputs, mask)
+        draw = drawn._replace(tokens=self._ranks.share(drawn.tokens))
+        self.tokens = draw.tokens
         launch(*draw.arrays())
         self.pending.append(Pending(draw, self.rows))
 
