@@ -7,6 +7,7 @@ engine calls it from its own loop, with single-sequence caches, and lets the cop
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -39,13 +40,24 @@ class Capture:
         self._partials: dict[int, list[Name]] = {}
         for level, name in match.partials if match else ():
             self._partials.setdefault(level, []).append(name)
-        self._stops: tuple[int, ...] = ()
-        if self._active and Kind.STATE in store.layout.needs:
+        self._stops: list[int] = []
+        if not self._active:
+            return
+        if Kind.STATE in store.layout.needs:
             self._stops = snapshot_stops(
                 len(tokens), self._position, known=[*boundaries, *([match.branch] if match else [])],
                 every=store.config.snapshot_every, block_size=store.block_size, state_bytes=store.layout.state_bytes,
                 budget=store.hot.max_bytes or store.config.cold_bytes,
             )  # fmt: skip
+        elif Kind.WINDOW in store.layout.needs:
+            # What is behind the last full block is forgotten by the time a long answer has ended.
+            for boundary in boundaries:
+                self.stop_at(boundary)
+
+    def stop_at(self, position: int) -> None:
+        """Make a restore point at this position of the prompt, which has not been computed yet."""
+        if self._active and self._position < position <= len(self._chain) and position not in self._stops:
+            insort(self._stops, position)
 
     def chunk_end(self, position: int, most: int) -> int:
         """Where a prefill chunk from `position` of at most `most` tokens should end.
@@ -97,6 +109,7 @@ class Capture:
             self._extend(tokens[:held])
             self._take_blocks(caches, held)
             self._take_point(caches, held)
+            self._store.sessions.note_finished(self._chain)
         except Exception as error:
             self._give_up(error)
         self._active = False

@@ -1,7 +1,7 @@
 """The cold tier: records on SSD, shared by all models and processes that use the folder.
 
 Owner of the index and the files. Three kinds of threads: the thread that owns MLX asks and hands over host bytes; one
-*writer* thread changes files and index; a few *reader* threads bring files into memory ahead of their use. Writer and
+*writer* thread changes files and index; a few *reader* threads bring files into memory (see `readahead`). Writer and
 readers see host bytes only. Handing over never waits: a full queue drops the record and counts it.
 
 Trouble with the disk is never trouble for a request: what cannot be read is a miss, what cannot be written is not kept,
@@ -11,51 +11,31 @@ and a folder that cannot be used at all leaves the tier switched off with `probl
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
-import os
 import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from omlx_cache.container import DamagedError, HostRecord, encode
-from omlx_cache.files import RecordFiles, size_on_disk
-from omlx_cache.index import FILE, Index, IndexUnusableError, Reserved
+from omlx_cache.files import size_on_disk
+from omlx_cache.index import Index, IndexUnusableError, Reserved
+from omlx_cache.opening import open_folder, remove_index
+from omlx_cache.readahead import ReadAhead, Reading
 from omlx_cache.records import Entry, Kind, Name, Stored
+from omlx_cache.stats import ColdCounts
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-READERS = 4
 _PAUSE_S = 30.0
 """After a failed write, how long nothing is tried again."""
-
-
-class ColdCounts(msgspec.Struct):
-    """What happened to records since the start. Each count is changed by one thread only."""
-
-    written: int = 0
-    written_bytes: int = 0
-    read: int = 0
-    read_bytes: int = 0
-    evicted: int = 0
-    dropped_queue_full: int = 0
-    dropped_over_budget: int = 0
-    dropped_too_large: int = 0
-    write_errors: int = 0
-    missing: int = 0
-    """Files gone although the index had them (another process evicted them, or someone deleted them)."""
-    damaged: int = 0
-    """Files that were torn, truncated, altered, foreign or unreadable, and were removed."""
-    index_rebuilt: int = 0
-    unfinished_removed: int = 0
 
 
 class _Write(NamedTuple):
@@ -100,7 +80,6 @@ class ColdTier:
         self._queue_bytes = queue_bytes
         self._clock = clock
         self._bad: set[Name] = set()
-        self._ahead: dict[Name, Future[HostRecord]] = {}
         self._queue: deque[_Write | _Do | None] = deque()
         self._queued: dict[Name, int] = {}
         self._waiting = threading.Condition()
@@ -108,55 +87,16 @@ class ColdTier:
         self._done: deque[tuple[Name, bool, list[tuple[HostRecord, Any]]]] = deque()
         self._paused_until = 0.0
         self._writer: threading.Thread | None = None
-        self._readers: ThreadPoolExecutor | None = None
+        self._ahead: ReadAhead | None = None
         try:
-            self._files, self._index = self._open()
+            self._files, self._index = open_folder(folder, max_bytes, self.counts, clock)
         except (OSError, sqlite3.Error, IndexUnusableError) as error:
             self.problem = f"the cache folder {folder} cannot be used: {error}"
             log.warning("%s; prefixes are kept in memory only", self.problem)
             return
-        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="omlx-cache-read")
+        self._ahead = ReadAhead(self._files)
         self._writer = threading.Thread(target=self._write_loop, args=(model,), name="omlx-cache-write", daemon=True)
         self._writer.start()
-
-    # ------------------------------------------------------------------ opening
-    def _open(self) -> tuple[RecordFiles, Index]:
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _locked(self.folder / ".lock"):
-            files = RecordFiles(self.folder)
-            try:
-                index = Index(self.folder)
-            except IndexUnusableError as error:
-                log.warning("the index in %s is made anew from the files: %s", self.folder, error)
-                self._remove_index()
-                self.counts.index_rebuilt += 1
-                index = Index(self.folder)
-            if index.is_new:
-                self._adopt(files, index)
-            files.remove_temporary(_lives)
-            self.counts.unfinished_removed = index.remove_unfinished(self._clock(), _lives, files.unlink)
-            self.counts.evicted += index.shrink(self._max_bytes, files.unlink)
-        return files, index
-
-    def _adopt(self, files: RecordFiles, index: Index) -> None:
-        """Book the files that are there already; their tensors are checked when they are read."""
-        for path, name in files.all():
-            try:
-                identity = files.identity(path)
-                if name != (identity.piece.key, identity.kind):
-                    raise DamagedError("its name does not fit its content")
-                stat = path.stat()
-                size = -(-stat.st_size // 4096) * 4096
-                index.adopt(
-                    Entry(identity.piece, identity.kind, size, identity.skip), identity.namespace, stat.st_mtime
-                )
-            except (OSError, DamagedError):
-                path.unlink(missing_ok=True)
-                self.counts.damaged += 1
-
-    def _remove_index(self) -> None:
-        for suffix in ("", "-wal", "-shm"):
-            (self.folder / (FILE + suffix)).unlink(missing_ok=True)
 
     # ------------------------------------------------------------------ asking (the thread that owns MLX)
     def find(self, keys: Sequence[bytes]) -> dict[Name, Stored]:
@@ -199,25 +139,21 @@ class ColdTier:
         log.warning("%s; prefixes are kept in memory only from now on", self.problem)
         if not isinstance(error, sqlite3.OperationalError):
             with contextlib.suppress(OSError):  # It is damaged: the next start makes it anew from the files.
-                self._remove_index()
+                remove_index(self.folder)
 
     # ------------------------------------------------------------------ reading
-    def read_ahead(self, names: Iterable[Name]) -> None:
-        """Start reading these, for a `read` soon to come."""
-        if self._readers is None or self.problem:
-            return
-        for name in names:
-            if name not in self._ahead:
-                self._ahead[name] = self._readers.submit(self._files.read, name)
+    def read_ahead(self, wanted: Iterable[tuple[Name, int]]) -> Reading:
+        """Start reading these (records and their sizes in bytes), for a `read` soon to come."""
+        if self._ahead is None or self.problem:
+            return Reading(())
+        return self._ahead.start(wanted)
 
     def read(self, names: Sequence[Name]) -> dict[Name, HostRecord]:
         """Those of these records that are intact. The others are counted, and not offered again."""
-        self.read_ahead(names)
-        found = {}
-        for name in names:
-            future = self._ahead.pop(name, None)
-            if future is None:
-                continue
+        found: dict[Name, HostRecord] = {}
+        if self._ahead is None or self.problem:
+            return found
+        for name, future in zip(names, self._ahead.take(names), strict=True):
             try:
                 found[name] = future.result()
                 self.counts.read += 1
@@ -226,11 +162,19 @@ class ColdTier:
                 self.reject(name, error)
         return found
 
+    def take_speed(self) -> tuple[float, int]:
+        """(seconds, bytes) that reading from disk took since the last call, read ahead or not."""
+        return self._ahead.take_speed() if self._ahead else (0.0, 0)
+
+    def tidy(self) -> None:
+        """Let go of what was read ahead for requests that never came."""
+        if self._ahead is not None:
+            self._ahead.drop_stale()
+
     def drop_ahead(self) -> None:
         """Forget what was read ahead and not asked for."""
-        for future in self._ahead.values():
-            future.cancel()
-        self._ahead.clear()
+        if self._ahead is not None:
+            self._ahead.drop()
 
     def reject(self, name: Name, error: Exception) -> None:
         """This record is of no use: do not offer it again, remove it."""
@@ -313,9 +257,8 @@ class ColdTier:
     def close(self, timeout: float) -> bool:
         """Flush within `timeout` seconds and end the threads; what is not written by then is dropped."""
         flushed = self.flush(timeout)
-        self.drop_ahead()
-        if self._readers is not None:
-            self._readers.shutdown(wait=False, cancel_futures=True)
+        if self._ahead is not None:
+            self._ahead.close()
         with self._waiting:
             if not flushed:
                 self._queue.clear()
@@ -420,24 +363,3 @@ class ColdTier:
     def _pause(self, error: Exception) -> None:
         self._paused_until = self._clock() + _PAUSE_S
         log.warning("nothing is written to the cache folder for %d s: %s", _PAUSE_S, error)
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold the folder's lock: one process at a time opens, repairs or rebuilds the index."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -14,7 +14,6 @@ import msgspec
 from omlx_cache.chain import Chain
 from omlx_cache.keys import TOKEN_BYTES, unpack
 from omlx_cache.plan import Plan
-from omlx_cache.records import Kind
 from omlx_cache.survey import Surveyed
 
 Reason = Literal[
@@ -51,11 +50,9 @@ def explain(
     chain: Chain, found: Surveyed, plan: Plan, *, gone: Callable[[bytes], bool], others: Callable[[bytes], list[str]]
 ) -> Explanation:
     """Why the plan ends where it ends. `gone(key)`: was it evicted? `others(tokens)`: models that have it."""
-    from_disk = sum(use.take for use in plan.uses if use.cold and use.name.kind != Kind.WINDOW)
-    from_disk = min(from_disk, plan.position)
     result = Explanation(
-        tokens=len(chain), cached_tokens=plan.position, from_disk=from_disk, from_ram=plan.position - from_disk,
-        reason="whole", message="all but the last token is restored",
+        tokens=len(chain), cached_tokens=plan.position, from_disk=plan.from_disk,
+        from_ram=plan.position - plan.from_disk, reason="whole", message="all but the last token is restored",
     )  # fmt: skip
     if plan.position >= len(chain) - 1:
         return result

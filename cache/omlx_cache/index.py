@@ -334,22 +334,36 @@ class Index:
 
     # ------------------------------------------------------------------ sessions
     def pin(self, session: str, namespace: bytes, keys: Sequence[bytes]) -> None:
-        """Keep the records under these keys from being evicted, under a name."""
+        """Keep the records under these keys from being evicted, under a name; what it stood for before is let go."""
         with self._transaction():
-            self._db.execute("DELETE FROM sessions WHERE name = ? AND namespace = ?", (session, namespace))
+            self._db.execute("DELETE FROM sessions WHERE name = ?", (session,))
             self._db.executemany("INSERT INTO sessions VALUES (?, ?, ?)", [(session, namespace, key) for key in keys])
 
     def unpin(self, session: str) -> bool:
         """Forget a session; its records stay until they are evicted. False when there is none of that name."""
         return self._db.execute("DELETE FROM sessions WHERE name = ?", (session,)).rowcount > 0
 
-    def sessions(self) -> list[tuple[str, int]]:
-        """(name, bytes on disk) of each session."""
+    def unpin_all(self, namespace: bytes | None) -> None:
+        """Forget the sessions of one model, or of all."""
+        where, values = ("", ()) if namespace is None else (" WHERE namespace = ?", (namespace,))
+        self._db.execute(f"DELETE FROM sessions{where}", values)  # noqa: S608
+
+    def sessions(self) -> list[tuple[str, str, int]]:
+        """(name, name of its model, bytes on disk) of each session."""
         rows = self._db.execute(
-            "SELECT name, coalesce(sum(bytes), 0) FROM sessions LEFT JOIN records USING (key)"
-            " GROUP BY name ORDER BY name"
+            "SELECT sessions.name, coalesce(models.name, ''), coalesce(sum(bytes), 0) FROM sessions"
+            " LEFT JOIN records USING (key) LEFT JOIN models ON models.namespace = sessions.namespace"
+            " GROUP BY sessions.name ORDER BY sessions.name"
         )
         return list(rows)
+
+    def pinned_bytes(self, but: str) -> int:
+        """Bytes on disk that sessions keep, the one named `but` left out."""
+        row = self._db.execute(
+            "SELECT coalesce(sum(bytes), 0) FROM records WHERE key IN (SELECT key FROM sessions WHERE name != ?)",
+            (but,),
+        ).fetchone()
+        return int(row[0])
 
     def session_names(self, session: str, namespace: bytes) -> list[Name]:
         """The records a session pins, in order of their tokens."""

@@ -33,13 +33,21 @@ class ModelUse(msgspec.Struct):
     """When it was last used, in seconds since the epoch."""
 
 
+class SessionUse(msgspec.Struct):
+    """A named conversation, the model it belongs to, and what it keeps on disk."""
+
+    name: str
+    model: str
+    bytes: int
+
+
 class Folder(msgspec.Struct):
-    """What a folder holds. `sessions` are the named, pinned conversations with their bytes."""
+    """What a folder holds. `sessions` are the named, pinned conversations."""
 
     bytes: int
     records: int
     models: list[ModelUse]
-    sessions: dict[str, int]
+    sessions: list[SessionUse]
 
 
 class Verified(msgspec.Struct):
@@ -58,18 +66,21 @@ class Verified(msgspec.Struct):
 def show(folder: Path) -> Folder:
     """What the folder holds; an empty answer for a folder without a cache. Raises sqlite3.Error, IndexUnusableError."""
     if not (folder / FILE).exists():
-        return Folder(0, 0, [], {})
+        return Folder(0, 0, [], [])
     with contextlib.closing(Index(folder)) as index:
         size, count = index.totals()
         models = [
             ModelUse(name, namespace, nbytes, records, used)
             for namespace, name, nbytes, records, used in index.by_model()
         ]
-        return Folder(size, count, models, dict(index.sessions()))
+        return Folder(size, count, models, [SessionUse(*found) for found in index.sessions()])
 
 
 def clear(folder: Path, model: str | None = None) -> int:
-    """Delete what is stored for a model (by its name or namespace), or for all; returns the number of records."""
+    """Delete what is stored for a model (by its name or namespace) or for all, named sessions included.
+
+    Returns the number of records.
+    """
     if not (folder / FILE).exists():
         return 0
     files = RecordFiles(folder)
@@ -80,7 +91,17 @@ def clear(folder: Path, model: str | None = None) -> int:
         for name in names:
             files.unlink(name)
         index.remove(names)
+        for space in chosen if model is not None else [None]:
+            index.unpin_all(space)
     return len(names)
+
+
+def remove_session(folder: Path, name: str) -> bool:
+    """Let a named conversation be evicted again; False when there is none of that name."""
+    if not (folder / FILE).exists():
+        return False
+    with contextlib.closing(Index(folder)) as index:
+        return index.unpin(name)
 
 
 def verify(folder: Path) -> Verified:

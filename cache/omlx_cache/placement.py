@@ -13,10 +13,13 @@ from collections.abc import Iterable
 GRID_SHARE = 8
 """One sequence's grid may take this fraction (1/8) of the hot tier."""
 
+LEAST = 16
+"""Tokens before the first stop that is worth a snapshot."""
+
 
 def snapshot_stops(
     tokens: int, start: int, *, known: Iterable[int], every: int, block_size: int, state_bytes: int, budget: int
-) -> tuple[int, ...]:
+) -> list[int]:
     """Stops for a prompt of this many tokens of which `start` are restored, ascending, each above `start`.
 
     `known` are positions the caller or the store expects prompts to part at. `budget` is the hot tier's size in bytes.
@@ -25,4 +28,4 @@ def snapshot_stops(
     step = max(every, -(-tokens // affordable))
     step = -(-step // block_size) * block_size
     stops = {tokens - 1, *known, *range(step, tokens, step)}
-    return tuple(sorted(stop for stop in stops if start < stop < tokens))
+    return sorted(stop for stop in stops if max(start, LEAST - 1) < stop < tokens)

@@ -60,7 +60,12 @@ class Use(NamedTuple):
     name: Name
     start: int
     take: int
-    cold: bool
+    cold_bytes: int
+    """Bytes to read from disk; 0 when it is in RAM."""
+
+    @property
+    def cold(self) -> bool:
+        return self.cold_bytes > 0
 
 
 class Plan(NamedTuple):
@@ -71,6 +76,15 @@ class Plan(NamedTuple):
     cold_bytes: int
     possible: int
     """The farthest position that could be restored; beyond `position` when reading would take longer than computing."""
+
+    @property
+    def from_disk(self) -> int:
+        """Tokens whose keys and values (or, in purely recurrent models, whose state) come from disk."""
+        if not self.uses:
+            return 0
+        main = self.uses[0].name.kind
+        taken = sum(use.take for use in self.uses if use.cold and use.name.kind == main)
+        return self.position if taken and main == Kind.STATE else min(taken, self.position)
 
 
 def plan_restore(
@@ -94,7 +108,7 @@ def plan_restore(
         if cost < lowest or (not best.position and cost == lowest):
             lowest = cost
             taken = tuple(
-                Use(found.name, found.start, min(found.take, position - found.start), found.cold_bytes > 0)
+                Use(found.name, found.start, min(found.take, position - found.start), found.cold_bytes)
                 for found in uses
             )
             best = Plan(position, taken, cold_bytes, 0)

@@ -2,9 +2,40 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
-from omlx_cache.cold import ColdCounts
+
+class ColdCounts(msgspec.Struct):
+    """What happened to records since the start. Each count is changed by one thread only."""
+
+    written: int = 0
+    written_bytes: int = 0
+    read: int = 0
+    read_bytes: int = 0
+    evicted: int = 0
+    dropped_queue_full: int = 0
+    dropped_over_budget: int = 0
+    dropped_too_large: int = 0
+    write_errors: int = 0
+    missing: int = 0
+    """Files gone although the index had them (another process evicted them, or someone deleted them)."""
+    damaged: int = 0
+    """Files that were torn, truncated, altered, foreign or unreadable, and were removed."""
+    index_rebuilt: int = 0
+    unfinished_removed: int = 0
+
+
+class Usage(NamedTuple):
+    """How often prompts were found, since the store was opened. Counts of lookups and of tokens."""
+
+    lookups: int
+    hits: int
+    """Lookups whose restore succeeded."""
+    tokens_looked_up: int
+    tokens_from_ram: int
+    tokens_from_disk: int
 
 
 class Stats(msgspec.Struct, kw_only=True):

@@ -20,14 +20,16 @@ import msgspec
 from omlx_cache import checkpoint
 from omlx_cache.capture import Capture
 from omlx_cache.chain import Chain
-from omlx_cache.cold import ColdCounts, ColdTier
+from omlx_cache.cold import ColdTier
 from omlx_cache.container import HostRecord, Identity
 from omlx_cache.explain import Explanation, explain
 from omlx_cache.hot import Held, HotTier
 from omlx_cache.keys import Media, namespace
 from omlx_cache.plan import Needs, Plan, Rates, plan_restore
+from omlx_cache.readahead import Reading
 from omlx_cache.records import Kind, Name, Record
-from omlx_cache.stats import Stats
+from omlx_cache.sessions import Sessions
+from omlx_cache.stats import ColdCounts, Stats, Usage
 from omlx_cache.survey import Surveyed, survey
 
 if TYPE_CHECKING:
@@ -79,6 +81,8 @@ class Match(NamedTuple):
     """Position at which the prompt leaves what is stored."""
     partials: tuple[tuple[int, Name], ...] = ()
     """Partial pieces used, by the block they lie in: a capture that completes the block replaces them."""
+    why: Explanation | None = None
+    """What ends the restored part."""
 
 
 class PrefixStore:
@@ -106,6 +110,7 @@ class PrefixStore:
         self._last_checkpoint = clock()
         self._last_pressure = clock()
         self._checkpointing = False
+        self.sessions = Sessions(self)
         self._lookups = self._hits = self._looked_up = self._from_ram = self._from_disk = 0
         self._restore_failures = self._capture_failures = self._captured = self._recompute = self._lost = 0
 
@@ -115,17 +120,17 @@ class PrefixStore:
         return self.layout.supported and (self.hot.max_bytes > 0 or self.cold is not None)
 
     # ------------------------------------------------------------------ lookup
-    def lookup(self, tokens: Sequence[int], media: Sequence[Media] = ()) -> Match:
+    def lookup(self, tokens: Sequence[int], media: Sequence[Media] = (), *, most: int | None = None) -> Match:
         """Caches with the longest usable prefix of a prompt; at least its last token is left to compute.
 
-        `media` are the prompt's images; positions within one are never restored to.
+        `media` are the prompt's images; positions within one are never restored to. `most`: restore no more tokens.
         """
         self._lookups += 1
         self._looked_up += len(tokens)
         if not self.enabled or len(tokens) < 2:
             return self._miss(0)
         chain = Chain(self.namespace, self.block_size, tokens, media)
-        found, plan = self._plan(chain)
+        found, plan = self.plan(chain, most)
         if plan.possible > plan.position:
             self._recompute += 1
             # A disk that was slow once is tried again some day: without reading there is no new measurement.
@@ -136,23 +141,30 @@ class PrefixStore:
                 break
             records = self._load(plan)
             if records is not None:
-                match = self._restore(chain, found, plan, records)
-                return match or self._miss(found.edge.matched)
-            found, plan = self._plan(chain)  # Something turned out to be unreadable and is not offered again.
-        return self._miss(found.edge.matched)
+                match = self._restore(chain, found, plan, records) or self._miss(found.edge.matched)
+                return match._replace(why=self._why(chain, found, plan) if match.cached_tokens else None)
+            found, plan = self.plan(chain, most)  # Something turned out to be unreadable and is not offered again.
+        return self._miss(found.edge.matched)._replace(why=self._why(chain, found, plan))
 
-    def read_ahead(self, tokens: Sequence[int], media: Sequence[Media] = ()) -> None:
-        """Start reading from disk what a lookup of this prompt will want, while it waits for its turn."""
-        if self.enabled and self.cold is not None and len(tokens) > 1:
-            _, plan = self._plan(Chain(self.namespace, self.block_size, tokens, media))
-            self.cold.read_ahead(use.name for use in plan.uses if use.name not in self.hot)
+    def read_ahead(self, tokens: Sequence[int], media: Sequence[Media] = ()) -> Reading | None:
+        """Start reading from disk what a lookup of this prompt will want, while it waits for its turn.
+
+        None when nothing of it has to be read.
+        """
+        if not self.enabled or self.cold is None or len(tokens) < 2:
+            return None
+        _, plan = self.plan(Chain(self.namespace, self.block_size, tokens, media))
+        wanted = [(use.name, use.cold_bytes) for use in plan.uses if use.cold]
+        return self.cold.read_ahead(wanted) if wanted else None
 
     def explain(self, tokens: Sequence[int], media: Sequence[Media] = ()) -> Explanation:
         """What a lookup of this prompt would find, and why not more. Changes nothing."""
         if not self.enabled:
             return Explanation.disabled(len(tokens), self.layout.reason or "the cache is switched off")
         chain = Chain(self.namespace, self.block_size, tokens, media)
-        found, plan = self._plan(chain)
+        return self._why(chain, *self.plan(chain))
+
+    def _why(self, chain: Chain, found: Surveyed, plan: Plan) -> Explanation:
         return explain(chain, found, plan, gone=self._was_evicted, others=self._other_models)
 
     def _was_evicted(self, key: bytes) -> bool:
@@ -170,9 +182,15 @@ class PrefixStore:
                 seconds_per_token=_smooth(self._rates.seconds_per_token, seconds / tokens)
             )
 
-    def _plan(self, chain: Chain) -> tuple[Surveyed, Plan]:
+    def plan(self, chain: Chain, most: int | None = None, *, rates: Rates | None = None) -> tuple[Surveyed, Plan]:
+        """What the tiers hold for a chain, and from where it would be restored (to `most` tokens).
+
+        `rates`: the speeds that decide between reading and computing, if not those that were measured.
+        """
         found = survey(chain, self.hot, self.cold, self._needs)
-        return found, plan_restore(found.levels, self.block_size, self._needs, len(chain), chain.media, self._rates)
+        tokens = len(chain) if most is None else min(len(chain), most + 1)
+        rates = self._rates if rates is None else rates
+        return found, plan_restore(found.levels, self.block_size, self._needs, tokens, chain.media, rates)
 
     def _load(self, plan: Plan) -> dict[Name, Record] | None:
         """The plan's records; None when one could not be read."""
@@ -181,19 +199,25 @@ class PrefixStore:
         if not wanted:
             return records
         assert self.cold is not None
-        begun = time.perf_counter()
         hosts = self.cold.read(wanted)
-        loaded = [record for name, host in hosts.items() if (record := self._from_host(name, host))]
-        nbytes = sum(record.nbytes for record in loaded)
-        if nbytes:
-            rate = (time.perf_counter() - begun) / nbytes
-            self._rates = self._rates._replace(seconds_per_cold_byte=_smooth(self._rates.seconds_per_cold_byte, rate))
+        begun = time.perf_counter()
+        loaded = [record for name, host in hosts.items() if (record := self.from_host(name, host))]
+        self._note_reading(time.perf_counter() - begun, sum(record.nbytes for record in loaded))
         for record in loaded:
             records[record.name] = record
-            self._let_go(self.hot.put(record, dirty=False, used=self.clock()))
+            self.let_go(self.hot.put(record, dirty=False, used=self.clock()))
         return records if len(loaded) == len(wanted) else None
 
-    def _from_host(self, name: Name, host: HostRecord) -> Record | None:
+    def _note_reading(self, seconds: float, nbytes: int) -> None:
+        """Take in how fast the disk was, and how long turning these bytes into arrays took."""
+        assert self.cold is not None
+        disk_seconds, disk_bytes = self.cold.take_speed()
+        if nbytes and disk_bytes:
+            rate = disk_seconds / disk_bytes + seconds / nbytes
+            self._rates = self._rates._replace(seconds_per_cold_byte=_smooth(self._rates.seconds_per_cold_byte, rate))
+
+    def from_host(self, name: Name, host: HostRecord) -> Record | None:
+        """A record from the bytes of its file; None when they are of no use."""
         assert self.cold is not None
         try:
             arrays = self.layout.from_host(host.arrays)
@@ -218,7 +242,7 @@ class PrefixStore:
         self.hot.touch(reversed(names), now)
         if self.cold is not None:
             self.cold.touch(names)
-        from_disk = _tokens_from_disk(plan)
+        from_disk = plan.from_disk
         self._hits += 1
         self._from_disk += from_disk
         self._from_ram += plan.position - from_disk
@@ -255,9 +279,9 @@ class PrefixStore:
             self.hot.discard(record.name)
         if self.cold is not None and self.cold.holds(record.name, self.block_size):
             self.cold.remove([record.name])
-        self._let_go(self.hot.put(record, dirty=True, used=self.clock()))
+        self.let_go(self.hot.put(record, dirty=True, used=self.clock()))
         if self.config.write_through and record.name in self.hot:
-            self._write(Held(record, True, self.clock()))
+            self.write(Held(record, True, self.clock()))
 
     def holds(self, name: Name, skip: int = 0) -> bool:
         """Whether a tier has this record, with no more tokens missing than `skip`."""
@@ -279,16 +303,16 @@ class PrefixStore:
             log.warning("a sequence is not cached: %s", error)
         self._capture_failures += 1
 
-    def _let_go(self, gone: list[Held]) -> None:
+    def let_go(self, gone: list[Held]) -> None:
         """Write what is pushed out of RAM, if nothing else has it."""
         for held in gone:
-            if held.dirty and not self._write(held):
+            if held.dirty and not self.write(held):
                 self._lost += 1
                 self._gone[held.record.name.key] = None
                 if len(self._gone) > _KEEP_GONE:
                     del self._gone[next(iter(self._gone))]
 
-    def _write(self, held: Held) -> bool:
+    def write(self, held: Held) -> bool:
         """Hand a record to the cold tier; False when it did not take it."""
         if self.cold is None:
             return False
@@ -309,7 +333,8 @@ class PrefixStore:
         """Call once per engine step, and now and then when idle: cheap unless a checkpoint is due."""
         if self.cold is None:
             return
-        self._collect()
+        self.collect()
+        self.cold.tidy()
         now = self.clock()
         fill = self.hot.nbytes / max(1, self.hot.max_bytes)
         moment = checkpoint.Moment(now, self._last_checkpoint, self.config.checkpoint_interval, fill, self.cold.room())
@@ -321,7 +346,7 @@ class PrefixStore:
         self._last_pressure = now
         dirty = [held for held in self.hot.dirty() if not self.cold.holds(held.record.name, held.record.skip)]
         batch = checkpoint.next_batch(dirty, moment.room)
-        taken = sum(self._write(held) for held in batch)
+        taken = sum(self.write(held) for held in batch)
         self._checkpointing = self._checkpointing and taken < len(dirty)
 
     def checkpoint(self, budget: float) -> bool:
@@ -330,30 +355,30 @@ class PrefixStore:
             return True
         deadline = time.monotonic() + budget
         for held in reversed(self.hot.dirty()):
-            while not self._write(held) and not self.cold.problem:
+            while not self.write(held) and not self.cold.problem:
                 left = deadline - time.monotonic()
                 if left <= 0 or not self.cold.wait_for_room(held.record.nbytes, left):
                     break
             if time.monotonic() >= deadline:
                 break
         flushed = self.cold.flush(max(0.0, deadline - time.monotonic()))
-        self._collect()
+        self.collect()
         self._last_checkpoint = self.clock()
         return flushed and not self.hot.dirty()
 
     def resize_hot(self, max_bytes: int) -> None:
         """Change the RAM budget; what no longer fits goes to disk as far as the queue takes it."""
-        self._let_go(self.hot.resize(max_bytes))
+        self.let_go(self.hot.resize(max_bytes))
 
     def warm(self, budget: int) -> int:
         """Bring the model's most recently used records from disk into RAM, up to `budget` bytes; returns the bytes."""
         recent: list[Name] = []
         if self.cold is not None:
             recent = self.cold.ask(lambda index: index.recent(self.namespace, 10_000), recent)
-        return self._read_into_ram(recent, min(budget, self.hot.max_bytes - self.hot.nbytes))
+        return self.read_into_ram(recent, min(budget, self.hot.max_bytes - self.hot.nbytes))
 
-    def _read_into_ram(self, names: Sequence[Name], budget: int) -> int:
-        """Records from disk, in this order, up to `budget` bytes; returns the bytes. Those used most are put last."""
+    def read_into_ram(self, names: Sequence[Name], budget: int) -> int:
+        """Records from disk, in this order, up to `budget` bytes; returns the bytes. The first is evicted last."""
         records: list[Record] = []
         loaded = 0
         for name in names:
@@ -362,44 +387,12 @@ class PrefixStore:
             if name in self.hot or self.cold is None:
                 continue
             for host in self.cold.read([name]).values():
-                if record := self._from_host(name, host):
+                if record := self.from_host(name, host):
                     loaded += record.nbytes
                     records.append(record)
         for record in reversed(records):
-            self._let_go(self.hot.put(record, dirty=False, used=self.clock()))
+            self.let_go(self.hot.put(record, dirty=False, used=self.clock()))
         return loaded
-
-    def save_session(self, name: str, tokens: Sequence[int], media: Sequence[Media] = ()) -> int:
-        """Pin what is stored of a conversation, under a name, so that it is not evicted from disk; returns its tokens.
-
-        Raises ValueError when nothing of it is stored, or there is no disk to keep it on.
-        """
-        if self.cold is None or self.cold.problem:
-            raise ValueError("a session is kept on disk, and this cache has none in use")
-        chain = Chain(self.namespace, self.block_size, [*tokens, 0], media)  # A lookup leaves the last token out.
-        _, plan = self._plan(chain)
-        if not plan.position:
-            raise ValueError("nothing of this conversation is stored")
-        for use in plan.uses:
-            if (record := self.hot.get(use.name)) is not None:
-                self._write(Held(record, True, self.clock()))
-        keys = list(dict.fromkeys(use.name.key for use in plan.uses))
-        self.cold.change(lambda index: index.pin(name, self.namespace, keys))
-        self.cold.flush(30)
-        self._collect()
-        return plan.position
-
-    def load_session(self, name: str) -> int:
-        """Bring a session's records into RAM as far as they fit; returns the bytes read."""
-        return self._read_into_ram(
-            self.cold.ask(lambda index: index.session_names(name, self.namespace), []) if self.cold else [],
-            self.hot.max_bytes,
-        )
-
-    def remove_session(self, name: str) -> None:
-        """Let a session's records be evicted again."""
-        if self.cold is not None:
-            self.cold.change(lambda index: index.unpin(name))
 
     def clear(self) -> None:
         """Delete everything stored for this model."""
@@ -407,8 +400,9 @@ class PrefixStore:
         if self.cold is not None:
             self.cold.drop_ahead()
             self.cold.flush(10)
-            self._collect()
+            self.collect()
             self.cold.remove(self.cold.ask(lambda index: index.names_in(self.namespace), []))
+            self.cold.change(lambda index: index.unpin_all(self.namespace))
             self.cold.flush(10)
 
     def close(self, budget: float = 10.0) -> None:
@@ -416,8 +410,13 @@ class PrefixStore:
         self.checkpoint(budget)
         if self.cold is not None:
             self.cold.close(1.0)
-            self._collect()
+            self.collect()
         self.hot.clear()
+
+    @property
+    def usage(self) -> Usage:
+        """The counts of lookups alone, which cost nothing to read."""
+        return Usage(self._lookups, self._hits, self._looked_up, self._from_ram, self._from_disk)
 
     def stats(self) -> Stats:
         """What happened since the store was opened, and what it holds."""
@@ -441,7 +440,7 @@ class PrefixStore:
         """What is wrong with the books in RAM; empty when all agree."""
         return self.hot.check_integrity()
 
-    def _collect(self) -> None:
+    def collect(self) -> None:
         """Note what the writer has finished."""
         if self.cold is not None:
             for name, kept in self.cold.done():
@@ -452,13 +451,6 @@ class PrefixStore:
 def default_block_size(bytes_per_token: int) -> int:
     """Tokens per block: 256, and 64 for small models, whose blocks are cheap and whose prompts are short."""
     return 64 if bytes_per_token < _SMALL_MODEL else 256
-
-
-def _tokens_from_disk(plan: Plan) -> int:
-    """Tokens whose keys and values (or, in purely recurrent models, whose state) came from disk."""
-    main = plan.uses[0].name.kind
-    taken = sum(use.take for use in plan.uses if use.cold and use.name.kind == main)
-    return plan.position if taken and main == Kind.STATE else min(taken, plan.position)
 
 
 def _smooth(old: float, new: float) -> float:

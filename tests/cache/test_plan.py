@@ -111,10 +111,15 @@ def test_no_better_position_exists(stored: list[Found], needs: Needs, tokens: in
 
 def test_stops_are_where_snapshots_pay() -> None:
     settings = {"every": 512, "block_size": 256, "state_bytes": 1000, "budget": 1 << 30}
-    assert snapshot_stops(1300, 0, known=[100], **settings) == (100, 512, 1024, 1299)
-    assert snapshot_stops(1300, 1024, known=[100], **settings) == (1299,)
+    assert snapshot_stops(1300, 0, known=[100], **settings) == [100, 512, 1024, 1299]
+    assert snapshot_stops(1300, 1024, known=[100], **settings) == [1299]
+    assert snapshot_stops(1300, 0, known=[3], **settings) == [
+        512,
+        1024,
+        1299,
+    ]  # Three tokens are not worth their bytes.
     scarce = settings | {"budget": 24_000}  # Room for three.
-    assert snapshot_stops(10_000, 0, known=[], **scarce) == (3584, 7168, 9999)
+    assert snapshot_stops(10_000, 0, known=[], **scarce) == [3584, 7168, 9999]
 
 
 tokens = st.lists(st.integers(0, 2**32 - 1), max_size=40)

@@ -287,21 +287,21 @@ def test_sessions_survive_what_evicts_others(tmp_path: Path) -> None:
     cap = 4 << 20
     store = open_toy(wide, tmp_path, cold_bytes=cap)
     play(store, wide, line(100), line(7, 9))
-    assert store.save_session("talk", line(100) + line(7, 9)) == 107
+    assert store.sessions.save("talk", line(100) + line(7, 9)) == 107
     with pytest.raises(ValueError, match="nothing of this conversation"):
-        store.save_session("other", line(50, 77))
+        store.sessions.save("other", line(50, 77))
     for seed in range(1, 40):
         play(store, wide, line(100, seed))
         store.resize_hot(0)
         assert store.cold is not None and store.cold.flush(5)
         store.resize_hot(32 << 20)
     assert store.stats().cold_counts.evicted > 0
-    assert store.load_session("talk") > 0
+    assert store.sessions.load("talk") > 0
     assert store.lookup([*line(100), *line(7, 9), 1]).from_ram == 107
-    assert set(show(tmp_path).sessions) == {"talk"}
-    store.remove_session("talk")
+    assert [session.name for session in show(tmp_path).sessions] == ["talk"]
+    store.sessions.remove("talk")
     store.close()
-    assert show(tmp_path).sessions == {}
+    assert show(tmp_path).sessions == []
 
 
 def test_a_folder_can_be_listed_verified_and_cleared(tmp_path: Path) -> None:

@@ -1,0 +1,84 @@
+"""Named sessions: conversations whose records are not evicted from disk.
+
+A *session* pins what is stored of one conversation under a name that people choose. It belongs to one model; a changed
+model does not find it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from omlx_cache.chain import Chain
+from omlx_cache.hot import Held
+from omlx_cache.keys import Media, unpack
+from omlx_cache.plan import FREE
+from omlx_cache.records import Name
+
+if TYPE_CHECKING:
+    from omlx_cache.store import PrefixStore
+
+_FLUSH_S = 30.0
+PINNED_SHARE = 0.5
+"""Sessions together may keep this part of the folder's cap: the rest is for what comes next."""
+
+
+class Sessions:
+    """The sessions of a store's model. All methods belong to the thread that owns MLX."""
+
+    def __init__(self, store: PrefixStore) -> None:
+        self._store = store
+        self._latest: Chain | None = None
+
+    def note_finished(self, chain: Chain) -> None:
+        """A conversation has come to rest (for `Capture`)."""
+        self._latest = chain
+
+    def save(self, name: str, tokens: Sequence[int] | None = None, media: Sequence[Media] = ()) -> int:
+        """Pin what is stored of a conversation under a name; returns the number of its tokens that are kept.
+
+        `tokens` None: the conversation that was answered last. Raises ValueError, whose message is for people, when
+        nothing of it is stored, when there is no disk to keep it on, or when sessions would take too much of it.
+        """
+        store = self._store
+        if store.cold is None or store.cold.problem:
+            raise ValueError("a session is kept on disk, and this cache has none in use")
+        if tokens is None:
+            if self._latest is None:
+                raise ValueError("no conversation has been answered since the model was loaded")
+            tokens, media = unpack(self._latest.packed), self._latest.media
+        chain = Chain(store.namespace, store.block_size, [*tokens, 0], media)  # A lookup leaves the last token out.
+        _, plan = store.plan(chain, rates=FREE)
+        if not plan.position:
+            raise ValueError("nothing of this conversation is stored")
+        keys = list(dict.fromkeys(use.name.key for use in plan.uses))
+        size = sum(use.cold_bytes for use in plan.uses)
+        for use in plan.uses:
+            record = store.hot.get(use.name)
+            if record is not None:
+                size += record.nbytes
+                store.write(Held(record, True, store.clock()))
+        if size + store.cold.ask(lambda index: index.pinned_bytes(name), 0) > store.config.cold_bytes * PINNED_SHARE:
+            raise ValueError("named sessions would take more than half of the space for the cache: remove one first")
+        store.cold.change(lambda index: index.pin(name, store.namespace, keys))
+        store.cold.flush(_FLUSH_S)
+        store.collect()
+        return plan.position
+
+    def load(self, name: str) -> int:
+        """Bring a session's records into RAM as far as they fit; returns the bytes read.
+
+        Raises ValueError where this model has no session of that name.
+        """
+        store = self._store
+        names: list[Name] = []
+        if store.cold is not None:
+            names = store.cold.ask(lambda index: index.session_names(name, store.namespace), names)
+        if not names:
+            raise ValueError(f"there is no session {name!r} for these weights")
+        return store.read_into_ram(names, store.hot.max_bytes)
+
+    def remove(self, name: str) -> None:
+        """Let a session's records be evicted again."""
+        if self._store.cold is not None:
+            self._store.cold.change(lambda index: index.unpin(name))
