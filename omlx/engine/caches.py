@@ -74,11 +74,22 @@ def join(parts: list[tuple[Caches, list[int]]]) -> Caches:
     return [_plain(cache, lengths[0]) for cache in joined] if len(set(lengths)) == 1 else joined
 
 
-def advance(caches: Caches) -> None:
-    """A forward has put one more token into every row."""
+def can_trim(caches: Caches) -> bool:
+    """Whether tokens can be taken back out: full attention only, and rows without padding."""
+    return all(type(leaf) is KVCache for leaf in leaves(caches))
+
+
+def trim(caches: Caches, count: int) -> None:
+    """Take the last `count` tokens back out of caches that can do that."""
+    for leaf in leaves(caches):
+        leaf.trim(count)
+
+
+def advance(caches: Caches, count: int) -> None:
+    """A forward has put `count` more tokens into every row."""
     for leaf in leaves(caches):
         if isinstance(leaf, PaddedKVCache):
-            leaf.rows.advance()
+            leaf.rows.advance(count)
             return  # shared by all layers
 
 

@@ -21,7 +21,7 @@ class Rows:
         """[B] tokens in each row: the position of its next one."""
         self._padding = mx.array([self.end - length for length in lengths])[:, None, None, None]
 
-    def advance(self, count: int = 1) -> None:
+    def advance(self, count: int) -> None:
         """Every layer has taken in `count` more tokens."""
         self.end += count
         self.offset = self.offset + count

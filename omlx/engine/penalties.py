@@ -22,22 +22,22 @@ class Penalties:
     @classmethod
     def of(cls, rows: Rows[Any], vocabulary: int) -> Penalties | None:
         """None where no row asks for penalties."""
-        return cls(rows, vocabulary) if any(_window(row.sampling, row.context) for row in rows) else None
+        return cls(rows, vocabulary) if any(penalty_window(row.sampling, row.context) for row in rows) else None
 
     def __init__(self, rows: Rows[Any], vocabulary: int) -> None:
         settings: list[Sampling] = [row.sampling for row in rows]
-        sizes = [max(_window(row.sampling, row.context), 1) for row in rows]
+        sizes = [max(penalty_window(row.sampling, row.context), 1) for row in rows]
         counts = np.zeros((len(rows), vocabulary), np.int32)
         window = np.full((len(rows), max(sizes)), -1, np.int32)
         places = np.zeros(len(rows), np.int32)
         for at, (row, size) in enumerate(zip(rows, sizes, strict=True)):
-            if not _window(row.sampling, row.context):
+            if not penalty_window(row.sampling, row.context):
                 continue
             recent = np.array(row.tokens[-size:], np.int32)
             np.add.at(counts[at], recent, 1)
             window[at, : len(recent)] = recent
             places[at] = len(recent) % size
-        self._active = mx.array([int(_window(row.sampling, row.context) > 0) for row in rows], dtype=mx.int32)
+        self._active = mx.array([int(penalty_window(row.sampling, row.context) > 0) for row in rows], dtype=mx.int32)
         self._rows = mx.arange(len(rows))
         self._sizes = mx.array(sizes, dtype=mx.int32)
         self._counts, self._window, self._places = mx.array(counts), mx.array(window), mx.array(places)
@@ -69,7 +69,7 @@ class Penalties:
         self._places = (self._places + 1) % self._sizes
 
 
-def _window(row: Sampling, context: int) -> int:
+def penalty_window(row: Sampling, context: int) -> int:
     """Tokens the penalties of a row look at; 0 where it has none."""
     neutral = row.repeat_penalty == 1 and row.presence_penalty == 0 and row.frequency_penalty == 0
     if neutral or row.repeat_last_n == 0:

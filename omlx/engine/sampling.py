@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omlx.engine.mirostat import Mirostat
-from omlx.engine.penalties import Penalties
+from omlx.engine.penalties import Penalties, penalty_window
 from omlx.request import Sampling
 
 NARROW_SIZES = (64, 1024)
@@ -55,6 +55,15 @@ class Draw(NamedTuple):
     def arrays(self) -> list[mx.array]:
         return [array for array in self if array is not None]
 
+    def first(self, count: int) -> Draw:
+        """Of the first `count` rows."""
+        return Draw(self.tokens[:count], *(None if array is None else array[:count] for array in self[1:]))
+
+
+def draws_alone(row: Row) -> bool:
+    """Whether a draw of this row depends on nothing but its logits and its random number: on no earlier draw."""
+    return not row.sampling.mirostat and not penalty_window(row.sampling, row.context)
+
 
 class Sampler:
     """Draws for `rows`. `drawn[i]` is how many tokens row i has had drawn already."""
@@ -84,6 +93,11 @@ class Sampler:
             logits = mx.where(mask, logits, -mx.inf)
         tokens = self._choose(logits)
         return Draw(tokens, *self._report(raw, tokens)) if self._top >= 0 else Draw(tokens, None, None, None)
+
+    def seek(self, drawn: Rows[int]) -> None:
+        """Go on as if row i had had `drawn[i]` tokens drawn. For rows that draw alone."""
+        for group in self._groups:
+            group.seek([drawn[at] for at in group.members])
 
     def close(self, rows: Rows[Row]) -> None:
         """Hand state that outlives this sampler back to the rows it was made for."""
@@ -119,7 +133,8 @@ class _Group:
         self._index = mx.array(members)
         self._size = size
         settings = [rows[at].sampling for at in members]
-        self._numbers = _Numbers([rows[at].seed for at in members], [drawn[at] for at in members])
+        self._numbers = _Numbers([rows[at].seed for at in members])
+        self.seek([drawn[at] for at in members])
         self._colder = 1 / _column([max(s.temperature, 1e-5) for s in settings])
         self._top_k = _behind([s.top_k for s in settings], size) if any(0 < s.top_k < size for s in settings) else None
         self._typical = _column([s.typical_p for s in settings]) if any(s.typical_p < 1 for s in settings) else None
@@ -128,6 +143,10 @@ class _Group:
             mx.log(_column([max(s.min_p, 1e-30) for s in settings])) if any(s.min_p > 0 for s in settings) else None
         )
         self.mirostat = Mirostat.of([rows[at] for at in members])
+
+    def seek(self, drawn: Rows[int]) -> None:
+        """`drawn` by member."""
+        self._numbers.seek(drawn)
 
     def __call__(self, logits: mx.array) -> mx.array:
         if not self._whole:
@@ -251,8 +270,12 @@ def _inverse(order: list[int]) -> mx.array:
 class _Numbers:
     """Each row's stream of random numbers, made on the host a block ahead and read on the device one column a step."""
 
-    def __init__(self, seeds: list[int], drawn: list[int]) -> None:
+    def __init__(self, seeds: list[int]) -> None:
         self._seeds = np.array([seed & 0xFFFFFFFFFFFFFFFF for seed in seeds], np.uint64)
+        self.seek([0] * len(seeds))
+
+    def seek(self, drawn: Rows[int]) -> None:
+        """The next numbers are number `drawn[i]` of stream i."""
         self._drawn = np.array(drawn, np.uint64)
         self._block: mx.array | None = None
         self._column = 0
