@@ -1,26 +1,68 @@
-"""The server's log: one short line per thing that happened, on stderr.
+"""The server's log: one line per thing that happened, on stderr, for people or as JSON.
 
-Logger names are `omlx.<part>`. Debug lines carry their part's name; everything else is only time and sentence.
+Logger names are `omlx.<part>`. A line that belongs to a request carries its id. Nothing from outside can end a line or
+begin one: control characters are escaped, and the lines of a traceback are indented. Prompts are not logged, unless the
+setting `log_prompts` asks for it; then the logger `PROMPTS` is switched on.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import time
+from datetime import UTC, datetime
+
+from omlx.record import PROMPTS, current
 
 logger = logging.getLogger("omlx.server")
 
+# C0 and C1 controls, and the two separators that some programs take for a line's end.
+_UNSAFE = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
+_UNSAFE |= {ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r", 0x2028: "\\u2028", 0x2029: "\\u2029"}
+
 
 class _Lines(logging.Formatter):
-    """`2026-08-21 18:48:22 sentence`; warnings and errors say so; a traceback follows where there is one."""
+    """`2026-08-21 18:48:22 [id] sentence`; warnings and errors say so, debug lines name their part."""
 
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
+        request = _request_id(record)
+        about = f"[{request}] " if request else ""
         level = f"{record.levelname}: " if record.levelno >= logging.WARNING else ""
         origin = f"[{record.name}] " if record.levelno <= logging.DEBUG else ""
-        text = f"{clock} {level}{origin}{record.getMessage()}"
-        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+        text = f"{clock} {about}{level}{origin}{_one_line(record.getMessage())}"
+        if not record.exc_info:
+            return text
+        trace = self.formatException(record.exc_info)
+        return "\n".join((text, *(f"    {_one_line(line)}" for line in trace.split("\n"))))
+
+
+class _Json(logging.Formatter):
+    """One object a line: time (UTC), level, logger, message; request_id and exception where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        found = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if request := _request_id(record):
+            found["request_id"] = request
+        if record.exc_info:
+            found["exception"] = self.formatException(record.exc_info)
+        # ASCII only: no terminal or collector can be made to see anything in it but an object.
+        return json.dumps(found)
+
+
+def _request_id(record: logging.LogRecord) -> str:
+    """A runner's line says itself which request it is about; others are about the one being served."""
+    return str(getattr(record, "request_id", "") or "") or current().id
+
+
+def _one_line(text: str) -> str:
+    return text.translate(_UNSAFE)
 
 
 class _Stderr(logging.Handler):
@@ -34,16 +76,17 @@ class _Stderr(logging.Handler):
             self.handleError(record)
 
 
-def configure(level: str) -> None:
-    """Send the `omlx` loggers to stderr at `level` ("debug", "info", "warning", "error")."""
+def configure(level: str, *, form: str = "text", prompts: bool = False) -> None:
+    """Send the `omlx` loggers to stderr at `level` ("debug", "info", "warning", "error"), as "text" or "json"."""
     handler = _Stderr()
-    handler.setFormatter(_Lines())
+    handler.setFormatter(_Json() if form == "json" else _Lines())
     for name in ("omlx", "omlx_registry", "uvicorn"):
         part = logging.getLogger(name)
         part.handlers = [handler]
         part.propagate = False
         # uvicorn's own start and stop messages would repeat ours.
         part.setLevel(logging.WARNING if name == "uvicorn" and level == "info" else level.upper())
+    PROMPTS.setLevel(logging.INFO if prompts else logging.CRITICAL)
 
 
 def spell(seconds: float) -> str:

@@ -1,0 +1,120 @@
+"""/metrics, the dashboard's files, and what it asks for under /api/omlx: overview, history, requests, events, pulls."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import msgspec
+from litestar import delete, get, post
+from litestar.params import FromPath
+
+from omlx.api import overview as wire
+from omlx.dialect.refusal import Refusal
+from omlx.server import dashboard
+from omlx.server.body import read_json
+from omlx.server.errors import Problem, body
+from omlx.server.given import GivenRegistry, GivenSettings, GivenTelemetry, HttpRequest
+from omlx.server.names import refuse_cloud, required
+from omlx.server.stream import EVENT_STREAM, Answer, Complete, Framing, LiveStream, as_json, event
+from omlx.server.telemetry import Telemetry
+
+_EVENTS_EVERY_S = 1.0
+_SIGN_OF_LIFE_S = 15.0
+_MOST_WATCHERS = 32
+_UNCACHED = (("cache-control", "no-store"),)
+
+
+def _broken(found: Problem) -> bytes:
+    return b"event: error\ndata: " + body(found) + b"\n\n"
+
+
+_EVENTS = Framing(EVENT_STREAM, _broken, ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")))
+
+
+@get("/metrics")
+async def metrics(request: HttpRequest, telemetry: GivenTelemetry) -> Answer:
+    text, content_type = await telemetry.text(request.headers.get("accept", ""))
+    return Complete(text, content_type=content_type)
+
+
+@get("/dashboard/{name:str}")
+async def file(request: HttpRequest, name: FromPath[str]) -> Answer:
+    found = dashboard.file(name, request.headers.get("if-none-match", ""))
+    if found is None:
+        raise Refusal(404, f"the dashboard has no file {name}")
+    return found
+
+
+@get("/api/omlx/overview")
+async def overview(telemetry: GivenTelemetry) -> Answer:
+    return as_json(telemetry.overview(), headers=_UNCACHED)
+
+
+@get("/api/omlx/history")
+async def history(telemetry: GivenTelemetry) -> Answer:
+    return as_json(telemetry.history(), headers=_UNCACHED)
+
+
+@get("/api/omlx/requests")
+async def requests(telemetry: GivenTelemetry) -> Answer:
+    return as_json(wire.RequestList(telemetry.journal.rows()), headers=_UNCACHED)
+
+
+@get("/api/omlx/events")
+async def events(telemetry: GivenTelemetry) -> Answer:
+    """A stream of server-sent events: `overview` whenever it changed, `requests` with those that run or have ended."""
+    if telemetry.watchers >= _MOST_WATCHERS:
+        raise Refusal(503, f"{_MOST_WATCHERS} dashboards are watching already")
+    return LiveStream(_watch(telemetry), _EVENTS)
+
+
+async def _watch(telemetry: Telemetry) -> AsyncIterator[bytes]:
+    telemetry.watchers += 1
+    try:
+        said, shown, ended, spoke = b"", b"", 0.0, time.monotonic()
+        while not telemetry.closing.is_set():
+            chunk = b""
+            now = telemetry.overview()
+            # The clock alone is no news.
+            news = msgspec.json.encode(msgspec.structs.replace(now, uptime=0.0))
+            if news != said:
+                said, chunk = news, event(now, "overview")
+            asked = time.monotonic()
+            rows = telemetry.journal.rows(newer_than=ended)
+            ended = asked
+            listed = msgspec.json.encode(rows)
+            if rows and listed != shown:
+                chunk += event(wire.RequestList(rows), "requests")
+            shown = listed
+            if chunk or time.monotonic() - spoke > _SIGN_OF_LIFE_S:
+                spoke = time.monotonic()
+                yield chunk or b": still here\n\n"
+            try:
+                async with asyncio.timeout(_EVENTS_EVERY_S):
+                    await telemetry.closing.wait()
+            except TimeoutError:
+                pass
+    finally:
+        telemetry.watchers -= 1
+
+
+@post("/api/omlx/pulls", status_code=200)
+async def start_pull(
+    request: HttpRequest, registry: GivenRegistry, telemetry: GivenTelemetry, settings: GivenSettings
+) -> Answer:
+    asked = await read_json(request, wire.PullStart, settings.max_body)
+    name = required(asked.model.strip())
+    refuse_cloud(name, "remote model is unavailable")
+    return as_json(wire.PullStarted(telemetry.pulls.start(name, registry.pull(name))))
+
+
+@delete("/api/omlx/pulls/{number:int}", status_code=200)
+async def cancel_pull(number: FromPath[int], telemetry: GivenTelemetry) -> Answer:
+    if not telemetry.pulls.cancel(number):
+        raise Refusal(404, f"no pull {number} is running")
+    return Complete()
+
+
+HANDLERS = (metrics, file, overview, history, requests, events, start_pull, cancel_pull)

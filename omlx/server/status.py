@@ -1,0 +1,54 @@
+"""What the server says of its models: for /api/omlx/status, and for the advice that is made of it."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+from omlx_registry import parse_name
+
+from omlx import __version__
+from omlx.api import admin as wire
+from omlx.pool import LoadedModel, Pool
+from omlx.runner.protocol import PrefixUse
+
+
+def status_of(pool: Pool, *, pin_warning: str) -> wire.StatusResponse:
+    stalled = pool.stalled()
+    return wire.StatusResponse(
+        version=__version__,
+        waiting=pool.waiting,
+        models=[_status(model, model.spec.name in stalled) for model in pool.loaded()],
+        pinned=[parse_name(name).short for name in pool.pinned()],
+        pin_warning=pin_warning,
+        pid=os.getpid(),
+        places=pool.places,
+        memory=msgspec.convert(pool.memory(), wire.MemoryStatus, from_attributes=True),
+    )
+
+
+def _status(model: LoadedModel, stalled: bool) -> wire.ModelStatus:
+    beat = model.heartbeat
+    use = beat.prefixes or PrefixUse()
+    return wire.ModelStatus(
+        name=model.spec.name,
+        state=model.state,
+        pinned=model.pinned,
+        pid=model.pid,
+        size=model.size,
+        weights=model.weights,
+        context_length=model.context_length,
+        running=model.running,
+        waiting=model.waiting,
+        max_batch=beat.max_batch,
+        steps=beat.steps,
+        crashes=model.crashes,
+        stalled=stalled,
+        mean_batch=round(beat.decoded_rows / beat.decode_steps, 2) if beat.decode_steps else 0.0,
+        decode_steps=beat.decode_steps,
+        lookups=use.lookups,
+        hits=use.hits,
+        tokens_looked_up=use.tokens_looked_up,
+        tokens_from_ram=use.tokens_from_ram,
+        tokens_from_disk=use.tokens_from_disk,
+    )

@@ -1,0 +1,142 @@
+"""The pulls of this server: those of clients, which end with their request, and those it runs by itself.
+
+All are listed with their progress and can be cancelled; who waits for a cancelled pull gets an error line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import itertools
+import logging
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+
+from omlx_registry import Progress, PullError
+
+from omlx.api.overview import PullRow
+
+log = logging.getLogger("omlx.server")
+
+MOST = 16
+"""Pulls the server runs by itself at once."""
+_SHOWN_S = 60.0
+"""How long an ended pull stays listed."""
+
+
+class _Pull:
+    def __init__(self, number: int, name: str) -> None:
+        self.number, self.name = number, name
+        self.state, self.status, self.error = "running", "starting", ""
+        self.layers: dict[str, tuple[int, int]] = {}
+        """Bytes completed and in total, by digest."""
+        self.cancelled = asyncio.Event()
+        self.ended = 0.0
+
+    def note(self, step: Progress) -> None:
+        self.status = step.status
+        if step.digest:
+            self.layers[step.digest] = (step.completed, step.total)
+
+    def end(self, state: str, error: str = "") -> None:
+        self.state, self.error, self.ended = state, error, time.monotonic()
+
+    def row(self) -> PullRow:
+        done, total = (sum(part) for part in zip(*self.layers.values(), strict=True)) if self.layers else (0, 0)
+        return PullRow(
+            number=self.number, name=self.name, state=self.state, status=self.status, completed=done, total=total,
+            error=self.error,
+        )  # fmt: skip
+
+
+class Pulls:
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._pulls: dict[int, _Pull] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    def rows(self) -> list[PullRow]:
+        """Those that run, and those that ended within the last minute; the newest first."""
+        limit = time.monotonic() - _SHOWN_S
+        self._pulls = {number: pull for number, pull in self._pulls.items() if not pull.ended or pull.ended > limit}
+        return [pull.row() for pull in reversed(self._pulls.values())]
+
+    @property
+    def running(self) -> int:
+        return sum(pull.state == "running" for pull in self._pulls.values())
+
+    async def follow(self, name: str, steps: AsyncGenerator[Progress]) -> AsyncGenerator[Progress]:
+        """`steps` as they come, listed meanwhile. Raises what they raise, and PullError once cancelled."""
+        async with aclosing(_follow(self._new(name), steps)) as followed:
+            async for step in followed:
+                yield step
+
+    def start(self, name: str, steps: AsyncGenerator[Progress]) -> int:
+        """Run a pull in the background; returns its number. Raises PullError where too many run."""
+        if len(self._tasks) >= MOST:
+            raise PullError(f"{MOST} pulls are running already; wait for one to end")
+        pull = self._new(name)
+
+        async def run() -> None:
+            # The list tells how it ended.
+            with suppress(Exception):
+                async with aclosing(_follow(pull, steps)) as followed:
+                    async for _ in followed:
+                        pass
+            log.info("The pull of %s is %s%s", name, pull.state, f": {pull.error}" if pull.error else "")
+
+        task = asyncio.create_task(run(), name=f"pull {name}", context=contextvars.Context())
+        self._tasks[pull.number] = task
+        task.add_done_callback(lambda _: self._tasks.pop(pull.number, None))
+        return pull.number
+
+    def cancel(self, number: int) -> bool:
+        """False where no such pull runs."""
+        pull = self._pulls.get(number)
+        if pull is None or pull.state != "running":
+            return False
+        pull.cancelled.set()
+        return True
+
+    async def close(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _new(self, name: str) -> _Pull:
+        pull = _Pull(next(self._numbers), name)
+        self._pulls[pull.number] = pull
+        return pull
+
+
+async def _follow(pull: _Pull, steps: AsyncGenerator[Progress]) -> AsyncGenerator[Progress]:
+    stop = asyncio.ensure_future(pull.cancelled.wait())
+    coming: asyncio.Future[Progress | None] | None = None
+    try:
+        async with aclosing(steps):
+            try:
+                while True:
+                    coming = asyncio.ensure_future(anext(steps, None))
+                    await asyncio.wait((coming, stop), return_when=asyncio.FIRST_COMPLETED)
+                    if not coming.done():
+                        raise PullError(f"the pull of {pull.name} was cancelled")
+                    step = coming.result()
+                    if step is None:
+                        pull.end("done")
+                        return
+                    pull.note(step)
+                    yield step
+            finally:
+                # `steps` cannot be closed while it runs.
+                if coming is not None and not coming.done():
+                    coming.cancel()
+                    await asyncio.gather(coming, return_exceptions=True)
+    except Exception as error:
+        pull.end("cancelled" if pull.cancelled.is_set() else "failed", str(error))
+        raise
+    finally:
+        stop.cancel()
+        if pull.state == "running":
+            pull.end("cancelled", "its client left")
