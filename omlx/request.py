@@ -23,6 +23,13 @@ class ToolCall(msgspec.Struct, omit_defaults=True):
     id: str = ""
 
 
+class Video(msgspec.Struct, omit_defaults=True):
+    """Frames of a video, 1/`fps` seconds apart, each the bytes of an image file."""
+
+    frames: list[bytes]
+    fps: float = 2.0
+
+
 class Message(msgspec.Struct, omit_defaults=True):
     """One turn of a conversation. `images` are decoded file bytes, not base64."""
 
@@ -33,6 +40,7 @@ class Message(msgspec.Struct, omit_defaults=True):
     tool_calls: list[ToolCall] = []
     tool_name: str = ""
     tool_call_id: str = ""
+    videos: list[Video] = []
 
 
 class Sampling(msgspec.Struct, omit_defaults=True, frozen=True, kw_only=True):

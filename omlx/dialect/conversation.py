@@ -189,7 +189,7 @@ def to_json(
     arguments as JSON text. `null_content`: a message that only calls tools has no content at all.
     """
     content: Any = message.content
-    if message.images or (parts and message.role != "tool"):
+    if message.images or message.videos or (parts and message.role != "tool"):
         content = _parts(message)
     elif null_content and message.tool_calls and not message.content:
         content = None
@@ -215,10 +215,11 @@ IMAGE_MARK = "[img]"
 
 
 def _parts(message: Message) -> list[JsonMessage]:
-    """Images in front of the text, or where its `[img]` marks are."""
+    """Images in front of the text, or where its `[img]` marks are; videos in front of all."""
     texts = message.content.split(IMAGE_MARK) if message.images else [message.content]
     marked = min(len(texts) - 1, len(message.images))
-    parts: list[JsonMessage] = [{"type": "image"}] * (len(message.images) - marked)
+    parts: list[JsonMessage] = [{"type": "video"}] * len(message.videos)
+    parts += [{"type": "image"}] * (len(message.images) - marked)
     for index, text in enumerate(texts):
         if index:
             parts.append({"type": "image"} if index <= marked else {"type": "text", "text": IMAGE_MARK})

@@ -21,7 +21,7 @@ from omlx.dialect.infill import Infill, find_infill
 from omlx.dialect.jinja import JinjaTemplate
 from omlx.dialect.thinking import ends_inside_thinking
 from omlx.dialect.toolprose import call_writer, describe_tools
-from omlx.request import GenerateRequest, Message
+from omlx.request import GenerateRequest, Message, Video
 
 __all__ = ["PromptTemplate", "Rendered", "TemplateError"]
 
@@ -39,6 +39,7 @@ class Rendered(NamedTuple):
     """Let the tokenizer add its own special tokens (begin-of-text); a Jinja template writes them itself."""
     images: tuple[bytes, ...] = ()
     """Images in the order in which the prompt refers to them."""
+    videos: tuple[Video, ...] = ()
 
 
 class _Source(Protocol):
@@ -106,6 +107,10 @@ def _images(messages: Iterable[Message]) -> tuple[bytes, ...]:
     return tuple(image for message in messages for image in message.images)
 
 
+def _videos(messages: Iterable[Message]) -> tuple[Video, ...]:
+    return tuple(video for message in messages for video in message.videos)
+
+
 class _Plain:
     def render(self, request: GenerateRequest, image_marker: str | None) -> Rendered:
         messages = conversation.spell_out_tools(_with_markers(request.messages, image_marker))
@@ -124,6 +129,8 @@ class _Go:
 
 def _with_markers(messages: list[Message], image_marker: str | None) -> list[Message]:
     """Images written into the text as `image_marker`. Raises TemplateError if there are images and no marker."""
+    if _videos(messages):
+        raise TemplateError("this model's chat template does not take videos")
     if not _images(messages):
         return messages
     if image_marker is None:
@@ -166,7 +173,8 @@ class _Jinja:
             messages = describe_tools(messages, request.tools)
             messages = messages if self.abilities.system else conversation.fold_systems(messages)
         text = self._render_adapted(messages, request.tools, _think_variables(request.think, self._channels), continued)
-        return Rendered(text, ends_inside_thinking(text), images=_images(request.messages))
+        images, videos = _images(request.messages), _videos(request.messages)
+        return Rendered(text, ends_inside_thinking(text), images=images, videos=videos)
 
     def _fit(self, messages: list[Message]) -> list[Message]:
         """The messages with what the template is known not to take changed."""

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import mlx.core as mx
 import numpy as np
 
-from omlx.engine.encoder_loader import open_model, read_json
+from omlx.engine.encoder_loader import open_model
+from omlx.engine.jsonfile import read_json
 from omlx.engine.loader import LoadedModel, LoadError, Progress, load_model
 from omlx.engine.rows import Batch, Row, RowMaker, Text, TooLong, pad, to_host
 from omlx.runner.protocol import LoadSpec

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from mlx_lm.utils import get_total_parameters, load_tokenizer
 
 from omlx.engine import loader, weights
+from omlx.engine.jsonfile import read_json
 from omlx.engine.loader import LoadError, Progress
 from omlx.engine.rows import RowMaker
 from omlx.runner.protocol import LoadSpec
@@ -94,12 +95,3 @@ def check(config: dict[str, Any]) -> None:
         raise LoadError(f"this model's activation {activation!r} is not supported (only gelu is)")
     if scheme not in {None, "absolute"}:
         raise LoadError(f"this model's position_embedding_type {scheme!r} is not supported (only absolute is)")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file; {} where there is none."""
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -15,7 +15,8 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from omlx.engine.embed import trunk
-from omlx.engine.encoder_loader import OpenedModel, open_model, read_json, row_limit
+from omlx.engine.encoder_loader import OpenedModel, open_model, row_limit
+from omlx.engine.jsonfile import read_json
 from omlx.engine.loader import LoadedModel, LoadError, Progress, load_model
 from omlx.engine.rows import Row, Text, TooLong, pad, to_host
 from omlx.runner.protocol import LoadSpec

@@ -48,6 +48,8 @@ class LoadSpec(msgspec.Struct, kw_only=True, omit_defaults=True):
     cache_write_budget: int = 0
     """Bytes per hour; 0: no limit."""
     cache_write_through: bool = False
+    vision_cache_bytes: int = 512 << 20
+    """RAM for the features of pictures, in a model that sees."""
     cache_checkpoint_s: float = 300.0
     """Tokens; 0: by model size."""
 

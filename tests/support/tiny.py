@@ -256,7 +256,7 @@ def make(folder: Path, architecture: str, config: dict[str, Any], *, taught: boo
     if taught:
         _teach(model, _lesson_tokens(folder))
     else:
-        _enliven(model)
+        enliven(model)
     mx.eval(model.parameters())
     weights = dict(tree_flatten(model.parameters()))
     mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
@@ -264,7 +264,7 @@ def make(folder: Path, architecture: str, config: dict[str, Any], *, taught: boo
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": end_tokens}) + "\n")
 
 
-def _enliven(model: Any) -> None:
+def enliven(model: Any) -> None:
     """Make random weights sensitive to the whole context, so that a mistake changes the answer.
 
     Parameters that start as all zeros or ones hide mistakes (a conv of zeros forgets its state): they get noise. Fresh

@@ -1,0 +1,103 @@
+"""Image files to pixels: what is taken, how large it may be, and what is refused with a sentence. Pillow only, no MLX.
+
+Files come from anybody. A size is read from the header and checked before any pixel is unpacked, so that a small file
+which claims to be 40,000 pixels wide costs nothing, and memory stays within `MOST_PIXELS` times a few bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import warnings
+from typing import Final
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+MOST_BYTES: Final = 50 * 1000 * 1000
+"""Of one file."""
+MOST_PIXELS: Final = 50_000_000
+"""Of one picture: a little more than the largest telephone cameras give."""
+LONGEST_SIDE: Final = 20_000
+SHORTEST_SIDE: Final = 2
+MOST_PICTURES: Final = 256
+"""In one request, frames included."""
+FORMATS: Final = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "AVIF", "HEIF")
+"""As far as the installed Pillow has them: it reads HEIF with a plugin only."""
+_READ = "PNG, JPEG, WebP, GIF or BMP"
+
+
+class PictureError(Exception):
+    """The file cannot be used as a picture; the message is a sentence for the user."""
+
+
+def decode(data: bytes) -> Image.Image:
+    """The picture as RGB, upright, its first frame where it has several. Raises PictureError."""
+    if not data:
+        raise PictureError("an image is empty")
+    if len(data) > MOST_BYTES:
+        raise PictureError(f"an image has {len(data):,} bytes, more than the {MOST_BYTES:,} that are taken")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow warns of what is refused below
+            with Image.open(io.BytesIO(data), formats=_formats()) as file:
+                _check_size(*file.size)
+                file.load()
+                return _upright_rgb(file)
+    except PictureError:
+        raise
+    except UnidentifiedImageError:
+        raise PictureError(f"an image is no {_READ} file, or its beginning is damaged") from None
+    except Image.DecompressionBombError:
+        raise PictureError(f"an image has more than the {MOST_PIXELS:,} pixels that are taken") from None
+    except Exception as error:  # decoders raise whatever a damaged file makes them raise
+        raise PictureError(f"an image cannot be read: {error or type(error).__name__}") from error
+
+
+def digest(picture: Image.Image, salt: bytes = b"") -> bytes:
+    """SHA-256 of the pixels and of `salt`: equal for equal pixels, whatever file they came from."""
+    state = hashlib.sha256(b"%d %d %d:" % (len(salt), *picture.size))
+    state.update(salt)
+    state.update(picture.tobytes())
+    return state.digest()
+
+
+def _formats() -> list[str]:
+    Image.init()
+    return [name for name in FORMATS if name in Image.OPEN]
+
+
+def _check_size(width: int, height: int) -> None:
+    if min(width, height) < SHORTEST_SIDE:
+        raise PictureError(
+            f"an image of {width} x {height} pixels is too small: {SHORTEST_SIDE} x {SHORTEST_SIDE} is least"
+        )
+    if width * height > MOST_PIXELS or max(width, height) > LONGEST_SIDE:
+        raise PictureError(
+            f"an image of {width} x {height} pixels is too large: {MOST_PIXELS:,} pixels are taken, "
+            f"and {LONGEST_SIDE:,} a side"
+        )
+
+
+def _upright_rgb(file: Image.Image) -> Image.Image:
+    try:
+        picture = ImageOps.exif_transpose(file) or file
+    except Exception:  # a damaged EXIF block says nothing about the pixels
+        picture = file
+    if picture.mode.startswith("I") or picture.mode == "F":
+        return _from_deep_gray(picture)
+    if "A" in picture.mode or "a" in picture.mode or "transparency" in picture.info:
+        rgba = picture.convert("RGBA")
+        white = Image.new("RGB", rgba.size, (255, 255, 255))
+        white.paste(rgba, mask=rgba.getchannel("A"))
+        return white
+    # Always a copy: what Pillow read from the file goes with the file.
+    return picture.convert("RGB") if picture.mode != "RGB" else picture.copy()
+
+
+def _from_deep_gray(picture: Image.Image) -> Image.Image:
+    """Gray of 16 or more bits: Pillow itself would cut it off at 255."""
+    values = np.asarray(picture).astype(np.float32)
+    top = 65535.0 if picture.mode.startswith("I") else max(float(values.max()), 1.0)
+    gray = (np.clip(values, 0, top) * (255.0 / top)).astype(np.uint8)
+    return Image.fromarray(gray, "L").convert("RGB")

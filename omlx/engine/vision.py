@@ -1,0 +1,306 @@
+"""Vision of one loaded model: files become pictures, pictures become features, features take their place in a prompt.
+
+Two halves. Any thread may turn files into `Shown` pictures, and a rendered text into tokens with `Media`. The thread
+that owns MLX asks for the `Inputs` of a chunk; pictures without known features are encoded then, several at a time.
+
+Nothing is computed twice: a file that was seen before is known by the digest of its bytes, so that it is not even
+decoded while its features are in memory; and a prompt that the prefix store has in full needs no features at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+import mlx.core as mx
+import msgspec
+import numpy as np
+from PIL import Image
+
+from omlx.engine import pictures
+from omlx.engine.media import Layout, MarkerMismatch, Media, Part, Picture, Pixels, Placement, Shown, expand
+from omlx.engine.pictures import PictureError
+from omlx.engine.vision_families import Family, Features, Inputs, QwenVL
+
+_KNOWN_FILES = 4096
+"""Files whose pictures are remembered by name only; about a kilobyte each."""
+_ENCODE_BYTES = 64 << 20
+"""Pixels that are encoded at once, beyond the first picture: it bounds the memory that the vision tower takes."""
+
+
+class Shelf(Protocol):
+    """Where features are kept beyond memory: the prefix store, on disk."""
+
+    def keep_features(self, digest: bytes, features: Sequence[mx.array]) -> None: ...
+
+    def features(self, digest: bytes) -> tuple[mx.array, ...] | None: ...
+
+
+class VisionStats(msgspec.Struct, kw_only=True):
+    """Counts since the model was loaded; sizes in bytes."""
+
+    encoded: int
+    """Pictures that the vision tower computed."""
+    from_memory: int
+    from_disk: int
+    decoded: int
+    """Files that were unpacked and processed."""
+    cached: int
+    cached_bytes: int
+    max_bytes: int
+
+
+class FeatureCache:
+    """Features by digest, in memory: the least recently used go when `max_bytes` are exceeded."""
+
+    def __init__(self, max_bytes: int, shelf: Shelf | None = None) -> None:
+        self.max_bytes = max_bytes
+        self.shelf = shelf
+        self.nbytes = 0
+        self.from_memory = self.from_disk = 0
+        self._items: OrderedDict[bytes, Features] = OrderedDict()
+
+    def __contains__(self, digest: bytes) -> bool:
+        return digest in self._items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def get(self, digest: bytes) -> Features | None:
+        found = self._items.get(digest)
+        if found is not None:
+            self._items.move_to_end(digest)
+            self.from_memory += 1
+            return found
+        found = self.shelf.features(digest) if self.shelf is not None else None
+        if found is not None:
+            self.from_disk += 1
+            self._keep(digest, found)
+        return found
+
+    def put(self, digest: bytes, features: Features) -> None:
+        self._keep(digest, features)
+        if self.shelf is not None:
+            self.shelf.keep_features(digest, features)
+
+    def _keep(self, digest: bytes, features: Features) -> None:
+        size = sum(array.nbytes for array in features)
+        if size > self.max_bytes or digest in self._items:
+            return
+        self._items[digest] = features
+        self.nbytes += size
+        while self.nbytes > self.max_bytes:
+            _, gone = self._items.popitem(last=False)
+            self.nbytes -= sum(array.nbytes for array in gone)
+
+
+class Vision:
+    """See the module text. `salt` differs wherever weights, precision or the processor's settings differ."""
+
+    def __init__(self, family: Family, *, salt: bytes, max_bytes: int = 512 << 20) -> None:
+        self.family = family
+        self.cache = FeatureCache(max_bytes)
+        self.encoded = self.decoded = 0
+        self._salt = salt
+        self._files: OrderedDict[bytes, Picture] = OrderedDict()
+        """By the digest of the file, without pixels."""
+        self._held: WeakValueDictionary[bytes, Picture] = WeakValueDictionary()
+        """Those that some request holds, with pixels."""
+        self._lock = threading.Lock()
+
+    # ------------------------------------------------------------ any thread
+    def image(self, data: bytes) -> Shown:
+        """An image file as the prompt shows it. Raises PictureError."""
+        picture = self._known(b"image:", data, lambda: self._open(data))
+        return Shown(picture.layout.text, (Part(picture),))
+
+    def video(self, frames: Sequence[bytes], fps: float) -> Shown:
+        """Frames that are 1/`fps` seconds apart, two of them a moment. Raises PictureError.
+
+        A moment is known by its own frames: a clip that overlaps an earlier one shares its features.
+        """
+        family = self.family
+        if not isinstance(family, QwenVL):
+            raise PictureError("this model does not support video input")
+        if not frames:
+            raise PictureError("a video has no frames")
+        pairs = [(frames[at], frames[min(at + 1, len(frames) - 1)]) for at in range(0, len(frames), 2)]
+        options = family.frame_options(len(pairs))
+        label = b"moment %d:" % options["size"]["longest_edge"]
+        size = pictures.decode(frames[0]).size
+        label += b"%d %d:" % size
+        moments = [
+            self._known(label, b"".join(map(_sized, pair)), partial(self._moment, pair, options, size))
+            for pair in pairs
+        ]
+        seconds = [(at + 0.5) / fps if at + 1 < len(frames) else at / fps for at in range(0, len(frames), 2)]
+        return family.show_video(moments, seconds, 2 / fps)
+
+    def place(self, text: str, images: Sequence[Shown], videos: Sequence[Shown]) -> tuple[str, list[Part]]:
+        """The rendered prompt with every mark of an image or video replaced. Raises MarkerMismatch."""
+        parts: list[Part] = []
+        for marker, shown in ((self.family.image_marker, images), (self.family.video_marker, videos)):
+            found = text.count(marker) if marker else 0
+            if found != len(shown):
+                raise MarkerMismatch
+        done = ""
+        waiting = {self.family.image_marker: list(images)[::-1], self.family.video_marker: list(videos)[::-1]}
+        while True:
+            places = [(at, marker) for marker in waiting if marker and (at := text.find(marker)) >= 0]
+            if not places:
+                return done + text, parts
+            at, marker = min(places)
+            shown_next = waiting[marker].pop()
+            done += text[:at] + shown_next.text
+            parts += shown_next.parts
+            text = text[at + len(marker) :]
+
+    def media(self, tokens: Sequence[int], parts: Sequence[Part]) -> tuple[list[int], Media]:
+        """The tokens of a placed prompt with as many for each picture as it takes. Raises MarkerMismatch."""
+        expanded, placements = expand(tokens, parts, self.family.placeholders)
+        return expanded, Media(placements, len(expanded), whole=self.family.whole, rotary=self.family.rotary)
+
+    def _known(self, label: bytes, data: bytes, open_file: Callable[[], Picture]) -> Picture:
+        """The picture of a file, opened anew only where neither its pixels nor its features are at hand."""
+        name = hashlib.sha256(label + data).digest()
+        with self._lock:
+            held, known = self._held.get(name), self._files.get(name)
+            if known is not None:
+                self._files.move_to_end(name)
+        if held is not None:
+            return held
+        if known is not None and known.digest in self.cache:
+            return known
+        picture = open_file()
+        with self._lock:
+            self.decoded += 1
+            self._held[name] = picture
+            self._files[name] = Picture(picture.digest, picture.layout, None, lambda: open_file().pixels())
+            if len(self._files) > _KNOWN_FILES:
+                self._files.popitem(last=False)
+        return picture
+
+    def _open(self, data: bytes) -> Picture:
+        image = pictures.decode(data)
+        pixels, layout = self._process(image, {})
+        return Picture(
+            pictures.digest(image, self._salt), layout, pixels, lambda: self._process(pictures.decode(data), {})[0]
+        )
+
+    def _moment(self, pair: tuple[bytes, bytes], options: dict[str, Any], size: tuple[int, int]) -> Picture:
+        """Two frames of a video as one picture."""
+        family = self.family
+        assert isinstance(family, QwenVL)
+
+        def pixels(images: list[Image.Image]) -> tuple[Pixels, Layout]:
+            (first, layout), (second, _) = (self._process(image, options) for image in images)
+            return family.join_frames(first, second), layout
+
+        def frames() -> list[Image.Image]:
+            return [_fit(pictures.decode(data), size) for data in pair]
+
+        images = frames()
+        salt = self._salt + b"moment %d" % options["size"]["longest_edge"]
+        digest = hashlib.sha256(b"".join(pictures.digest(image, salt) for image in images)).digest()
+        made, layout = pixels(images)
+        return Picture(digest, layout, made, lambda: pixels(frames())[0])
+
+    def _process(self, image: Image.Image, options: dict[str, Any]) -> tuple[Pixels, Layout]:
+        try:
+            return self.family.process(image, options)
+        except Exception as error:  # processors refuse what they cannot scale, such as a line of 2 x 1000 pixels
+            width, height = image.size
+            raise PictureError(
+                f"an image of {width} x {height} pixels cannot be used by this model: {error}"
+            ) from error
+
+    # ------------------------------------------------------------ the thread that owns MLX
+    def inputs(self, media: Media, tokens: mx.array, start: int) -> Inputs | None:
+        """What the model takes for the tokens [1, n] from `start` on; None where no picture is among them."""
+        end = start + tokens.shape[1]
+        inside = list(media.within(start, end))
+        if not inside:
+            return None
+        self._have_features(media, inside, start)
+        embeds = self.family.embed(tokens)
+        seen = np.zeros(end - start, bool)
+        pieces: list[mx.array] = []
+        deep: list[list[mx.array]] = []
+        spans = []
+        done = start
+        for item in inside:
+            features: Features = media.features[item.picture.digest]
+            taken = 0
+            for first, count in item.runs:
+                low, high = max(first, start), min(first + count, end)
+                if low < high:
+                    own = slice(taken + low - first, taken + high - first)
+                    pieces += [embeds[:, done - start : low - start], features[0][own][None].astype(embeds.dtype)]
+                    deep.append([layer[own] for layer in features[1:]])
+                    seen[low - start : high - start] = True
+                    spans.append((low - start, high - start))
+                    done = high
+                taken += count
+        pieces.append(embeds[:, done - start :])
+        layers = tuple(mx.concatenate(list(layer)) for layer in zip(*deep, strict=True))
+        return Inputs(mx.concatenate(pieces, axis=1), seen, layers, tuple(spans))
+
+    def _have_features(self, media: Media, inside: Sequence[Placement], start: int) -> None:
+        """Make sure that the features of the pictures `inside` a chunk are there; those that follow come along."""
+        first = {item.picture.digest for item in inside}
+        wanted = [item for item in media.placements if item.end > start and item.picture.digest not in media.features]
+        batch: dict[bytes, Picture] = {}
+        size = 0
+        for item in sorted(wanted, key=lambda item: item.picture.digest not in first):
+            digest = item.picture.digest
+            if digest in batch or digest in media.features:
+                continue
+            known = self.cache.get(digest)
+            if known is not None:
+                media.features[digest] = known
+                continue
+            needed = digest in first
+            nbytes = sum(array.nbytes for array in item.picture.pixels().values())
+            if batch and size + nbytes > _ENCODE_BYTES:
+                if not needed:
+                    break
+                self._encode(media, batch)
+                batch, size = {}, 0
+            if not batch and not needed:
+                break
+            batch[digest], size = item.picture, size + nbytes
+        if batch:
+            self._encode(media, batch)
+
+    def _encode(self, media: Media, batch: dict[bytes, Picture]) -> None:
+        found = self.family.encode([picture.pixels() for picture in batch.values()])
+        # Computed now: kept as a graph, a part of a batch would hold on to all of it.
+        found = [tuple(mx.contiguous(array) for array in features) for features in found]
+        mx.eval(found)
+        self.encoded += len(batch)
+        for (digest, picture), features in zip(batch.items(), found, strict=True):
+            media.features[digest] = features
+            self.cache.put(digest, features)
+            picture.release()
+
+    def stats(self) -> VisionStats:
+        return VisionStats(
+            encoded=self.encoded, from_memory=self.cache.from_memory, from_disk=self.cache.from_disk,
+            decoded=self.decoded, cached=len(self.cache), cached_bytes=self.cache.nbytes,
+            max_bytes=self.cache.max_bytes,
+        )  # fmt: skip
+
+
+def _sized(data: bytes) -> bytes:
+    """With its length in front, so that two files joined cannot be taken for two others."""
+    return b"%d:" % len(data) + data
+
+
+def _fit(image: Image.Image, size: tuple[int, int]) -> Image.Image:
+    """All frames of a video have the size of its first."""
+    return image if image.size == size else image.resize(size, Image.Resampling.BICUBIC)

@@ -1,0 +1,63 @@
+"""Opening a model that sees: which folders hold one, and what mlx-vlm makes of them.
+
+mlx-vlm takes seconds to import, so only a runner that loads such a model does it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omlx.engine.jsonfile import read_json
+
+if TYPE_CHECKING:
+    from omlx.engine.vision import Vision
+
+SETTINGS = ("preprocessor_config.json", "processor_config.json")
+"""Files of which a model that sees has at least one."""
+MODEL_TYPES = frozenset({"qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "gemma3", "idefics3", "smolvlm"})
+"""The kinds whose vision is supported; others with a vision tower run as text models, where mlx-lm knows them."""
+
+
+def sees(path: Path) -> bool:
+    """Whether the folder holds a model whose vision is supported."""
+    config = read_json(path / "config.json")
+    has_settings = any((path / name).exists() for name in SETTINGS)
+    return config.get("model_type") in MODEL_TYPES and bool(config.get("vision_config")) and has_settings
+
+
+def open_network(path: Path) -> tuple[Any, dict[str, Any]]:
+    """mlx-vlm's network with lazy weights, and config.json. Raises what mlx-vlm raises."""
+    from mlx_vlm.utils import load_model
+
+    return load_model(path, lazy=True), read_json(path / "config.json")
+
+
+def open_vision(
+    path: Path, network: Any, config: dict[str, Any], tokenizer: Any, *, salt: str, max_bytes: int
+) -> Vision:
+    """What sees for a network whose weights are in memory. `salt` names the weights and how they are held."""
+    from transformers import AutoImageProcessor
+
+    from omlx.engine.vision import Vision
+    from omlx.engine.vision_families import FAMILIES, Gemma3
+
+    processor = AutoImageProcessor.from_pretrained(path, backend="pil")
+    kind = FAMILIES[config["model_type"]]
+    token = tokenizer.convert_ids_to_tokens
+    family = kind(network, processor, token, config) if kind is Gemma3 else kind(network, processor, token)
+    settings = json.dumps({name: read_json(path / name) for name in SETTINGS}, sort_keys=True)
+    return Vision(family, salt=hashlib.sha256(f"{salt} {settings}".encode()).digest(), max_bytes=max_bytes)
+
+
+def chat_template(path: Path, tokenizer: Any) -> None:
+    """Models that see often keep their chat template beside the tokenizer, where nobody looks for it."""
+    if tokenizer.chat_template:
+        return
+    for name in ("chat_template.json", "processor_config.json"):
+        template = read_json(path / name).get("chat_template")
+        if isinstance(template, str):
+            tokenizer.chat_template = template
+            return

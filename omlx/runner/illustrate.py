@@ -1,0 +1,50 @@
+"""The pictures of a prompt: files opened, and the marks that the chat template left in the text filled in.
+
+Runs in the threads that prepare prompts: opening a large image takes a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from omlx.dialect.prompt import Rendered
+from omlx.engine.media import MarkerMismatch, Media, Shown
+from omlx.engine.pictures import MOST_PICTURES, PictureError
+from omlx.engine.vision import Vision
+from omlx.request import GenerateRequest
+
+
+class Illustrator:
+    """What a prompter asks about pictures. `vision` is None for a model that does not see."""
+
+    def __init__(self, vision: Vision | None) -> None:
+        self._vision = vision
+        self.marker = vision.family.image_marker if vision is not None else None
+        """Stands for an image where the chat template has no place for one."""
+
+    def open(self, request: GenerateRequest) -> list[Shown]:
+        """Every picture of the request. While they are held, opening one again costs nothing. Raises PictureError."""
+        messages = request.messages
+        count = sum(len(it.images) + sum(len(video.frames) for video in it.videos) for it in messages)
+        if not count:
+            return []
+        if self._vision is None:
+            raise PictureError("this model does not support image input")
+        if count > MOST_PICTURES:
+            raise PictureError(f"the request has {count} images; {MOST_PICTURES} are taken, frames of videos included")
+        images = [self._vision.image(image) for message in messages for image in message.images]
+        return images + [self._vision.video(it.frames, it.fps) for message in messages for it in message.videos]
+
+    def tokens(self, rendered: Rendered, encode: Callable[[str], list[int]]) -> tuple[list[int], Media | None]:
+        """The tokens of the rendered text with its pictures among them. Raises PictureError."""
+        if self._vision is None or not (rendered.images or rendered.videos):
+            return encode(rendered.text), None
+        images = [self._vision.image(image) for image in rendered.images]
+        videos = [self._vision.video(video.frames, video.fps) for video in rendered.videos]
+        try:
+            text, parts = self._vision.place(rendered.text, images, videos)
+            return self._vision.media(encode(text), parts)
+        except MarkerMismatch:
+            family = self._vision.family
+            marks = " and ".join(filter(None, (family.image_marker, family.video_marker)))
+            raise PictureError(f"the text must not hold what marks an image in this model's prompts: {marks}") from None
