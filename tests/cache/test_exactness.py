@@ -12,8 +12,8 @@ from omlx_cache.records import Record
 from tests.cache.driver import BLOCK, compute, layout, open_store, proceed, prompt, serve
 
 ARCHITECTURES = (
-    "llama", "qwen3", "qwen3_moe", "gemma3_text", "gpt_oss", "qwen3_next", "mamba2", "falcon_h1", "lfm2", "deepseek_v3",
-    "nemotron_h", "jamba", "llama4",
+    "llama", "qwen3", "qwen3_moe", "gemma3_text", "gemma3n", "gpt_oss", "qwen3_next", "mamba", "mamba2", "falcon_h1",
+    "lfm2", "deepseek_v3", "nemotron_h", "jamba", "llama4",
 )  # fmt: skip
 NOISE = 1e-4
 """What cutting a prefill into other chunks does to logits in float32 on its own (their scale is 1 and more)."""
@@ -69,7 +69,7 @@ def test_the_next_turn_computes_only_what_is_new(architecture: str) -> None:
     assert assert_same(architecture, store, third) == len(following) + len(second)
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "gpt_oss", "llama4", "deepseek_v3"])
+@pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "gemma3n", "gpt_oss", "llama4", "deepseek_v3"])
 def test_a_prompt_that_parts_within_a_block_is_restored_up_to_there(architecture: str, stored: PrefixStore) -> None:
     for parting in (1, BLOCK + 1, 70, 100):
         tokens = prompt(LENGTH)[:parting] + prompt(9, seed=parting)
@@ -118,7 +118,9 @@ def differs(architecture: str, store: PrefixStore) -> bool:
     return float(mx.abs(logits - compute(architecture, tokens, answer)).max()) > 10 * NOISE
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma3_text", "gpt_oss", "lfm2", "deepseek_v3", "llama4"])
+@pytest.mark.parametrize(
+    "architecture", ["llama", "qwen3", "gemma3_text", "gemma3n", "gpt_oss", "lfm2", "deepseek_v3", "llama4"]
+)
 def test_blocks_in_the_wrong_order_would_be_noticed(architecture: str, stored: PrefixStore) -> None:
     kind = Kind.WINDOW if Kind.WINDOW in layout(architecture).needs else Kind.KV
     first = next(stored.hot.get(name) for name in stored.hot.names() if name.kind == kind)
@@ -131,13 +133,13 @@ def _place(array: mx.array, record: Record) -> int:
     return next(index for index, other in enumerate(record.arrays) if other is array)
 
 
-@pytest.mark.parametrize("architecture", ["qwen3_next", "mamba2", "falcon_h1", "lfm2", "nemotron_h", "jamba"])
+@pytest.mark.parametrize("architecture", ["qwen3_next", "mamba", "mamba2", "falcon_h1", "lfm2", "nemotron_h", "jamba"])
 def test_a_dropped_state_would_be_noticed(architecture: str, stored: PrefixStore) -> None:
     corrupt(stored, Kind.STATE, lambda array, _: mx.zeros_like(array))
     assert differs(architecture, stored)
 
 
-@pytest.mark.parametrize("architecture", ["gemma3_text", "gpt_oss"])
+@pytest.mark.parametrize("architecture", ["gemma3_text", "gemma3n", "gpt_oss"])
 def test_a_window_shifted_by_one_token_would_be_noticed(architecture: str, stored: PrefixStore) -> None:
     def shift(array: mx.array, record: Record) -> mx.array:
         return mx.roll(array, 1, axis=2)

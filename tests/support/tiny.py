@@ -59,6 +59,23 @@ _LLAMA4_TEXT: dict[str, Any] = _DENSE | {
     "rope_scaling": None,
     "use_qk_norm": True,
 }
+_GEMMA3N_TEXT: dict[str, Any] = _DENSE | {
+    "model_type": "gemma3n_text",
+    "num_hidden_layers": 6,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+    "num_kv_shared_layers": 2,
+    "vocab_size_per_layer_input": VOCABULARY,
+    "hidden_size_per_layer_input": 16,
+    "sliding_window": 64,
+    "rope_local_base_freq": 10000.0,
+    "final_logit_softcapping": 30.0,
+    "activation_sparsity_pattern": [0.95, 0.95, 0.0, 0.0, 0.0, 0.0],
+    "altup_num_inputs": 2,
+    "altup_coef_clip": 120.0,
+    "altup_correct_scale": True,
+    "altup_active_idx": 0,
+    "laurel_rank": 16,
+}
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama": _DENSE,
@@ -72,6 +89,8 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "sliding_window": 64,
         "sliding_window_pattern": 3,
     },
+    # Its last layers look into the caches of earlier ones and have none of their own.
+    "gemma3n": {"text_config": _GEMMA3N_TEXT, "vocab_size": VOCABULARY, "max_position_embeddings": 4096},
     "gpt_oss": _DENSE
     | {
         "num_local_experts": 4,
@@ -100,6 +119,19 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "shared_expert_intermediate_size": 64,
         "partial_rotary_factor": 0.5,
         "full_attention_interval": 2,
+    },
+    "mamba": {
+        "hidden_size": HIDDEN,
+        "intermediate_size": 128,
+        "state_size": 16,
+        "num_hidden_layers": 2,
+        "conv_kernel": 4,
+        "use_bias": False,
+        "use_conv_bias": True,
+        "time_step_rank": 4,
+        "tie_word_embeddings": True,
+        "vocab_size": VOCABULARY,
+        "max_position_embeddings": 4096,
     },
     "mamba2": {
         "hidden_size": HIDDEN,
