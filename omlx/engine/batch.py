@@ -13,7 +13,7 @@ import mlx.core as mx
 import numpy as np
 
 from omlx.engine import caches
-from omlx.engine.grammar import Bits
+from omlx.engine.guide import Bits
 from omlx.engine.ranks import Ranks
 from omlx.engine.sampling import Draw, Sampler
 from omlx.engine.sequence import Sequence
@@ -59,7 +59,7 @@ class Batch:
     @property
     def constrained(self) -> bool:
         """Some row's next mask needs its last token, so this step cannot be drawn before the last one is read."""
-        return any(row.grammar is not None for row in self.rows)
+        return any(row.guide is not None and row.guide.constrains for row in self.rows)
 
     @property
     def unread(self) -> int:
@@ -109,11 +109,19 @@ class Batch:
 
     def forward(self, tokens: mx.array) -> mx.array:
         """Run `tokens` [B, n] through the model: logits [B, n, V]; the caches hold them then."""
-        logits: mx.array = self._model(tokens, cache=self._caches)
         count = tokens.shape[1]
+        logits: mx.array = self._model(tokens, cache=self._caches, **self._positions(count))
         self.lengths = [length + count for length in self.lengths]
         caches.advance(self._caches, count)
         return logits
+
+    def _positions(self, count: int) -> dict[str, mx.array]:
+        """[3, B, n], where a row has pictures behind which positions are not the places of its tokens in the cache."""
+        if not any(row.delta for row in self.rows):
+            return {}
+        first = mx.array([length + row.delta for length, row in zip(self.lengths, self.rows, strict=True)])
+        places = first[:, None] + mx.arange(count)[None]
+        return {"positions": mx.broadcast_to(places, (3, *places.shape))}
 
     def rewind(self, count: int) -> None:
         """Take the last `count` tokens of every row back out of the caches (`caches.can_trim`)."""
@@ -150,8 +158,8 @@ class Batch:
             drawn = [row.generated + sum(pending.sequences.count(row) for pending in unread) for row in self.rows]
             self._sampler = Sampler(self.rows, drawn, self._vocabulary)
             inputs = self.tokens if unread else None
-        drawn = self._sampler(logits, inputs, mask)
-        draw = drawn._replace(tokens=self._ranks.share(drawn.tokens))
+        draw = self._sampler(logits, inputs, mask)
+        draw = draw._replace(tokens=self._ranks.share(draw.tokens))
         self.tokens = draw.tokens
         launch(*draw.arrays())
         self.pending.append(Pending(draw, self.rows))
@@ -163,21 +171,21 @@ class Batch:
 
 
 def grammar_masks(rows: list[Sequence], logits: mx.array, words: int) -> mx.array | None:
-    """[B, V], true for allowed tokens; rows without an active grammar allow all. None where there is none.
+    """[B, V], true for allowed tokens; rows without an active guide allow all. None where there is none.
 
     `logits` [B, V] decide for a reply that may begin outside its grammar: it does where that is what it wants most.
     """
-    active = [(at, row.grammar) for at, row in enumerate(rows) if row.grammar is not None and row.grammar.active]
+    active = [(at, row.guide) for at, row in enumerate(rows) if row.guide is not None and row.guide.active]
     if not active:
         return None
     bits: Bits = np.full((len(rows), words), 0xFFFFFFFF, np.uint32)
-    for at, grammar in active:
+    for at, guide in active:
         if rows[at].phase != "done":
-            grammar.mask_into(bits[at])
+            guide.mask_into(bits[at])
     vocabulary = logits.shape[-1]
     unpacked = (mx.array(bits)[..., None] >> mx.arange(32, dtype=mx.uint32)) & 1
     mask = unpacked.reshape(len(rows), -1)[:, :vocabulary] == 1
-    choices = {at: grammar.choice for at, grammar in active if grammar.choice is not None}
+    choices = {at: guide.choice for at, guide in active if guide.choice is not None}
     if choices:
         wanted = mx.array([choices.get(at, -1) for at in range(len(rows))])[:, None]
         frees = mx.argmax(logits, axis=-1, keepdims=True) == wanted

@@ -18,7 +18,7 @@ import numpy as np
 from omlx.engine.encoder_loader import open_model
 from omlx.engine.jsonfile import read_json
 from omlx.engine.loader import LoadedModel, LoadError, Progress, load_model
-from omlx.engine.rows import Batch, Row, RowMaker, Text, TooLong, pad, to_host
+from omlx.engine.rows import Batch, Row, RowMaker, Text, TooLong, check_tokens, pad, to_host
 from omlx.runner.protocol import LoadSpec
 
 if TYPE_CHECKING:
@@ -70,14 +70,21 @@ class DecoderEmbedder:
 class PlainRows:
     """Rows of a text generator, whose tokenizer others use too."""
 
-    def __init__(self, encode: Callable[[str], list[int]], *, limit: int, filler: int) -> None:
+    def __init__(self, encode: Callable[[str], list[int]], *, limit: int, filler: int, vocabulary: int) -> None:
         """`encode`: text to token ids, from any thread. `limit` in tokens. `filler` stands for a text without any."""
         self._encode = encode
         self._limit = limit
+        self._vocabulary = vocabulary
         self._filler = filler
 
     def rows(self, texts: Sequence[Text], *, truncate: bool) -> list[Row]:
-        found = [self._encode(text) for text in texts if isinstance(text, str)]
+        found = []
+        for text in texts:
+            if isinstance(text, list):
+                check_tokens(text, self._vocabulary)
+                found.append(text)
+            elif isinstance(text, str):
+                found.append(self._encode(text))
         if not truncate and any(len(tokens) > self._limit for tokens in found):
             raise TooLong
         return [Row(tokens[: self._limit] or [self._filler]) for tokens in found]
@@ -86,7 +93,8 @@ class PlainRows:
 def chat_embedder(loaded: LoadedModel, encode: Callable[[str], list[int]], limit: int) -> DecoderEmbedder:
     """A text generator as an embedder: the mean of its last states. Raises ValueError where it cannot be one."""
     filler = min(loaded.end_tokens, default=0)
-    return DecoderEmbedder(trunk(loaded.model), PlainRows(encode, limit=limit, filler=filler), filler=filler)
+    maker = PlainRows(encode, limit=limit, filler=filler, vocabulary=loaded.vocabulary)
+    return DecoderEmbedder(trunk(loaded.model), maker, filler=filler)
 
 
 def pool(hidden: mx.array, batch: Batch, pooling: Pooling) -> mx.array:

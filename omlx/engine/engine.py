@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
+from functools import partial
+from itertools import islice
+from typing import TypeVar
 
 import mlx.core as mx
 import msgspec
@@ -15,22 +19,30 @@ from omlx_cache.store import PrefixStore
 
 from omlx.engine.batch import Batch, Newcomer, Pending, grammar_masks
 from omlx.engine.detokenize import TextStream, TokenTexts
-from omlx.engine.grammar import GrammarCompiler, GrammarError
+from omlx.engine.grammar import Grammar, GrammarCompiler, GrammarError
+from omlx.engine.guide import make_guide
 from omlx.engine.loader import LoadedModel
 from omlx.engine.pace import Pace, Read
 from omlx.engine.prefill import Prefill
+from omlx.engine.ranks import SOLO, Orders, Ranks
 from omlx.engine.sampling import Draw, Sampler
 from omlx.engine.scheduler import EAGER_TOKENS, FairShare, WaitingLine, choose_group, next_prefill
 from omlx.engine.sequence import EngineError, Output, Sequence, SequenceSpec, shift
+from omlx.engine.sharing import Sharing
+from omlx.engine.speculative import Speculator
 from omlx.engine.tensors import launch, read
 from omlx.request import FailureKind, FinishReason, Limits, Sampling, TokenLogprob
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _CLEAR_EVERY = 256
 """Steps between giving freed buffers back to the system."""
 _REPORT_PROMPTS = 256
 """Prompts shorter than this report no reading progress."""
+_LOOK_AHEAD = 2
+"""Waiting sequences whose prefixes are read from disk before it is their turn."""
+_NO_ORDERS = Orders()
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,13 +61,28 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Engine:
-    """Runs sequences on `model`; `store` keeps their prefixes (None: no prefix caching)."""
+    """Runs sequences on `model`; `store` keeps their prefixes (None: no prefix caching), `draft` guesses their tokens.
 
-    def __init__(self, model: LoadedModel, config: EngineConfig, store: PrefixStore | None = None) -> None:
+    With `ranks`, this is one of several processes that each hold a share of the model: only the leader's engine is
+    called from outside, the others `follow` it.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        config: EngineConfig,
+        store: PrefixStore | None = None,
+        ranks: Ranks = SOLO,
+        draft: LoadedModel | None = None,
+    ) -> None:
         self.steps = 0
         """Steps so far; a growing number means progress."""
         self.max_batch = 0
         """Most sequences decoded in one step so far."""
+        self.decode_steps = self.decoded_rows = 0
+        """Steps that decoded, and the sequences of all of them: how full they were."""
+        self.tokens_read = self.tokens_generated = 0
+        """Prompt tokens computed and tokens drawn so far, of all sequences."""
         self._model = model
         self._config = config
         self._store = store
@@ -70,16 +97,22 @@ class Engine:
         self._turn = 0
         self._share = FairShare()
         self._pace = _calibrated(model)
-        self._prefill = Prefill(model.model, split_last=model.split_last, store=store)
+        self._ranks = ranks
+        self._orders = Orders()
+        """For the followers, with the next step."""
+        self._stopped = False
+        self._sharing = Sharing(store.block_size) if store is not None and store.enabled else None
+        self._prefill = Prefill(model.model, split_last=model.split_last, store=store, ranks=ranks, vision=model.vision)
         self._grammars = GrammarCompiler(model.text_tokenizer, model.vocabulary, model.end_tokens)
         self._texts = TokenTexts(model.text_tokenizer)
+        self._speculator = Speculator(model, draft, config.max_decode_gap_ms / 1e3) if draft is not None else None
         if config.warm_up:
             self.warm_up()
 
     # ---------------------------------------------------------------- the surface
     @property
     def has_work(self) -> bool:
-        return bool(self._known)
+        return bool(self._known) or self._orders != _NO_ORDERS
 
     @property
     def running(self) -> int:
@@ -101,22 +134,37 @@ class Engine:
             raise EngineError("invalid", f"the prompt holds a token outside the vocabulary of {vocabulary}")
         context = min(spec.limits.num_ctx or self._config.num_ctx, self._model.max_context)
         try:
-            grammar = self._grammars.compile(spec.grammar) if spec.grammar is not None else None
+            tokenizer, ends = self._model.text_tokenizer, self._model.end_tokens
+            guide = make_guide(self._grammars, tokenizer, ends, spec.grammar, spec.thinking)
         except GrammarError as error:
             raise EngineError("invalid", f"the format cannot be used: {error}") from error
         text = TextStream(self._model.text_tokenizer, spec.tokens, spec.limits.stop)
-        sequence = Sequence(spec, context=max(context, 1), text=text, grammar=grammar, now_ns=time.monotonic_ns())
+        sequence = Sequence(spec, context=max(context, 1), text=text, guide=guide, now_ns=time.monotonic_ns())
         self._known[spec.id] = sequence
         self._waiting.push(sequence)
+        if self._leads:
+            sampling = msgspec.structs.replace(spec.sampling, seed=sequence.seed)
+            self._orders.add.append(msgspec.structs.replace(spec, sampling=sampling))
+
+    def compile(self, grammar: Grammar) -> None:
+        """Get a grammar ready, so that `add` need not wait for it. May be called by any thread. Raises EngineError."""
+        try:
+            self._grammars.matcher(grammar)
+        except GrammarError as error:
+            raise EngineError("invalid", f"the format cannot be used: {error}") from error
 
     def cancel(self, id: int) -> None:
         """End a sequence at the next step, in whatever phase it is; nothing more is said about it."""
         if id in self._known:
             self._cancelled.add(id)
+            if self._leads:
+                self._orders.cancel.append(id)
 
     def step(self) -> list[Output]:
         """One iteration. Returns what it has to say, at most a few outputs per sequence."""
-        outputs = self._drop_leavers()
+        outputs = self._drop_leavers(self._take_orders())
+        if self._stopped:
+            return outputs
         self._admit()
         outputs += self._decode()
         outputs += self._read_prompts()
@@ -128,14 +176,13 @@ class Engine:
 
         On CUDA the first join, leave, padded step and sampled step take seconds; on a CPU there is little to gain.
         """
-        store, self._prefill.store = self._prefill.store, None
         for at, sampling in enumerate((Sampling(temperature=0), Sampling(seed=1), Sampling(seed=2), Sampling(seed=3))):
             limits = Limits(num_predict=4 + 3 * at)
             self.add(SequenceSpec(id=-1 - at, tokens=[0] * (24 + 8 * (at % 3)), sampling=sampling, limits=limits))
         while self.has_work:
             self.step()
-        self._prefill.store = store
-        self.steps = self.max_batch = 0
+        self.steps = self.max_batch = self.decode_steps = self.decoded_rows = 0
+        self.tokens_read = self.tokens_generated = 0
         self._pace = _calibrated(self._model)
         mx.clear_cache()
 
@@ -150,20 +197,65 @@ class Engine:
             self._store.close()
         mx.clear_streams()
 
+    @property
+    def guesses(self) -> tuple[int, int] | None:
+        """Tokens that the draft model has guessed so far and how many were right; None: no draft model is in use."""
+        return None if self._speculator is None else (self._speculator.guessed, self._speculator.accepted)
+
+    # ---------------------------------------------------------------- several ranks
+    @property
+    def _leads(self) -> bool:
+        return self._ranks.size > 1 and self._ranks.rank == 0
+
+    def follow(self) -> None:
+        """Do what the leader's engine does, until it stops. For ranks other than 0."""
+        while not self._stopped:
+            self.step()
+
+    def stop_followers(self) -> None:
+        """Let the other ranks leave `follow`; no step comes after this."""
+        if self._leads:
+            self._ranks.expect_end()
+            self._ranks.decide(lambda: Orders(stop=True), Orders)
+
+    def tell_followers(self, *, hot_bytes: int | None = None, clear_store: bool = False) -> None:
+        """Have the stores of the other ranks follow what was done to this one; nothing to do without other ranks."""
+        if self._leads:
+            self._orders.hot_bytes = hot_bytes if hot_bytes is not None else self._orders.hot_bytes
+            self._orders.clear_store |= clear_store
+
+    def _take_orders(self) -> list[int]:
+        """Tell the followers what came in since the last step, or hear it. Returns the sequences that are overdue."""
+        orders, self._orders = self._orders, Orders()
+        orders.overdue = self._overdue()
+        if self._ranks.size == 1:
+            return orders.overdue
+        orders = self._ranks.decide(lambda: orders, Orders)
+        if not self._leads:
+            for spec in orders.add:
+                self.add(spec)
+            for id in orders.cancel:
+                self.cancel(id)
+            if self._store is not None and orders.hot_bytes is not None:
+                self._store.resize_hot(orders.hot_bytes)
+            if self._store is not None and orders.clear_store:
+                self._store.clear()
+            self._stopped = orders.stop
+        return orders.overdue
+
     # ---------------------------------------------------------------- leaving and admitting
-    def _drop_leavers(self) -> list[Output]:
-        """Cancelled sequences go silently, overdue ones with a failure."""
+    def _overdue(self) -> list[int]:
         now = time.monotonic_ns()
-        overdue = [
-            sequence
+        return [
+            sequence.id
             for sequence in self._known.values()
             if sequence.deadline_ns is not None and now > sequence.deadline_ns and sequence.id not in self._cancelled
         ]
-        outputs = [
-            Output(id=sequence.id, failure=("timeout", "the request took longer than its deadline"))
-            for sequence in overdue
-        ]
-        gone, self._cancelled = self._cancelled | {sequence.id for sequence in overdue}, set()
+
+    def _drop_leavers(self, overdue: list[int]) -> list[Output]:
+        """Cancelled sequences go silently, overdue ones with a failure."""
+        outputs = [Output(id=id, failure=("timeout", "the request took longer than its deadline")) for id in overdue]
+        gone, self._cancelled = self._cancelled | {*overdue}, set()
         if gone:
             self._forget(gone)
         return outputs
@@ -187,7 +279,12 @@ class Engine:
             if sequence is None:
                 return
             sequence.started_ns = time.monotonic_ns()
+            if self._sharing is not None:
+                self._sharing.attach(sequence, self._prefilling)
+            self._prefill.expect(sequence)
             self._prefilling.append(sequence)
+        for sequence in islice(self._waiting, _LOOK_AHEAD):
+            self._prefill.expect(sequence)
 
     # ---------------------------------------------------------------- decoding
     def _decode(self) -> list[Output]:
@@ -197,19 +294,39 @@ class Engine:
         for batch in self._batches:
             self.max_batch = max(self.max_batch, len(batch))
             try:
-                launched.append((batch, batch.step()))
+                launched.append((batch, self._launch(batch)))
             except Exception as error:
-                outputs += self._fail([*batch.rows], error)
+                outputs += self._fail_forward([*batch.rows], error)
         for batch, unread in launched:
             try:
                 outputs += self._handle(unread)
                 batch.settle()
+                if self._speculator is not None:
+                    self._speculate(self._speculator.settle, batch)
             except Exception as error:
-                outputs += self._fail([*batch.rows], error)
+                outputs += self._fail_forward([*batch.rows], error)
         if launched:
+            self.decode_steps += 1
+            self.decoded_rows += sum(len(batch) for batch, _ in launched)
             self._pace.decoded()
         self._let_go()
         return outputs
+
+    def _launch(self, batch: Batch) -> list[Pending]:
+        """The next step of a batch: with the draft model's help where it helps, else plain."""
+        if self._speculator is not None and self.running == 1 == len(batch):
+            unread = self._speculate(self._speculator.step, batch)
+            if unread is not None:
+                return unread
+        return batch.step()
+
+    def _speculate(self, act: Callable[[Batch], T], batch: Batch) -> T:
+        try:
+            return act(batch)
+        except Exception:
+            log.warning("generating with the draft model failed; replies go on without it")
+            self._speculator = None
+            raise
 
     def _handle(self, unread: list[Pending]) -> list[Output]:
         """Read draws and take their tokens into the sequences. Trouble in one row's host work ends that row alone."""
@@ -233,14 +350,15 @@ class Engine:
     def _take(self, sequence: Sequence, token: int, now: int) -> Output:
         """One more token of a sequence: its text, and whether it was the last."""
         sequence.accept(token, now)
+        self.tokens_generated += 1
         output = Output(id=sequence.id, tokens=[token])
         if token in self._model.end_tokens:
             output.stop_token = token
             return self._finish(sequence, output, "stop", now)
         output.text, output.stop_string = sequence.text.feed(token)
-        if sequence.grammar is not None:
-            sequence.grammar.accept(token, output.text)
-        if output.stop_string or (sequence.grammar is not None and sequence.grammar.complete):
+        if sequence.guide is not None:
+            sequence.guide.accept(token, output.text)
+        if output.stop_string or (sequence.guide is not None and sequence.guide.complete):
             return self._finish(sequence, output, "stop", now)
         if sequence.generated >= sequence.max_new:
             return self._finish(sequence, output, "length", now)
@@ -284,8 +402,14 @@ class Engine:
                 sequence.capture.finish(cache, sequence.tokens[:length])
                 return
 
+    def _fail_forward(self, sequences: list[Sequence], error: Exception) -> list[Output]:
+        """A forward raised: of this process alone, as far as it knows, so a group of ranks cannot go on."""
+        if self._ranks.size > 1:
+            self._ranks.abort(error)
+        return self._fail(sequences, error)
+
     def _fail(self, sequences: list[Sequence], error: Exception) -> list[Output]:
-        log.error("request(s) %s failed", [sequence.id for sequence in sequences], exc_info=error)
+        log.error("request(s) %s failed", ", ".join(one.spec.trace or "?" for one in sequences), exc_info=error)
         alive = [sequence for sequence in sequences if sequence.phase != "done"]
         failure: tuple[FailureKind, str] = ("internal", f"the model failed while it generated: {error}")
         self._forget({sequence.id for sequence in sequences})
@@ -304,20 +428,23 @@ class Engine:
         eager = any(sequence.position < EAGER_TOKENS for sequence in self._prefilling)
         seconds = self._pace.seconds(self._config.max_decode_gap_ms / 1e3, decoding=decoding, eager=eager)
         read = Read()
-        while (line := self._readable(decoding)) and (left := seconds - self._pace.cost(read)) > 0:
-            sequence = next_prefill(line, self._share, self._turn)
-            self._turn += 1
+        while True:
+            choose = partial(self._next_chunk, decoding, seconds - self._pace.cost(read))
+            id, budget = self._ranks.decide(choose, tuple[int, int])
+            if not budget:
+                break
+            sequence = self._known[id]
             try:
-                count = self._read_chunk(sequence, self._pace.tokens(left), outputs)
+                count = self._read_chunk(sequence, budget, outputs)
                 read = read.plus(count, owing=sequence.position > EAGER_TOKENS)
             except Exception as error:
-                outputs += self._fail([sequence], error)
+                outputs += self._fail_forward([sequence], error)
             if (self._newcomers and not decoding) or (read.owing_chunks and decoding):
                 break  # the first token of all is not kept waiting for other prompts, nor decodes for a long one
         try:
             self._prefill.catch_up(launched_before)
         except Exception as error:
-            outputs += self._fail([*self._prefilling], error)
+            outputs += self._fail_forward([*self._prefilling], error)
         self._join_batches()
         self._pace.read(read, decoding=decoding)
         if self._store is not None and read.tokens >= _REPORT_PROMPTS:
@@ -325,17 +452,34 @@ class Engine:
             self._store.note_prefill(read.tokens, self._pace.cost(read))
         return outputs
 
+    def _next_chunk(self, decoding: bool, seconds: float) -> tuple[int, int]:
+        """Whose prompt is read next and at most how many tokens of it; 0: enough for this step."""
+        line = self._readable(decoding)
+        if not line or seconds <= 0:
+            return (0, 0)
+        sequence = next_prefill(line, self._share, self._turn)
+        self._turn += 1
+        return sequence.id, self._pace.tokens(seconds)
+
     def _readable(self, decoding: bool) -> list[Sequence]:
-        """Prompts that may be read now: while decodes are owed time, only those in their first tokens."""
-        if not (decoding and self._pace.owes):
-            return self._prefilling
-        return [sequence for sequence in self._prefilling if sequence.position < EAGER_TOKENS]
+        """Prompts that may be read now: while decodes are owed time, only those in their first tokens.
+
+        One that is still on its way from disk waits while there is anything else to do.
+        """
+        line = self._prefilling
+        if self._sharing is not None:
+            line = [sequence for sequence in line if not self._sharing.waits(sequence, self._prefilling)]
+        if decoding and self._pace.owes:
+            line = [sequence for sequence in line if sequence.position < EAGER_TOKENS]
+        ready = [sequence for sequence in line if sequence.phase != "waiting" or sequence.is_at_hand]
+        return ready if ready or decoding else line
 
     def _read_chunk(self, sequence: Sequence, budget: int, outputs: list[Output]) -> int:
         if sequence.phase == "waiting":
             self._prefill.start(sequence)
         count, logits = self._prefill.advance(sequence, budget)
         self._share.charge(sequence.spec.priority, count)
+        self.tokens_read += count
         if sequence.generated == 0 and sequence.prompt_length >= _REPORT_PROMPTS:
             outputs.append(Output(id=sequence.id, progress=(sequence.position, sequence.prompt_length)))
         if logits is not None:
@@ -350,7 +494,8 @@ class Engine:
             outputs.append(self._finish(sequence, Output(id=sequence.id), "length", now))
             return
         sampler = Sampler([sequence], [sequence.generated], self._model.vocabulary)
-        draw: Draw = sampler(logits, None, grammar_masks([sequence], logits, self._grammars.words))
+        drawn: Draw = sampler(logits, None, grammar_masks([sequence], logits, self._grammars.words))
+        draw = drawn._replace(tokens=self._ranks.share(drawn.tokens))
         sampler.close([sequence])
         launch(*draw.arrays())
         assert sequence.cache is not None
@@ -368,7 +513,8 @@ class Engine:
             if at is None:
                 at = len(groups)
                 groups.append([])
-                self._batches.append(Batch(self._model.model, self._model.vocabulary, self._grammars.words))
+                model = self._model
+                self._batches.append(Batch(model.model, model.vocabulary, self._grammars.words, self._ranks))
             groups[at].append(newcomer.length)
             joining.setdefault(at, []).append(newcomer)
         for at, joiners in joining.items():
@@ -396,7 +542,7 @@ def _calibrated(model: LoadedModel) -> Pace:
 
 def _may_shift(sequence: Sequence) -> bool:
     limits = sequence.spec.limits
-    return limits.shift and limits.num_predict != -2
+    return limits.shift and limits.num_predict != -2 and sequence.spec.media is None
 
 
 class _Report:

@@ -1,23 +1,45 @@
-"""Structured output: a *grammar* says which tokens may come next, and a *mask* is that answer as bits.
+"""Structured output: a *grammar* says which tokens may come next.
 
-`Grammar` is the request; `GrammarCompiler` belongs to a model (the tokenizer's trie takes about a second to build, so
-it is built on first use); `GrammarState` belongs to a sequence. The mask for the next token needs the last one, so a
-batch with a constrained row reads its tokens before it samples; llguidance takes some 20 µs for a mask.
+`Grammar` is the request, plain data; a `GrammarCompiler` belongs to a model and makes *matchers* of it (llguidance's),
+one per reply, which `guide.py` asks for masks. Grammars come from clients: what they may cost is bounded here.
 """
 
 from __future__ import annotations
 
 import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-Bits = NDArray[np.uint32]
+from omlx.engine.schema import SchemaError, prepare
 
-_JSON_OPTIONS = {"whitespace_flexible": True, "whitespace_pattern": r"[ ]|\n[ \t]{0,20}"}
-"""Little white space: a small model that may write any amount of it often never stops."""
+MAX_TEXT = 1 << 16
+"""Characters of a regular expression or grammar."""
+MAX_SECONDS = 10.0
+"""Longest wait for one compilation. Ordinary grammars need milliseconds."""
+_AT_ONCE = 2
+"""Compilations that may run at the same time, those that were given up included."""
+_KEPT = 64
+"""Compiled grammars that are kept: clients send the same schema again and again."""
+
+_JSON_OPTIONS = {
+    "whitespace_flexible": True,
+    # Little white space: a small model that may write any amount of it often never stops.
+    "whitespace_pattern": r"[ ]|\n[ \t]{0,20}",
+    # As llama.cpp has it: oneOf is anyOf, and keywords that cannot be enforced are passed over.
+    "coerce_one_of": True,
+    "lenient": True,
+}
+_LIMITS = {
+    "max_items_in_row": 20_000,
+    "max_grammar_size": 200_000,
+    "max_lexer_states": 100_000,
+    "verbose_errors": False,
+}
 
 
 class Grammar(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +48,8 @@ class Grammar(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["json", "schema", "regex", "lark", "gbnf"]
     source: str | dict[str, Any] = ""
     """The schema (object or text), regular expression, Lark or GBNF text; unused for "json" (any object)."""
+    schemas: dict[str, dict[str, Any]] = {}
+    """JSON schemas that Lark text refers to as `@name`."""
     after: str = ""
     """The grammar begins once the reply contains this text (say, the end of thinking); "": at once."""
     opening: str = ""
@@ -36,110 +60,99 @@ class GrammarError(ValueError):
     """The grammar cannot be used; the message says why."""
 
 
-class GrammarState:
-    """Where one reply stands in its grammar."""
-
-    __slots__ = ("_matched", "_matcher", "_opening", "_seen", "_waits_for")
-
-    def __init__(self, matcher: Any, opening: list[int], after: str) -> None:
-        self._matcher = matcher
-        self._opening = opening
-        """Tokens of the text that would make the reply free; [] once that is decided."""
-        self._matched = 0
-        """How many of them the reply has begun with."""
-        self._waits_for = after
-        self._seen = ""
-
-    @property
-    def active(self) -> bool:
-        """False while the reply is free (before `after`)."""
-        return bool(self._opening) or not self._waits_for
-
-    @property
-    def choice(self) -> int | None:
-        """The token that would make the reply free, while that is open. The reply takes it if it wants it most."""
-        return self._opening[0] if self._opening and not self._matched else None
-
-    @property
-    def complete(self) -> bool:
-        """True once nothing may follow."""
-        return not self._opening and self.active and bool(self._matcher.is_stopped())
-
-    def accept(self, token: int, text: str) -> None:
-        """The reply went on by `token`, whose text is `text`. ValueError where the grammar forbids it."""
-        if self._opening:
-            if token == self._opening[self._matched]:
-                self._matched += 1
-                if self._matched == len(self._opening):
-                    self._opening = []
-                return
-            self._opening, self._waits_for = [], ""
-        if self._waits_for:
-            self._seen = (self._seen + text)[-len(self._waits_for) - len(text) :]
-            if self._waits_for in self._seen:
-                self._waits_for = ""
-            return
-        if not self._matcher.is_stopped() and not self._matcher.consume_token(token):
-            raise ValueError(f"the grammar lost its way: {self._matcher.get_error() or 'a token it forbids'}")
-
-    def mask_into(self, bits: Bits) -> None:
-        """Write the allowed tokens into a row of uint32 words; only end tokens once the grammar is complete."""
-        if self._matched and self._opening:
-            word, bit = divmod(self._opening[self._matched], 32)
-            bits[:] = 0
-            bits[word] = np.uint32(1 << bit)
-        else:
-            self._matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
-
-
 class GrammarCompiler:
-    """Makes grammar states for one model; `tokenizer` is the Rust tokenizer."""
+    """Makes matchers for one model; `tokenizer` is the Rust tokenizer. Any thread may call it."""
 
     def __init__(self, tokenizer: Any, vocabulary: int, end_tokens: set[int]) -> None:
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary
         self._end_tokens = sorted(end_tokens)
         self._trie: Any = None
+        self._kept: OrderedDict[bytes, Any] = OrderedDict()
+        self._lock = threading.Lock()
+        self._places = threading.Semaphore(_AT_ONCE)
 
     @property
     def words(self) -> int:
         """uint32 words in a mask."""
         return (self._vocabulary + 31) // 32
 
-    def compile(self, grammar: Grammar) -> GrammarState:
-        """Raises GrammarError with the reason where the grammar cannot be used."""
+    def matcher(self, grammar: Grammar) -> Any:
+        """A matcher at the grammar's start. Raises GrammarError with the reason where the grammar cannot be used.
+
+        Takes microseconds for a grammar that was compiled not long ago. Otherwise it may take seconds: let a helper
+        thread ask first, then.
+        """
+        key = msgspec.json.encode((grammar.kind, grammar.source, grammar.schemas))
+        with self._lock:
+            found = self._kept.get(key)
+            if found is not None:
+                self._kept.move_to_end(key)
+        if found is None:
+            found = self._bounded(lambda: self._compile(grammar))
+            with self._lock:
+                self._kept[key] = found
+                if len(self._kept) > _KEPT:
+                    self._kept.popitem(last=False)
+        return found.deep_copy()
+
+    def _bounded(self, work: Callable[[], Any]) -> Any:
+        """The result of `work`, done in a thread that can be left behind."""
+        if not self._places.acquire(timeout=MAX_SECONDS):
+            raise GrammarError("other grammars are still being compiled; try again later")
+        result: list[Any] = []
+
+        def run() -> None:
+            try:
+                result.append(work())
+            except Exception as error:  # raised where the result is waited for
+                result.append(error)
+            finally:
+                self._places.release()
+
+        thread = threading.Thread(target=run, name="grammar", daemon=True)
+        thread.start()
+        thread.join(MAX_SECONDS)
+        if not result:
+            raise GrammarError(f"compiling it takes longer than {MAX_SECONDS:g} seconds; simplify it")
+        if isinstance(result[0], GrammarError):
+            raise result[0]
+        if isinstance(result[0], Exception):  # llguidance raises several kinds
+            raise GrammarError(_first_line(str(result[0]))) from result[0]
+        return result[0]
+
+    def _compile(self, grammar: Grammar) -> Any:
         import llguidance
 
-        if self._trie is None:
-            self._trie = llguidance.LLTokenizer(
-                _plain_json(self._tokenizer), n_vocab=self._vocabulary, eos_token=self._end_tokens or None
-            )
-        try:
-            source = _to_llguidance(grammar)
-            problem = llguidance.LLMatcher.validate_grammar(source, self._trie)
-            if problem:
-                raise GrammarError(str(problem).strip())
-            opening = self._tokenizer.encode(grammar.opening, add_special_tokens=False).ids if grammar.opening else []
-            return GrammarState(llguidance.LLMatcher(self._trie, source), list(opening), grammar.after)
-        except GrammarError:
-            raise
-        except Exception as error:  # llguidance raises several kinds, and a bad schema must not end the engine
-            raise GrammarError(str(error)) from error
+        matcher = llguidance.LLMatcher(
+            self._vocabulary_trie(), _to_llguidance(grammar), log_level=0, limits=llguidance.LLParserLimits(**_LIMITS)
+        )
+        if not matcher.is_error():
+            # The first mask shows whether anything obeys the grammar at all.
+            bits = np.zeros(self.words, np.uint32)
+            matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
+            if not matcher.is_error() and not bits.any():
+                raise GrammarError("no text obeys it")
+        if matcher.is_error():
+            raise GrammarError(_first_line(matcher.get_error()))
+        return matcher
+
+    def _vocabulary_trie(self) -> Any:
+        """The vocabulary as llguidance wants it; takes from a few tenths of a second to some seconds to build."""
+        import llguidance
+
+        with self._lock:
+            if self._trie is None:
+                self._trie = llguidance.LLTokenizer(
+                    _plain_json(self._tokenizer), n_vocab=self._vocabulary, eos_token=self._end_tokens or None
+                )
+            return self._trie
 
 
-def _closed(schema: Any) -> Any:
-    """The schema as llama.cpp reads it: an object that lists its properties has no others unless it says so."""
-    if isinstance(schema, list):
-        return [_closed(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    closed = {
-        key: value if key in {"enum", "const", "default", "examples"} else _closed(value)
-        for key, value in schema.items()
-    }
-    if isinstance(schema.get("properties"), dict) and "type" in schema:
-        closed.setdefault("additionalProperties", False)
-    return closed
+def _first_line(message: str) -> str:
+    """The compiler's message without its dumps of state."""
+    text = message.strip().partition("\n<")[0]
+    return "no text obeys it" if text.startswith("NoExtension") else text.removeprefix("panic: ")
 
 
 def _plain_json(tokenizer: Any) -> str:
@@ -155,15 +168,25 @@ def _to_llguidance(grammar: Grammar) -> str:
     from llguidance.gbnf_to_lark import any_to_lark
 
     matcher = llguidance.LLMatcher
-    match grammar.kind:
-        case "json":
-            return str(matcher.grammar_from_json_schema('{"type": "object"}', defaults=_JSON_OPTIONS))
-        case "schema":
-            schema = json.loads(grammar.source) if isinstance(grammar.source, str) else grammar.source
-            return str(matcher.grammar_from_json_schema(json.dumps(_closed(schema)), defaults=_JSON_OPTIONS))
-        case "regex":
-            return str(matcher.grammar_from_regex(str(grammar.source)))
-        case "gbnf":
-            return str(matcher.grammar_from_lark(any_to_lark(str(grammar.source))))
-        case "lark":
-            return str(matcher.grammar_from_lark(str(grammar.source)))
+    if grammar.kind == "json":
+        return str(matcher.grammar_from_json_schema('{"type": "object"}', defaults=_JSON_OPTIONS))
+    try:
+        if grammar.kind == "schema":
+            schema = prepare(grammar.source)
+            return str(matcher.grammar_from_json_schema(json.dumps(schema), defaults=_JSON_OPTIONS))
+        sides = [
+            {"name": name, "json_schema": {**prepare(schema), "x-guidance": _JSON_OPTIONS}}
+            for name, schema in grammar.schemas.items()
+        ]
+    except SchemaError as error:
+        raise GrammarError(str(error)) from None
+    text = str(grammar.source)
+    if sides:
+        return json.dumps({"grammars": [{"name": "reply", "lark_grammar": text}, *sides]})
+    if len(text) > MAX_TEXT:
+        raise GrammarError(f"it is longer than {MAX_TEXT} characters")
+    if grammar.kind == "regex":
+        return str(matcher.grammar_from_regex(text))
+    if "%json" in text:
+        raise GrammarError("a JSON schema within a grammar is not supported: give it as the format itself")
+    return str(matcher.grammar_from_lark(any_to_lark(text) if grammar.kind == "gbnf" else text))

@@ -20,8 +20,10 @@ from mlx_lm.utils import dequantize_model, get_total_parameters, load_adapters, 
 from mlx_lm.utils import load_model as mlx_load_model
 from omlx_cache.layout import CacheLayout
 
-from omlx.engine import caches, weights
+from omlx.engine import caches, vision_loader, weights
 from omlx.engine.fuse import fuse
+from omlx.engine.ranks import SOLO, Ranks
+from omlx.engine.vision import Vision
 from omlx.runner.protocol import LoadSpec
 
 _STEP_BYTES = 256 << 20
@@ -46,6 +48,7 @@ class Speeds(NamedTuple):
     """What a prompt token adds to a forward, in a chunk of usual size."""
     split_last: bool
     """Reading a prompt's last token in a forward of its own is cheaper than computing logits for its whole chunk."""
+    transient_bytes: int = 0
 
 
 class LoadedModel(msgspec.Struct, kw_only=True):
@@ -62,6 +65,8 @@ class LoadedModel(msgspec.Struct, kw_only=True):
     """How the weights are held and why, e.g. "float32 (dequantized: a CPU multiplies float32 fastest)"."""
     weight_bytes: int
     kv_bytes_per_token: int
+    transient_bytes: int
+    """What a forward over a chunk of a prompt needs beside weights and caches; 0 where it was not measured."""
     can_batch: bool
     vocabulary: int
     """Width of the logits; may exceed the tokenizer's vocabulary."""
@@ -74,16 +79,77 @@ class LoadedModel(msgspec.Struct, kw_only=True):
     measured_tokens: int
     """Length of the prompt that was timed."""
     split_last: bool
+    draft_bytes: int = 0
+    """What a draft model beside it takes, its caches included."""
+    vision: Vision | None = None
+    """What sees for it, where it is a model that sees."""
 
 
-def load_model(spec: LoadSpec, progress: Progress = lambda done, total: None, *, measure: bool = True) -> LoadedModel:
+class _Read(NamedTuple):
+    """A model folder in memory."""
+
+    model: Any
+    tokenizer: Any
+    config: dict[str, Any]
+    plan: weights.WeightsPlan
+    nbytes: int
+    sees: bool
+
+
+def load_model(
+    spec: LoadSpec,
+    progress: Progress = lambda done, total: None,
+    *,
+    measure: bool = True,
+    ranks: Ranks = SOLO,
+) -> LoadedModel:
     """Load `spec.path`. `progress(done, total)` in bytes of weights. Raises LoadError with a sentence for the user.
 
-    `measure` False takes assumed speeds instead of timing the model (for tiny models in tests).
+    `measure` False takes assumed speeds instead of timing the model (for tiny models in tests). With several `ranks`
+    each keeps its share, and all raise where one cannot load.
     """
-    path = Path(spec.path)
+    read, failure = None, ""
     try:
-        model, config = mlx_load_model(path, lazy=True, trust_remote_code=spec.trust_remote_code)
+        read = _read(spec, progress, ranks)
+    except LoadError as error:
+        failure = str(error)
+    # Before the first forward, which would wait for a rank that has nothing loaded.
+    failures = ranks.gather(failure, str)
+    if read is None or any(failures):
+        raise LoadError(_first_failure(failures))
+    vision = None
+    if read.sees:
+        salt = f"{spec.fingerprint} {read.plan.text}"
+        vision = vision_loader.open_vision(
+            Path(spec.path), read.model, read.config, read.tokenizer, salt=salt, max_bytes=spec.vision_cache_bytes
+        )
+    loaded = wrap(
+        vision.family if vision is not None else read.model,
+        read.tokenizer,
+        max_context=_max_context(read.config) or spec.num_ctx,
+        weights=f"{read.plan.text}{ranks.description}",
+        weight_bytes=read.nbytes,
+        measure=measure,
+    )
+    loaded.vision = vision
+    return loaded
+
+
+def _first_failure(failures: list[str]) -> str:
+    """What to tell of a load that failed: the leader's own trouble before that of another rank."""
+    rank, text = next((rank, text) for rank, text in enumerate(failures) if text)
+    return text if rank == 0 else f"{text} (on rank {rank})"
+
+
+def _read(spec: LoadSpec, progress: Progress, ranks: Ranks) -> _Read:
+    path = Path(spec.path)
+    # Pictures are for models in one process: the vision tower's work is not divided.
+    sees = vision_loader.sees(path) and not spec.adapter_path and ranks.size == 1
+    try:
+        if sees:
+            model, config = vision_loader.open_network(path)
+        else:
+            model, config = mlx_load_model(path, lazy=True, trust_remote_code=spec.trust_remote_code)
         tokenizer = load_tokenizer(path, eos_token_ids=_end_tokens(path, config))
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise LoadError(f"{spec.name} cannot be loaded: {error}") from error
@@ -92,19 +158,20 @@ def load_model(spec: LoadSpec, progress: Progress = lambda done, total: None, *,
         device=device(),
         quantized="quantization" in config or "quantization_config" in config,
         parameters=int(get_total_parameters(model)),
-        free_bytes=free_memory(),
+        free_bytes=ranks.decide(free_memory, int) * ranks.size,
     )
     if spec.adapter_path:
         model = _with_adapter(model, spec.adapter_path, plan.dequantize)
-    model, total = hold(model, plan, progress, prepare=fuse)
-    return wrap(
-        model,
-        tokenizer,
-        max_context=_max_context(config) or spec.num_ctx,
-        weights=plan.text,
-        weight_bytes=total,
-        measure=measure,
-    )
+
+    def prepare(whole: Any) -> None:
+        ranks.split(whole)
+        fuse(whole)
+
+    try:
+        model, total = hold(model, plan, progress, prepare=prepare)
+    except ValueError as error:
+        raise LoadError(f"{spec.name} cannot be loaded: {error}") from error
+    return _Read(model, tokenizer, config, plan, total, sees)
 
 
 def wrap(
@@ -122,6 +189,7 @@ def wrap(
         weights=weights,
         weight_bytes=weight_bytes,
         kv_bytes_per_token=layout.bytes_per_token,
+        transient_bytes=speeds.transient_bytes,
         can_batch=caches.can_batch(caches.new(model)),
         vocabulary=vocabulary,
         end_tokens=set(tokenizer.eos_token_ids),
@@ -164,9 +232,12 @@ def measure_speeds(model: Any) -> Speeds:
         return best
 
     size = _PROBE_TOKENS[device()]
+    held = int(mx.get_active_memory())
+    mx.reset_peak_memory()
     without, full, step = timed(size, False), timed(size, True), timed(1, True)
     head = max(full - without, 0.0) / size
-    return Speeds(step, max(without - step, 0.05 * without) / size, head * _HEAD_ROWS > step)
+    transient = max(int(mx.get_peak_memory()) - held, 0)
+    return Speeds(step, max(without - step, 0.05 * without) / size, head * _HEAD_ROWS > step, transient)
 
 
 def hold(

@@ -6,46 +6,59 @@ chunk is launched and not waited for: the device works through it while the host
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
-from omlx_cache.store import PrefixStore
+from omlx_cache.store import Match, PrefixStore
 
 from omlx.engine import caches
+from omlx.engine.ranks import Ranks
 from omlx.engine.scheduler import chunk_end
 from omlx.engine.sequence import Sequence
 from omlx.engine.tensors import launch
+from omlx.engine.vision import Vision
 
 
 class Prefill:
     """Runs prompts through `model`. With a `store`, known prefixes are restored and new ones captured."""
 
-    def __init__(self, model: Any, *, split_last: bool, store: PrefixStore | None) -> None:
+    def __init__(
+        self, model: Any, *, split_last: bool, store: PrefixStore | None, ranks: Ranks, vision: Vision | None = None
+    ) -> None:
         self._model = model
+        self._vision = vision
         self._split_last = split_last
-        self.store = store
+        self._store = store
+        self._ranks = ranks
         self._launched: list[mx.array] = []
 
     def start(self, sequence: Sequence) -> None:
         """Give the sequence its caches, filled with the longest prefix the store has."""
         sequence.phase, sequence.position = "prefill", 0
-        if self.store is None:
+        if self._store is None or sequence.made_up:
             sequence.cache = caches.new(self._model)
             return
-        match = self.store.lookup(sequence.tokens)
+        match = self._lookup(self._store, sequence)
         sequence.cache, sequence.position = match.caches, match.cached_tokens
         if sequence.generated == 0:
-            sequence.cached_tokens = match.cached_tokens
-        sequence.capture = self.store.begin(sequence.tokens, match=match)
+            sequence.cached_tokens, sequence.disk_tokens = match.cached_tokens, match.from_disk
+            if match.why is not None:
+                sequence.cache_reason, sequence.cache_message = match.why.reason, match.why.message
+        stops = sequence.stops if sequence.generated == 0 else ()  # A context that has shifted is another text.
+        sequence.capture = self._store.begin(sequence.tokens, sequence.media_keys, match=match, boundaries=stops)
+
+    def expect(self, sequence: Sequence) -> None:
+        """The sequence's turn is near: start reading from disk what it will want."""
+        if self._store is not None and not sequence.made_up and sequence.reading is None:
+            sequence.reading = self._store.read_ahead(sequence.tokens, sequence.media_keys)
 
     def advance(self, sequence: Sequence, budget: int) -> tuple[int, mx.array | None]:
         """Launch one chunk of at most `budget` tokens: how many it was and, at the prompt's end, the logits [1, V]."""
         start, total = sequence.position, len(sequence.tokens)
-        end = chunk_end(start, total, budget, split_last=self._split_last)
-        if sequence.capture is not None:
-            end = min(end, sequence.capture.chunk_end(start, budget))
+        end = self._ranks.decide(partial(self._chunk_end, sequence, budget), int)
         tokens = mx.array(sequence.tokens[start:end], dtype=mx.int32)[None]
-        logits = self._model(tokens, cache=sequence.cache)
+        logits = self._model(tokens, cache=sequence.cache, **self._pictures(sequence, tokens, start))
         sequence.position = end
         assert sequence.cache is not None
         state = caches.arrays(sequence.cache)
@@ -53,7 +66,36 @@ class Prefill:
         if sequence.capture is not None:
             sequence.capture.after_chunk(sequence.cache, end)
         self._launched += state[-1:]
+        if end == total and sequence.spec.media is not None:
+            sequence.spec.media.release()
         return end - start, logits[:, -1, :] if end == total else None
+
+    def _chunk_end(self, sequence: Sequence, budget: int) -> int:
+        start = sequence.position
+        end = chunk_end(start, len(sequence.tokens), budget, split_last=self._split_last)
+        if sequence.capture is not None:
+            end = min(end, sequence.capture.chunk_end(start, budget))
+        return sequence.spec.media.chunk_end(start, end) if sequence.spec.media is not None else end
+
+    def _pictures(self, sequence: Sequence, tokens: mx.array, start: int) -> dict[str, Any]:
+        """What a model that sees wants to know beside the tokens of a chunk; nothing for all others."""
+        media = sequence.spec.media
+        if media is None or self._vision is None:
+            return {}
+        more: dict[str, Any] = {"inputs": self._vision.inputs(media, tokens, start)}
+        if media.positions is not None:
+            more["positions"] = mx.array(media.positions[:, None, start : start + tokens.shape[1]])
+        return more
+
+    def _lookup(self, store: PrefixStore, sequence: Sequence) -> Match:
+        """The longest prefix that every rank can restore: each keeps its own share, and may have lost parts of it."""
+        most = len(sequence.tokens)
+        while True:
+            match = store.lookup(sequence.tokens, sequence.media_keys, most=most)
+            found = self._ranks.gather(match.cached_tokens, int)
+            if min(found) == max(found):
+                return match
+            most = min(found)
 
     def catch_up(self, launched_before: list[mx.array]) -> None:
         """Wait for chunks of an earlier step: the host must not run ahead of the device without end."""

@@ -38,6 +38,8 @@ class Ranks(Protocol):
 
     rank: int
     size: int
+    description: str
+    """How the model is divided, for people; "" where it is not."""
 
     def decide(self, make: Callable[[], T], kind: type[T]) -> T:
         """What `make` returns at the leader, on every rank; followers wait for it and do not call `make`."""
@@ -51,6 +53,9 @@ class Ranks(Protocol):
     def split(self, model: object) -> None:
         """Keep this rank's share of a lazily loaded model. Raises ValueError where it cannot be divided."""
 
+    def expect_end(self) -> None:
+        """From here on the other ranks may go: the model is being unloaded."""
+
     def abort(self, error: Exception) -> NoReturn:
         """End the group: this rank can no longer do what the others do."""
 
@@ -60,6 +65,7 @@ class Solo:
 
     rank = 0
     size = 1
+    description = ""
 
     def decide(self, make: Callable[[], T], kind: type[T]) -> T:
         return make()
@@ -71,6 +77,9 @@ class Solo:
         return tokens
 
     def split(self, model: object) -> None:
+        return None
+
+    def expect_end(self) -> None:
         return None
 
     def abort(self, error: Exception) -> NoReturn:

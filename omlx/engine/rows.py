@@ -15,8 +15,8 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Text = str | tuple[str, str]
-"""One text, or a query and a document."""
+Text = str | tuple[str, str] | list[int]
+"""One text, a query and a document, or the tokens of a text."""
 
 
 class Row(NamedTuple):
@@ -29,11 +29,15 @@ class TooLong(Exception):
     """A text exceeds the context and may not be cut."""
 
 
+class BadTokens(Exception):
+    """Token ids that the model does not have; the message is a sentence for the user."""
+
+
 class Encoder(Protocol):
     """What turns texts into numbers. `rows` may be called from any thread, `compute` from the one that owns MLX."""
 
     def rows(self, texts: Sequence[Text], *, truncate: bool) -> list[Row]:
-        """Raises TooLong where `truncate` is False and a text does not fit."""
+        """Raises TooLong where `truncate` is False and a text does not fit; BadTokens."""
 
     def compute(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         """Shape (rows, numbers per row)."""
@@ -51,17 +55,51 @@ class RowMaker:
         tokenizer.no_padding()
         tokenizer.enable_truncation(limit, strategy="longest_first")
         self._tokenizer = tokenizer
+        self._limit = limit
         self._filler = filler
         self._segments = segments
+        self._vocabulary = tokenizer.get_vocab_size()
+        self._before, self._after = _special_tokens(tokenizer)
 
     def rows(self, texts: Sequence[Text], *, truncate: bool) -> list[Row]:
+        encoded = iter(self._tokenizer.encode_batch([text for text in texts if not isinstance(text, list)]))
         found = []
-        for encoding in self._tokenizer.encode_batch(list(texts)):
+        for text in texts:
+            if isinstance(text, list):
+                found.append(self._row(text, truncate))
+                continue
+            encoding = next(encoded)
             if encoding.overflowing and not truncate:
                 raise TooLong
             segments = encoding.type_ids if self._segments and any(encoding.type_ids) else ()
             found.append(Row(encoding.ids or [self._filler], segments))
         return found
+
+    def _row(self, tokens: list[int], truncate: bool) -> Row:
+        """The row that the text of `tokens` would have; it may bring the special tokens or leave them out."""
+        check_tokens(tokens, self._vocabulary)
+        before, after = self._before, self._after
+        end = len(tokens) - len(after)
+        whole = bool(before or after) and tokens[: len(before)] == before and tokens[end:] == after
+        body = tokens[len(before) : end] if whole else tokens
+        room = self._limit - len(before) - len(after)
+        if len(body) > room and not truncate:
+            raise TooLong
+        return Row([*before, *body[:room], *after] or [self._filler])
+
+
+def check_tokens(tokens: Sequence[int], vocabulary: int) -> None:
+    """Raises BadTokens."""
+    if any(not 0 <= token < vocabulary for token in tokens):
+        raise BadTokens(f"the input holds a token outside the vocabulary of {vocabulary}")
+
+
+def _special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """What the tokenizer puts before and behind a text."""
+    plain = list(tokenizer.encode("a", add_special_tokens=False).ids)
+    full = list(tokenizer.encode("a").ids)
+    start = next((at for at in range(len(full)) if full[at : at + len(plain)] == plain), 0)
+    return full[:start], full[start + len(plain) :]
 
 
 class Batch(NamedTuple):

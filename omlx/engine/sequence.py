@@ -7,12 +7,16 @@ own record; only the engine changes it. Nothing here touches MLX.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence as Rows
 from typing import Any, Literal
 
 import msgspec
+from omlx_cache.keys import Media as CacheKey
 
 from omlx.engine.detokenize import TextStream
-from omlx.engine.grammar import Grammar, GrammarState
+from omlx.engine.grammar import Grammar
+from omlx.engine.guide import Guide, Thinking
+from omlx.engine.media import Media
 from omlx.request import FailureKind, FinishReason, Limits, Priority, Sampling, TokenLogprob
 
 Phase = Literal["waiting", "prefill", "decode", "done"]
@@ -38,10 +42,18 @@ class SequenceSpec(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Sampling = Sampling()
     limits: Limits = Limits()
     grammar: Grammar | None = None
+    thinking: Thinking | None = None
+    """Limits how long it thinks."""
     logprobs: bool = False
+    trace: str = ""
+    """What the log calls it."""
     top_logprobs: int = 0
     """How many alternatives to report per token (0 to 20); needs `logprobs`."""
     priority: Priority = "interactive"
+    boundaries: list[int] = []
+    """Tokens after which later prompts are likely to part from this one, for the prefix store."""
+    media: Media | None = None
+    """The pictures among the tokens. Such a sequence is never cut to fit, nor does its context shift."""
 
 
 class Usage(msgspec.Struct, kw_only=True):
@@ -49,6 +61,9 @@ class Usage(msgspec.Struct, kw_only=True):
 
     prompt_tokens: int
     cached_tokens: int
+    disk_tokens: int
+    cache_reason: str
+    cache_message: str
     completion_tokens: int
     queue_ns: int
     prompt_ns: int
@@ -80,28 +95,33 @@ class Sequence:
     __slots__ = (
         "arrived_ns",
         "cache",
+        "cache_message",
+        "cache_reason",
         "cached_tokens",
         "capture",
         "context",
         "deadline_ns",
+        "disk_tokens",
         "first_token_ns",
         "generated",
-        "grammar",
+        "guide",
         "id",
         "max_new",
         "mirostat_mu",
         "phase",
         "position",
         "prompt_length",
+        "reading",
         "seed",
         "spec",
         "started_ns",
+        "stops",
         "text",
         "tokens",
     )
 
     def __init__(
-        self, spec: SequenceSpec, *, context: int, text: TextStream, grammar: GrammarState | None, now_ns: int
+        self, spec: SequenceSpec, *, context: int, text: TextStream, guide: Guide | None, now_ns: int
     ) -> None:
         self.spec = spec
         self.id = spec.id
@@ -111,12 +131,17 @@ class Sequence:
         self.max_new = generation_limit(spec.limits, context, self.prompt_length)
         self.seed = secrets.randbits(32) if spec.sampling.seed is None else spec.sampling.seed
         self.text = text
-        self.grammar = grammar
+        self.guide = guide
         self.generated = 0
         self.position = 0
-        self.cached_tokens = 0
+        self.cached_tokens = self.disk_tokens = 0
+        self.cache_reason = self.cache_message = ""
         self.cache: list[Any] | None = None
         self.capture: Any = None
+        self.reading: Any = None
+        """What the prefix store reads for it from disk, ahead of its turn."""
+        self.stops = [*spec.boundaries] if self.prompt_length == len(spec.tokens) else []
+        """Where the prefix store makes restore points within the prompt."""
         self.mirostat_mu: Any = None
         self.phase: Phase = "waiting"
         self.arrived_ns = now_ns
@@ -136,6 +161,21 @@ class Sequence:
         return self.spec.top_logprobs if self.spec.logprobs else None
 
     @property
+    def media_keys(self) -> Rows[CacheKey]:
+        """The pictures, as the prefix store knows them."""
+        return self.spec.media.keys if self.spec.media is not None else ()
+
+    @property
+    def delta(self) -> int:
+        """What is added to the number of a token behind the prompt to get its position."""
+        return self.spec.media.delta if self.spec.media is not None else 0
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Nothing of it is still on its way from disk."""
+        return self.reading is None or self.reading.done
+
+    @property
     def remaining(self) -> int:
         """Tokens that have yet to go through the model before the next one can be sampled."""
         return len(self.tokens) - self.position
@@ -147,12 +187,20 @@ class Sequence:
         self.tokens.append(token)
         self.generated += 1
 
+    @property
+    def made_up(self) -> bool:
+        """It warms the engine up; nobody asked for it, and nothing of it is kept."""
+        return self.id < 0
+
     def usage(self, now_ns: int) -> Usage:
         started = self.started_ns or now_ns
         first = self.first_token_ns or now_ns
         return Usage(
             prompt_tokens=self.prompt_length,
             cached_tokens=self.cached_tokens,
+            disk_tokens=self.disk_tokens,
+            cache_reason=self.cache_reason,
+            cache_message=self.cache_message,
             completion_tokens=self.generated,
             queue_ns=started - self.arrived_ns,
             prompt_ns=first - started,

@@ -29,7 +29,7 @@ from omlx.runner.protocol import (
     Ready,
     Reply,
     Rerank,
-    SetHotCache,
+    Share,
     Shutdown,
     ToRunner,
 )
@@ -122,7 +122,7 @@ class EncoderService:
             case Generate(request):
                 failure = Failure(request.id, "unsupported", "this model does not generate text")
                 self._channel.send(Events([failure]))
-            case SetHotCache():
+            case Share():
                 pass  # an encoder caches no prefixes
             case _:
                 log.warning("a %s frame came out of turn", type(frame).__name__)
@@ -135,6 +135,7 @@ class EncoderService:
             waiting=vectors.waiting,
             memory_bytes=int(mx.get_active_memory()),
             max_batch=vectors.most_rows,
+            buffer_bytes=int(mx.get_cache_memory()),
         )
 
     def _stats(self) -> dict[str, Any]:
@@ -142,6 +143,5 @@ class EncoderService:
             **msgspec.to_builtins(self._heartbeat()),
             "open": self._vectors.open,
             "peak_memory_bytes": int(mx.get_peak_memory()),
-            "cached_buffer_bytes": int(mx.get_cache_memory()),
             "cache": None,
         }

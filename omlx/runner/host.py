@@ -11,18 +11,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import math
 import re
 import socket
 import subprocess
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from omlx.record import current
 from omlx.request import Delta, Failure, FailureKind, Finish, GenerateRequest, Priority
+from omlx.runner import launch
 from omlx.runner import process as runner_process
+from omlx.runner.launch import GroupPlan
 from omlx.runner.mailbox import Item, Mailbox
 from omlx.runner.protocol import (
     HEADER_SIZE,
@@ -45,7 +49,7 @@ from omlx.runner.protocol import (
     Ready,
     Reply,
     Rerank,
-    SetHotCache,
+    Share,
     Shutdown,
     ToRunner,
     body_length,
@@ -67,8 +71,11 @@ _CLOSED = "the model was unloaded"
 _HELLO_TIMEOUT_S = 60.0
 _ANSWER_TIMEOUT_S = 10.0
 _LARGE_FRAME = 64 * 1024
+EndReason = Literal["crashed", "stalled", "protocol"]
 Answer = TypeVar("Answer", Embedded, Ranked, Reply)
-_LEVEL = re.compile(r"(DEBUG|INFO|WARNING|ERROR): ?(.*)", re.DOTALL)
+T = TypeVar("T")
+_LEVEL = re.compile(r"(DEBUG|INFO|WARNING|ERROR): ?(?:\[([\w.-]+)\] )?(.*)", re.DOTALL)
+"""Level, the id of the request that the line is about where it is about one, and text."""
 
 
 class RequestFailed(Exception):
@@ -107,6 +114,8 @@ class RunnerHost:
         self._loading: asyncio.Queue[Loading | Ready | LoadFailed | None] = asyncio.Queue()
         self._closing = False
         self._killed_because = ""
+        self.end_reason: EndReason = "crashed"
+        """What its end was, where nobody asked for it."""
         self._tasks: list[asyncio.Task[None]] = []
         self.name = "spare"
         self.ready: Ready | None = None
@@ -118,9 +127,20 @@ class RunnerHost:
     @classmethod
     async def spawn(cls, command: Sequence[str] = runner_process.RUNNER) -> RunnerHost:
         """Start a runner process; returns as soon as it exists, before its imports are done."""
-        loop = asyncio.get_running_loop()
         # Not in a worker thread: Linux ends the runner together with the thread that started it.
-        process, ours = runner_process.start(command)
+        return await cls._attach(*runner_process.start(command))
+
+    @classmethod
+    async def spawn_group(cls, plan: GroupPlan) -> RunnerHost:
+        """Start the processes of a distributed model; returns once rank 0 has come. Raises LoadError."""
+        try:
+            return await cls._attach(*await launch.start(plan))
+        except (launch.LaunchError, OSError) as error:
+            raise LoadError(str(error)) from error
+
+    @classmethod
+    async def _attach(cls, process: subprocess.Popen[bytes], ours: socket.socket) -> RunnerHost:
+        loop = asyncio.get_running_loop()
         try:
             reader, writer = await asyncio.open_unix_connection(sock=ours, limit=1 << 20)
             output = asyncio.StreamReader()
@@ -129,9 +149,10 @@ class RunnerHost:
             _end(process, ours)
             raise
         host = cls(process, reader, writer)
+        # A runner outlives the request that started it, and its log lines are not about that one.
         host._tasks = [
-            asyncio.create_task(host._read(), name=f"runner {process.pid} frames"),
-            asyncio.create_task(host._relay_log(output, transport), name=f"runner {process.pid} log"),
+            asyncio.create_task(work, name=f"runner {process.pid} {what}", context=contextvars.Context())
+            for work, what in ((host._read(), "frames"), (host._relay_log(output, transport), "log"))
         ]
         return host
 
@@ -204,9 +225,13 @@ class RunnerHost:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta | Finish, None]:
         """The events of one generation, ending with a Finish. Raises RequestFailed; closing it cancels the request."""
         with self._request() as (number, mailbox):
-            await self._submit(Generate(msgspec.structs.replace(request, id=number)))
+            record = current()
+            priority = record.priority or request.priority
+            await self._submit(
+                Generate(msgspec.structs.replace(request, id=number, trace=record.id, priority=priority))
+            )
             while True:
-                item = await mailbox.get()
+                item = await in_time(mailbox.get())
                 match item:
                     case Delta():
                         yield item
@@ -217,19 +242,32 @@ class RunnerHost:
                         raise RequestFailed(item.kind, item.message)
 
     async def embed(
-        self, inputs: list[str], *, truncate: bool = True, dimensions: int = 0, priority: Priority = "batch"
+        self,
+        inputs: Sequence[str | list[int]],
+        *,
+        truncate: bool = True,
+        dimensions: int = 0,
+        priority: Priority = "batch",
     ) -> Embedded:
         """One L2-normalised vector per input. Raises RequestFailed."""
         with self._request() as (number, mailbox):
             await self._submit(
-                Embed(id=number, inputs=inputs, truncate=truncate, dimensions=dimensions, priority=priority)
-            )
+                Embed(
+                    id=number, inputs=inputs, truncate=truncate, dimensions=dimensions,
+                    priority=current().priority or priority, trace=current().id,
+                )
+            )  # fmt: skip
             return await _answer(mailbox, Embedded)
 
     async def rerank(self, query: str, documents: list[str], *, priority: Priority = "batch") -> Ranked:
         """One score per document. Raises RequestFailed."""
         with self._request() as (number, mailbox):
-            await self._submit(Rerank(id=number, query=query, documents=documents, priority=priority))
+            record = current()
+            await self._submit(
+                Rerank(
+                    id=number, query=query, documents=documents, priority=record.priority or priority, trace=record.id
+                )
+            )  # fmt: skip
             return await _answer(mailbox, Ranked)
 
     async def stats(self) -> dict[str, Any]:
@@ -268,15 +306,15 @@ class RunnerHost:
                 self._post(Cancel(number))
 
     # ------------------------------------------------------------ the end
-    def set_hot_cache(self, size: int) -> None:
-        """Change the bytes of RAM that this model's cached prefixes may take."""
+    def share(self, *, hot_cache_bytes: int, memory_bytes: int) -> None:
+        """Change what this model may use: all of its memory, and the RAM of it for cached prefixes."""
         if self.alive:
-            self._post(SetHotCache(size))
+            self._post(Share(hot_cache_bytes=hot_cache_bytes, memory_bytes=memory_bytes))
 
-    def kill(self, why: str = "it did not end in time and was killed") -> None:
-        """SIGKILL, which ends a stopped or hanging process too; `why` is for the log."""
+    def kill(self, why: str = "it did not end in time and was killed", reason: EndReason = "crashed") -> None:
+        """SIGKILL, which ends a stopped or hanging process too; `why` is for the log, `reason` for the counters."""
         if self._process.poll() is None:
-            self._killed_because = why
+            self._killed_because, self.end_reason = why, reason
             self._process.kill()
 
     async def close(self, *, grace: float = CLOSE_GRACE_S) -> None:
@@ -315,7 +353,7 @@ class RunnerHost:
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         except (ValueError, msgspec.MsgspecError) as error:
-            self.kill(f"it sent something that is no frame ({error}) and was killed")
+            self.kill(f"it sent something that is no frame ({error}) and was killed", "protocol")
         await self._bury()
 
     def _dispatch(self, frame: FromRunner) -> None:
@@ -370,8 +408,10 @@ class RunnerHost:
         try:
             async for text in _lines(output):
                 match = _LEVEL.fullmatch(text)
-                level, message = (match[1], match[2]) if match else ("INFO", text)
-                log.log(logging.getLevelNamesMapping()[level], "%s: %s", self.name, message)
+                level, about, message = match.groups() if match else ("INFO", None, text)
+                log.log(
+                    logging.getLevelNamesMapping()[level], "%s: %s", self.name, message, extra={"request_id": about}
+                )
         finally:
             transport.close()
 
@@ -395,10 +435,22 @@ async def _lines(output: asyncio.StreamReader) -> AsyncIterator[str]:
         yield rest.decode("utf-8", "replace").rstrip()
 
 
+async def in_time(work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`; RequestFailed "timeout" when the deadline of the current request comes first."""
+    left = current().time_left
+    if left is None:
+        return await work
+    try:
+        async with asyncio.timeout(left):
+            return await work
+    except TimeoutError:
+        raise RequestFailed("timeout", "the request took longer than its deadline") from None
+
+
 async def _answer(mailbox: Mailbox, kind: type[Answer]) -> Answer:
     """The one answer to a question; RequestFailed where it is a failure."""
     while True:
-        item = await mailbox.get()
+        item = await in_time(mailbox.get())
         if isinstance(item, kind):
             return item
         if isinstance(item, Failure):

@@ -23,14 +23,24 @@ class Ledger:
     """`budget` in bytes (0: no limit), `token_bytes` per token of KV."""
 
     def __init__(self, budget: int, token_bytes: int) -> None:
-        self.most_tokens: int | None = budget // token_bytes if budget > 0 and token_bytes > 0 else None
+        self.most_tokens: int | None = None
         """Tokens that all requests together may hold; None: no limit."""
+        self._token_bytes = token_bytes
         self._reserved: dict[int, int] = {}
+        self.resize(budget)
+
+    def resize(self, budget: int) -> None:
+        """Another budget from now on. What is promised stays promised: a smaller one only makes new requests wait."""
+        self.most_tokens = budget // self._token_bytes if budget > 0 and self._token_bytes > 0 else None
 
     @property
     def reserved(self) -> int:
         """Tokens promised now."""
         return sum(self._reserved.values())
+
+    @property
+    def reserved_bytes(self) -> int:
+        return self.reserved * self._token_bytes
 
     def can_ever_hold(self, tokens: int) -> bool:
         return self.most_tokens is None or tokens <= self.most_tokens

@@ -12,7 +12,10 @@ from collections.abc import Sequence
 RUNNER: Sequence[str] = (sys.executable, "-P", "-m", "omlx.runner")
 """The command; the number of the inherited socket is appended. `-P`: the working directory is no source of imports."""
 
-_ENVIRONMENT = {
+GROUP_ENDED = 4
+"""Exit code of a rank of a distributed model whose group is broken."""
+
+ENVIRONMENT = {
     # A runner works on local files only.
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -37,7 +40,7 @@ def start(command: Sequence[str] = RUNNER) -> tuple[subprocess.Popen[bytes], soc
                 stderr=subprocess.STDOUT,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
-                env={**os.environ, **_ENVIRONMENT},
+                env={**os.environ, **ENVIRONMENT},
             )
         except BaseException:
             ours.close()
@@ -47,6 +50,8 @@ def start(command: Sequence[str] = RUNNER) -> tuple[subprocess.Popen[bytes], soc
 
 def describe_exit(code: int) -> str:
     """A sentence for the log: what `Popen.returncode` means and what to do about it."""
+    if code == GROUP_ENDED:
+        return "one of the processes that share it ended; the lines above say which"
     if code >= 0:
         return f"it ended with exit code {code}"
     try:

@@ -7,14 +7,21 @@ the model; it touches the template and the tokenizer only, and both may be used 
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from omlx.dialect.prompt import PromptTemplate, TemplateError
+from omlx.engine.media import Media
+from omlx.engine.pictures import PictureError
+from omlx.engine.vision import Vision
 from omlx.request import FailureKind, GenerateRequest
+from omlx.runner.boundaries import boundaries
+from omlx.runner.illustrate import Illustrator
 
+T = TypeVar("T")
 TOO_LONG = (
     "the prompt is longer than the context length currently available to the model; shorten the prompt, "
     "adjust the context length in settings, or use a model with a longer context length"
@@ -37,7 +44,18 @@ class Prompt(NamedTuple):
     tokens: list[int]
     text: str
     opens_thinking: bool = False
-    images: tuple[bytes, ...] = ()
+    media: Media | None = None
+    """The pictures among the tokens."""
+    boundaries: tuple[int, ...] = ()
+    """Tokens after which later prompts are likely to part from this one, ascending."""
+
+
+class _Built(NamedTuple):
+    """A prompt and what it was made from: the request as far as it fitted, and the tokens in front of its own."""
+
+    prompt: Prompt
+    request: GenerateRequest
+    before: int
 
 
 class Encoder:
@@ -64,9 +82,23 @@ class Encoder:
 
     def encode(self, text: str, *, add_special: bool) -> list[int]:
         ids = self._ids(text)
-        if add_special and self.begin and ids[: len(self.begin)] != self.begin:
-            return [*self.begin, *ids]
-        return ids
+        return [*self.begin_of(ids), *ids] if add_special else ids
+
+    def begin_of(self, ids: list[int]) -> list[int]:
+        """What has to go in front of these tokens of a whole text."""
+        return [] if ids[: len(self.begin)] == self.begin else self.begin
+
+    def tokens_within(self, text: str, ends: Sequence[int]) -> list[int]:
+        """How many of the tokens of `text` end within its first so many characters, for each of `ends`."""
+        if self._fast is not None:
+            offsets = [end for _, end in self._fast.encode(text, add_special_tokens=False).offsets]
+            return [bisect_right(offsets, end) for end in ends]
+        whole = self._ids(text)
+        counts = []
+        for end in ends:
+            part = self._ids(text[:end])
+            counts.append(next((at for at, (a, b) in enumerate(zip(part, whole, strict=False)) if a != b), len(part)))
+        return counts
 
     def at_least(self, text: str) -> int:
         """A number of tokens that `text` has at least, found without tokenizing it (megabytes take seconds)."""
@@ -80,21 +112,39 @@ class Encoder:
 
 
 class Prompter:
-    """Makes the prompts of one model. `image_marker`: see `PromptTemplate.render`."""
+    """Makes the prompts of one model; `vision` where it sees.
 
-    def __init__(self, template: PromptTemplate, encoder: Encoder, *, image_marker: str | None = None) -> None:
+    `bounded`: find the boundaries of each prompt, which costs a few renderings and a tokenization.
+    """
+
+    def __init__(
+        self, template: PromptTemplate, encoder: Encoder, *, vision: Vision | None = None, bounded: bool = False
+    ) -> None:
         self._template = template
         self._encoder = encoder
-        self._image_marker = image_marker
+        self._illustrator = Illustrator(vision)
+        self._bounded = bounded
 
     def build(self, request: GenerateRequest, context: int) -> Prompt:
         """The prompt of `request` in at most `context` - 1 tokens, so that one can be generated. Raises PromptError."""
         try:
-            return self._fitting(request, context - 1)
-        except TemplateError as error:
+            held = self._illustrator.open(request)
+            prompt, request, before = self._fitting(request, context - 1)
+            del held
+        except (TemplateError, PictureError) as error:
             raise PromptError("invalid", str(error)) from error
+        if self._bounded and not request.render_only and prompt.media is None:
+            prompt = prompt._replace(boundaries=self._boundaries(prompt, request, before))
+        return prompt
 
-    def _fitting(self, request: GenerateRequest, room: int) -> Prompt:
+    def _boundaries(self, prompt: Prompt, request: GenerateRequest, before: int) -> tuple[int, ...]:
+        def render(other: GenerateRequest) -> str:
+            return self._template.render(other, image_marker=self._illustrator.marker).text
+
+        ends = boundaries(request, prompt.text, render)
+        return tuple(dict.fromkeys(before + count for count in self._encoder.tokens_within(prompt.text, ends)))
+
+    def _fitting(self, request: GenerateRequest, room: int) -> _Built:
         prompt = self._tokens(request, room)
         if prompt is not None:
             return prompt
@@ -107,20 +157,21 @@ class Prompter:
             raise PromptError("too_long", TOO_LONG)
         return shorter
 
-    def _shorten_context(self, request: GenerateRequest, room: int) -> Prompt | None:
+    def _shorten_context(self, request: GenerateRequest, room: int) -> _Built | None:
         """Without the oldest tokens of the earlier exchange."""
         alone = self._tokens(msgspec.structs.replace(request, context=[]), room, begins=False)
         if alone is None:
             return None
-        kept = room - len(alone.tokens)
-        return alone._replace(tokens=[*(request.context[-kept:] if kept else []), *alone.tokens])
+        own = alone.prompt.tokens
+        kept = room - len(own)
+        return _behind(request.context[-kept:] if kept else [], alone)
 
-    def _shorten_messages(self, request: GenerateRequest, room: int) -> Prompt | None:
+    def _shorten_messages(self, request: GenerateRequest, room: int) -> _Built | None:
         """Without the oldest messages: as few as possible go; system messages and the last one stay."""
         request = msgspec.structs.replace(request, context=[])
         droppable = [at for at, message in enumerate(request.messages[:-1]) if message.role != "system"]
 
-        def without(count: int) -> Prompt | None:
+        def without(count: int) -> _Built | None:
             gone = set(droppable[:count])
             kept = [message for at, message in enumerate(request.messages) if at not in gone]
             try:
@@ -133,22 +184,30 @@ class Prompter:
 
         return first_fitting(len(droppable), without)
 
-    def _tokens(self, request: GenerateRequest, room: int, *, begins: bool = True) -> Prompt | None:
+    def _tokens(self, request: GenerateRequest, room: int, *, begins: bool = True) -> _Built | None:
         """The prompt as it is, or None when it has more than `room` tokens. Raises TemplateError.
 
         `begins` False: something goes in front of it, so it gets no begin-of-text token.
         """
-        rendered = self._template.render(request, image_marker=self._image_marker)
+        rendered = self._template.render(request, image_marker=self._illustrator.marker)
         if not request.render_only and self._encoder.at_least(rendered.text) > room:
             return None
         special = rendered.add_special and begins and not request.context
-        tokens = [*request.context, *self._encoder.encode(rendered.text, add_special=special)]
-        if len(tokens) > room:
+        own, media = self._illustrator.tokens(rendered, lambda text: self._encoder.encode(text, add_special=False))
+        before = [*request.context, *(self._encoder.begin_of(own) if special else [])]
+        if len(before) + len(own) > room:
             return None
-        return Prompt(tokens, rendered.text, rendered.opens_thinking, rendered.images)
+        return _behind(before, _Built(Prompt(own, rendered.text, rendered.opens_thinking, media), request, 0))
 
 
-def first_fitting(most: int, build: Callable[[int], Prompt | None]) -> Prompt | None:
+def _behind(before: list[int], built: _Built) -> _Built:
+    """The prompt with so many further tokens in front."""
+    media = built.prompt.media.behind(len(before)) if built.prompt.media is not None else None
+    prompt = built.prompt._replace(tokens=[*before, *built.prompt.tokens], media=media)
+    return built._replace(prompt=prompt, before=built.before + len(before))
+
+
+def first_fitting(most: int, build: Callable[[int], T | None]) -> T | None:
     """`build(n)` for the smallest n of 1..most that gives a prompt; None when not even `build(most)` does.
 
     Dropping more never makes a prompt longer, so halving finds it without rendering a thousand shortenings.

@@ -7,6 +7,7 @@ both sides: nothing here may import MLX.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -15,6 +16,12 @@ from omlx.request import Delta, Failure, Finish, GenerateRequest, Priority
 
 MAX_FRAME = 1 << 30
 """Bytes. A longer frame is a protocol error (images travel in frames, so the bound is generous)."""
+
+
+Backend = Literal["ring", "jaccl", "mpi", "nccl"]
+"""How the processes of a distributed model talk: MLX's names."""
+Parallel = Literal["auto", "tensor", "pipeline"]
+"""How a model is divided: every layer over all processes, or whole layers to each; auto: the first that it can."""
 
 
 # ---------------------------------------------------------------- server -> runner
@@ -64,10 +71,13 @@ class Generate(msgspec.Struct, tag="generate"):
 
 class Embed(msgspec.Struct, tag="embed", kw_only=True, omit_defaults=True):
     id: int
-    inputs: list[str]
+    inputs: Sequence[str | list[int]]
+    """Texts, or token ids of the model's own tokenizer without special tokens."""
     truncate: bool = True
     dimensions: int = 0
     priority: Priority = "batch"
+    trace: str = ""
+    """As in GenerateRequest."""
 
 
 class Rerank(msgspec.Struct, tag="rerank", kw_only=True, omit_defaults=True):
@@ -75,6 +85,7 @@ class Rerank(msgspec.Struct, tag="rerank", kw_only=True, omit_defaults=True):
     query: str
     documents: list[str]
     priority: Priority = "batch"
+    trace: str = ""
 
 
 class Cancel(msgspec.Struct, tag="cancel"):
@@ -91,10 +102,11 @@ class CacheOp(msgspec.Struct, tag="cache", kw_only=True, omit_defaults=True):
     text: str = ""
 
 
-class SetHotCache(msgspec.Struct, tag="hot"):
-    """Change the RAM budget of cached prefixes: models that come and go share one budget."""
+class Share(msgspec.Struct, tag="share", kw_only=True):
+    """What this runner may use from now on: models that come and go share one machine. Bytes, as in `LoadSpec`."""
 
-    bytes: int
+    hot_cache_bytes: int
+    memory_bytes: int
 
 
 class GetStats(msgspec.Struct, tag="stats"):
@@ -105,7 +117,7 @@ class Shutdown(msgspec.Struct, tag="shutdown"):
     """Finish nothing, free the model, exit 0."""
 
 
-ToRunner = Load | Generate | Embed | Rerank | Cancel | CacheOp | SetHotCache | GetStats | Shutdown
+ToRunner = Load | Generate | Embed | Rerank | Cancel | CacheOp | Share | GetStats | Shutdown
 
 
 # ---------------------------------------------------------------- runner -> server
@@ -136,6 +148,8 @@ class Ready(msgspec.Struct, tag="ready", kw_only=True):
     """What the loader chose, e.g. "float32 (dequantized: CPU)"; for log, show and ps."""
     memory_bytes: int
     """Measured after the load: device memory held by the weights."""
+    transient_bytes: int = 0
+    """Measured at the load: what a forward over a chunk of a prompt needs beside weights and KV."""
     kv_bytes_per_token: int
     can_batch: bool
     num_ctx: int
@@ -179,15 +193,38 @@ class Reply(msgspec.Struct, tag="reply"):
     body: dict[str, Any]
 
 
-class Heartbeat(msgspec.Struct, tag="heartbeat", kw_only=True):
+class PrefixUse(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """How often prompts were found in the KV store since the load."""
+
+    lookups: int = 0
+    hits: int = 0
+    tokens_looked_up: int = 0
+    tokens_from_ram: int = 0
+    tokens_from_disk: int = 0
+
+
+class Heartbeat(msgspec.Struct, tag="heartbeat", kw_only=True, omit_defaults=True):
     """Once a second, from the I/O thread: says whether the engine makes *progress*, not only that the process lives."""
 
     steps: int
     running: int
     waiting: int
     memory_bytes: int
+    """What MLX holds: weights, KV, cached prefixes."""
     max_batch: int
     """Largest number of sequences decoded in one step so far."""
+    buffer_bytes: int = 0
+    """Freed buffers that MLX keeps for the next use."""
+    reserved_bytes: int = 0
+    """KV that the present requests have been promised."""
+    decode_steps: int = 0
+    decoded_rows: int = 0
+    """Sequences in all decode steps together: over `decode_steps`, the mean batch."""
+    tokens_read: int = 0
+    """Prompt tokens computed since the load."""
+    tokens_generated: int = 0
+    prefixes: PrefixUse | None = None
+    """None: the model caches no prefixes."""
 
 
 FromRunner = Hello | Loading | Ready | LoadFailed | Events | PrefillProgress | Embedded | Ranked | Reply | Heartbeat

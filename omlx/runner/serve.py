@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +24,8 @@ from omlx.engine import loader
 from omlx.engine.embed import chat_embedder
 from omlx.engine.engine import Engine, EngineConfig
 from omlx.engine.loader import LoadedModel, LoadError, device, load_model
+from omlx.engine.ranks import SOLO, Ranks
+from omlx.engine.speculative import open_draft
 from omlx.request import Event
 from omlx.runner import encode
 from omlx.runner.channel import Channel
@@ -42,10 +45,11 @@ from omlx.runner.protocol import (
     Loading,
     LoadSpec,
     PrefillProgress,
+    PrefixUse,
     Ready,
     Reply,
     Rerank,
-    SetHotCache,
+    Share,
     Shutdown,
     ToRunner,
 )
@@ -62,8 +66,18 @@ _LEAST_KV_BYTES = 64_000_000
 """A model that was let in may always hold this much: a short chat."""
 _WARM_BYTES = 256_000_000
 """Most of the recently used prefixes that a load brings back from disk into RAM: a fraction of a second's reading."""
-_CLOSE_BUDGET_S = 8.0
+CLOSE_BUDGET_S = 8.0
 """Most time for writing cached prefixes to disk at the end; the server waits a little longer than this."""
+
+
+class Opened(NamedTuple):
+    """A model in memory and the engine that runs it: what every rank of it has."""
+
+    model: LoadedModel
+    template: PromptTemplate
+    dialect: OutputDialect
+    store: PrefixStore | None
+    engine: Engine
 
 
 class Served(NamedTuple):
@@ -72,19 +86,26 @@ class Served(NamedTuple):
     model: LoadedModel
     engine: Engine
     session: Session
+    ledger: Ledger
     vectors: Vectors
     encoder: Encoder
     store: PrefixStore | None
+    ranks: Ranks
     max_gap_s: float
     """The longest that other work may keep running requests from their next token."""
 
 
 class Runner:
-    """One runner process, from Hello to its end. `blas` says which BLAS is active."""
+    """One runner process, from Hello to its end. `blas` says which BLAS is active.
 
-    def __init__(self, channel: Channel, blas: str) -> None:
+    `join` brings the processes of a distributed model together; it is called for the first load.
+    """
+
+    def __init__(self, channel: Channel, blas: str, join: Callable[[], Ranks] = lambda: SOLO) -> None:
         self._channel = channel
         self._blas = blas
+        self._join = join
+        self._ranks: Ranks | None = None
 
     def run(self) -> int:
         """Returns the exit code."""
@@ -114,9 +135,12 @@ class Runner:
         """Load and say `Ready`, or say why not; the server decides what happens then."""
         service: Service | encode.EncoderService
         try:
+            ranks = self._ranks = self._ranks or self._join()
             if spec.kind == "generate":
-                served = prepare(spec, self._channel)
+                served = prepare(spec, self._channel, ranks)
                 ready, service = _ready(spec, served.model), Service(self._channel, served)
+            elif ranks.size > 1:
+                raise LoadError(f"{spec.name} cannot be loaded: only text generators run distributed")
             else:
                 encoding = encode.load(spec, self._channel)
                 ready = encode.ready(spec, encoding)
@@ -136,6 +160,7 @@ def _ready(spec: LoadSpec, model: LoadedModel) -> Ready:
     return Ready(
         weights=model.weights,
         memory_bytes=max(model.weight_bytes, int(mx.get_active_memory())),
+        transient_bytes=model.transient_bytes,
         kv_bytes_per_token=model.kv_bytes_per_token,
         can_batch=model.can_batch,
         num_ctx=min(spec.num_ctx, model.max_context),
@@ -143,34 +168,57 @@ def _ready(spec: LoadSpec, model: LoadedModel) -> Ready:
     )
 
 
-def prepare(spec: LoadSpec, channel: Channel) -> Served:
-    """Load the model and build what serves it. Raises LoadError."""
-    model = load_model(spec, lambda done, total: channel.send(Loading(done, total)))
+def open_engine(
+    spec: LoadSpec, ranks: Ranks, progress: Callable[[int, int], None] = lambda done, total: None
+) -> Opened:
+    """Load the model and start its engine: the same on every rank. Raises LoadError."""
+    model = load_model(spec, progress, ranks=ranks)
     template, dialect = read_template(spec, model.tokenizer)
     # Some models end their turns with tokens that their configuration does not list.
     model.end_tokens.update(model.tokenizer.convert_tokens_to_ids(list(dialect.end_tokens)))
-    store = open_store(spec, model)
+    store = open_store(spec, model, ranks)
     config = EngineConfig(
         num_ctx=spec.num_ctx,
         max_concurrent=spec.max_concurrent,
         max_decode_gap_ms=spec.max_decode_gap_ms,
-        warm_up=device() != "cpu",
+        warm_up=device() != "cpu" and ranks.rank == 0,
     )
     if store is not None:
         store.warm(min(spec.hot_cache_bytes // 2, _WARM_BYTES))
-    engine = Engine(model, config, store)
+    draft = open_draft(spec, model, processes=ranks.size)
+    if draft is not None:
+        model.draft_bytes = draft.weight_bytes + draft.kv_bytes_per_token * spec.num_ctx
+    return Opened(model, template, dialect, store, Engine(model, config, store, ranks, draft))
+
+
+def prepare(spec: LoadSpec, channel: Channel, ranks: Ranks) -> Served:
+    """Load the model and build what serves it. Raises LoadError."""
+    ranks.decide(lambda: spec, LoadSpec)
+    model, template, dialect, store, engine = open_engine(
+        spec, ranks, lambda done, total: channel.send(Loading(done, total))
+    )
     encoder = Encoder(model.tokenizer)
+    ledger = Ledger(kv_budget(spec.memory_bytes, model), model.kv_bytes_per_token)
     session = Session(
         engine,
-        Prompter(template, encoder),
+        Prompter(
+            template, encoder, vision=model.vision, bounded=store is not None and store.wants_boundaries
+        ),
         dialect,
-        ledger=Ledger(kv_budget(spec, model), model.kv_bytes_per_token),
+        model.tokenizer.get_added_vocab(),
+        ledger=ledger,
         default_context=spec.num_ctx,
         longest_context=model.max_context,
         wake=channel.wake,
     )
-    vectors = open_vectors(spec, model, encoder, channel)
-    return Served(model, engine, session, vectors, encoder, store, spec.max_decode_gap_ms / 1e3)
+    # An embedding is a forward of its own, which the other ranks would not take part in.
+    vectors = open_vectors(spec, model, encoder, channel) if ranks.size == 1 else no_vectors(channel)
+    return Served(model, engine, session, ledger, vectors, encoder, store, ranks, spec.max_decode_gap_ms / 1e3)
+
+
+def no_vectors(channel: Channel) -> Vectors:
+    """Embedding requests get their refusal."""
+    return Vectors(channel.wake, embedder=None, reranker=None)
 
 
 def open_vectors(spec: LoadSpec, model: LoadedModel, encoder: Encoder, channel: Channel) -> Vectors:
@@ -179,24 +227,25 @@ def open_vectors(spec: LoadSpec, model: LoadedModel, encoder: Encoder, channel: 
     try:
         embedder = chat_embedder(model, lambda text: encoder.encode(text, add_special=True), limit)
     except ValueError:
-        return Vectors(channel.wake, embedder=None, reranker=None)
+        return no_vectors(channel)
     return Vectors(channel.wake, embedder=embedder, reranker=None)
 
 
-def kv_budget(spec: LoadSpec, model: LoadedModel) -> int:
-    """Bytes for the KV of running requests: what the weights leave of the runner's allowance; 0: no limit."""
-    if spec.memory_bytes == 0:
+def kv_budget(memory_bytes: int, model: LoadedModel) -> int:
+    """Bytes for the KV of running requests: what the model itself leaves of the runner's allowance; 0: no limit."""
+    if memory_bytes == 0:
         return 0
-    return max(spec.memory_bytes - model.weight_bytes - _PROCESS_BYTES, _LEAST_KV_BYTES)
+    fixed = model.weight_bytes + model.transient_bytes + model.draft_bytes + _PROCESS_BYTES
+    return max(memory_bytes - fixed, _LEAST_KV_BYTES)
 
 
-def open_store(spec: LoadSpec, model: LoadedModel) -> PrefixStore | None:
-    """The model's KV store, or None where caching is switched off."""
+def open_store(spec: LoadSpec, model: LoadedModel, ranks: Ranks) -> PrefixStore | None:
+    """The model's KV store, or None where caching is switched off. Each rank keeps what its share computes."""
     if spec.hot_cache_bytes == 0 and spec.cold_cache_bytes == 0:
         return None
     config = StoreConfig(
         # What is computed depends on how the weights are held, not only on which they are.
-        fingerprint=f"{spec.fingerprint} {model.weights}",
+        fingerprint=f"{spec.fingerprint} {model.weights}" + (f" rank {ranks.rank}" if ranks.size > 1 else ""),
         model=spec.name,
         block_size=spec.cache_block_size,
         hot_bytes=spec.hot_cache_bytes,
@@ -273,9 +322,11 @@ class Service:
             case Cancel(id):
                 served.session.cancel(id)
                 served.vectors.cancel(id)
-            case SetHotCache(size):
+            case Share():
+                served.ledger.resize(kv_budget(frame.memory_bytes, served.model))
                 if served.store is not None:
-                    served.store.resize_hot(size)
+                    served.store.resize_hot(frame.hot_cache_bytes)
+                    served.engine.tell_followers(hot_bytes=frame.hot_cache_bytes)
             case GetStats(id):
                 self._channel.send(Reply(id, self._stats()))
             case CacheOp():
@@ -308,18 +359,39 @@ class Service:
             waiting=engine.waiting + session.waiting + vectors.waiting,
             memory_bytes=int(mx.get_active_memory()),
             max_batch=engine.max_batch,
+            buffer_bytes=int(mx.get_cache_memory()),
+            reserved_bytes=self._served.ledger.reserved_bytes,
+            decode_steps=engine.decode_steps,
+            decoded_rows=engine.decoded_rows,
+            tokens_read=engine.tokens_read,
+            tokens_generated=engine.tokens_generated,
+            prefixes=self._prefixes(),
+        )
+
+    def _prefixes(self) -> PrefixUse | None:
+        store = self._served.store
+        if store is None or not store.layout.supported:
+            return None
+        use = store.usage
+        return PrefixUse(
+            lookups=use.lookups,
+            hits=use.hits,
+            tokens_looked_up=use.tokens_looked_up,
+            tokens_from_ram=use.tokens_from_ram,
+            tokens_from_disk=use.tokens_from_disk,
         )
 
     def _stats(self) -> dict[str, Any]:
-        model, store = self._served.model, self._served.store
+        model, store, guesses = self._served.model, self._served.store, self._served.engine.guesses
         return {
             **msgspec.to_builtins(self._heartbeat()),
             "open": self._served.session.open + self._served.vectors.open,
             "peak_memory_bytes": int(mx.get_peak_memory()),
-            "cached_buffer_bytes": int(mx.get_cache_memory()),
             "decode_step_s": model.step_s,
             "prefill_token_s": model.token_s,
+            "draft": dict(zip(("guessed", "accepted"), guesses, strict=True)) if guesses is not None else None,
             "cache": msgspec.to_builtins(store.stats()) if store is not None else None,
+            "vision": msgspec.to_builtins(model.vision.stats()) if model.vision is not None else None,
         }
 
     def _cache(self, question: CacheOp) -> None:
@@ -333,8 +405,9 @@ class Service:
                 body |= msgspec.to_builtins(store.stats())
             case "clear":
                 store.clear()
+                self._served.engine.tell_followers(clear_store=True)
             case "checkpoint":
-                body["complete"] = store.checkpoint(_CLOSE_BUDGET_S)
+                body["complete"] = store.checkpoint(CLOSE_BUDGET_S)
             case "explain":
                 body |= self._explain(store, question.text)
         self._channel.send(Reply(question.id, body))
@@ -353,8 +426,10 @@ class Service:
         served = self._served
         served.session.close()
         served.vectors.close()
+        served.engine.stop_followers()
         if served.store is not None:
-            served.store.checkpoint(_CLOSE_BUDGET_S)
+            served.store.checkpoint(CLOSE_BUDGET_S)
         served.engine.close()
+        served.ranks.gather(True, bool)  # every rank has written its part
         self._channel.close()
         return 0

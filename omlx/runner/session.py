@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import logging
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
+from omlx.dialect.constraint import constrain, limit_thinking
 from omlx.dialect.output import PLAIN, OutputDialect, OutputParser, Piece
 from omlx.engine.engine import Engine
 from omlx.engine.grammar import Grammar
+from omlx.engine.guide import Thinking
 from omlx.engine.sequence import EngineError, Output, SequenceSpec
-from omlx.request import Delta, Event, Failure, FailureKind, Finish, GenerateRequest, TokenLogprob, ToolCall
+from omlx.request import Delta, Event, Failure, Finish, GenerateRequest, TokenLogprob, ToolCall
 from omlx.runner.ledger import Ledger, expected_tokens
 from omlx.runner.prompt import Prompt, Prompter, PromptError
 
@@ -27,10 +29,18 @@ RUNNING_FAILED = "an error was encountered while running the model: "
 _HELPERS = 2
 
 
+class _Ready(NamedTuple):
+    """A request with all that the engine needs for it."""
+
+    request: GenerateRequest
+    prompt: Prompt
+    grammar: Grammar | None
+    thinking: Thinking | None
+
+
 class _Prepared(NamedTuple):
     request: GenerateRequest
-    prompt: Prompt | None
-    failure: tuple[FailureKind, str] | None
+    outcome: _Ready | Failure
 
 
 class _Row:
@@ -47,13 +57,17 @@ class _Row:
 
 
 class Session:
-    """See the module text. `wake` makes the main thread look again; helpers call it when a prompt is ready."""
+    """See the module text. `markers`: the added tokens of the vocabulary and their ids.
+
+    `wake` makes the main thread look again; helpers call it when a prompt is ready.
+    """
 
     def __init__(
         self,
         engine: Engine,
         prompter: Prompter,
         dialect: OutputDialect,
+        markers: Mapping[str, int],
         *,
         ledger: Ledger,
         default_context: int,
@@ -63,6 +77,7 @@ class Session:
         self._engine = engine
         self._prompter = prompter
         self._dialect = dialect
+        self._markers = markers
         self._ledger = ledger
         self._default_context = default_context
         self._longest_context = longest_context
@@ -70,7 +85,7 @@ class Session:
         self._helpers = ThreadPoolExecutor(_HELPERS, thread_name_prefix="prompts")
         self._preparing: set[int] = set()
         self._prepared: queue.SimpleQueue[_Prepared] = queue.SimpleQueue()
-        self._held: dict[int, tuple[GenerateRequest, Prompt]] = {}
+        self._held: dict[int, _Ready] = {}
         """Prepared requests that wait for KV memory, oldest first."""
         self._rows: dict[int, _Row] = {}
         self._progress: dict[int, tuple[int, int]] = {}
@@ -137,23 +152,34 @@ class Session:
 
     def _prepare(self, request: GenerateRequest) -> None:
         """Runs in a helper thread."""
-        prompt, failure = None, None
+        outcome: _Ready | Failure
         try:
-            prompt = self._prompter.build(request, self._context_of(request))
-        except PromptError as error:
-            failure = (error.kind, error.message)
+            outcome = self._made_ready(request)
+        except (PromptError, EngineError) as error:
+            outcome = Failure(request.id, error.kind, error.message)
         except Exception as error:  # a template or tokenizer may raise anything
-            log.exception("request %d: its prompt could not be made", request.id)
-            failure = ("internal", f"the prompt could not be made: {error}")
-        self._prepared.put(_Prepared(request, prompt, failure))
+            log.exception("[%s] the prompt could not be made", request.trace)
+            outcome = Failure(request.id, "internal", f"the prompt could not be made: {error}")
+        self._prepared.put(_Prepared(request, outcome))
         self._wake()
+
+    def _made_ready(self, request: GenerateRequest) -> _Ready:
+        prompt = self._prompter.build(request, self._context_of(request))
+        opens = prompt.opens_thinking
+        constraint = constrain(request, self._dialect, self._markers, opens_thinking=opens)
+        grammar = Grammar(**constraint._asdict()) if constraint is not None else None
+        if grammar is not None and not request.render_only:
+            # A hostile or large grammar takes a while: not on the main thread.
+            self._engine.compile(grammar)
+        limit = limit_thinking(request, self._dialect, opens_thinking=opens)
+        return _Ready(request, prompt, grammar, Thinking(**limit._asdict()) if limit is not None else None)
 
     def _receive(self, prepared: _Prepared) -> list[Event]:
         self.prompts += 1
-        request, prompt = prepared.request, prepared.prompt
-        if prompt is None:
-            kind, message = prepared.failure or ("internal", "the prompt could not be made")
-            return [Failure(request.id, kind, message)]
+        request, outcome = prepared.request, prepared.outcome
+        if isinstance(outcome, Failure):
+            return [outcome]
+        prompt = outcome.prompt
         if request.render_only:
             count = len(prompt.tokens)
             return [Finish(id=request.id, reason="stop", prompt_tokens=count, rendered=prompt.text)]
@@ -161,31 +187,33 @@ class Session:
             count, most = len(prompt.tokens), self._ledger.most_tokens
             text = f"the prompt of {count} tokens exceeds the context length that fits in memory ({most} tokens)"
             return [Failure(request.id, "too_long", text)]
-        self._held[request.id] = (request, prompt)
+        self._held[request.id] = outcome
         return []
 
     def _admit(self) -> list[Event]:
         """Hand on what there is memory for, in order: a large request is not overtaken for ever by small ones."""
         events: list[Event] = []
-        for number, (request, prompt) in list(self._held.items()):
-            expected = expected_tokens(len(prompt.tokens), self._context_of(request), request.limits)
+        for number, ready in list(self._held.items()):
+            request = ready.request
+            expected = expected_tokens(len(ready.prompt.tokens), self._context_of(request), request.limits)
             if not self._ledger.reserve(number, expected):
                 break
             del self._held[number]
-            failure = self._start(request, prompt)
+            failure = self._start(ready)
             if failure is not None:
                 self._ledger.release(number)
                 events.append(failure)
         return events
 
-    def _start(self, request: GenerateRequest, prompt: Prompt) -> Failure | None:
+    def _start(self, ready: _Ready) -> Failure | None:
+        request, prompt = ready.request, ready.prompt
         try:
             row = _Row(request, prompt, self._parser(request, prompt))
-            self._engine.add(self._sequence(request, prompt))
+            self._engine.add(self._sequence(ready))
         except EngineError as error:
             return Failure(request.id, error.kind, error.message)
         except Exception as error:  # whatever is wrong with this request, the others go on
-            log.exception("request %d could not be started", request.id)
+            log.exception("[%s] the request could not be started", request.trace)
             return Failure(request.id, "internal", RUNNING_FAILED + str(error))
         self._rows[request.id] = row
         return None
@@ -194,16 +222,21 @@ class Session:
         del self._rows[number]
         self._ledger.release(number)
 
-    def _sequence(self, request: GenerateRequest, prompt: Prompt) -> SequenceSpec:
+    def _sequence(self, ready: _Ready) -> SequenceSpec:
+        request, prompt = ready.request, ready.prompt
         return SequenceSpec(
             id=request.id,
             tokens=prompt.tokens,
             sampling=request.sampling,
             limits=request.limits,
-            grammar=self._grammar(request, prompt),
+            grammar=ready.grammar,
+            thinking=ready.thinking,
             logprobs=request.logprobs,
             top_logprobs=request.top_logprobs,
             priority=request.priority,
+            trace=request.trace,
+            boundaries=[*prompt.boundaries],
+            media=prompt.media,
         )
 
     def _parser(self, request: GenerateRequest, prompt: Prompt) -> OutputParser:
@@ -212,19 +245,8 @@ class Session:
             thinking=request.think is not False,
             tools=request.tools,
             opens_thinking=prompt.opens_thinking,
+            one_call=request.one_call,
         )
-
-    def _grammar(self, request: GenerateRequest, prompt: Prompt) -> Grammar | None:
-        """The constraint on the answer; thinking in front of it stays free, where the model thinks at all."""
-        if request.format is None:
-            return None
-        dialect = PLAIN if request.raw_prompt is not None and not prompt.opens_thinking else self._dialect
-        opening, after = dialect.before_answer(
-            opens_thinking=prompt.opens_thinking, thinking=request.think is not False
-        )
-        if request.format == "json":
-            return Grammar(kind="json", opening=opening, after=after)
-        return Grammar(kind="schema", source=request.format, opening=opening, after=after)
 
     # ------------------------------------------------------------ out of the engine
     def _outputs(self) -> list[Output]:
@@ -249,7 +271,7 @@ class Session:
         try:
             events = self._events(row, output)
         except Exception as error:  # host work of this row only
-            log.exception("request %d: its output could not be read", output.id)
+            log.exception("[%s] the output could not be read", row.request.trace)
             self._engine.cancel(output.id)
             events = [Failure(output.id, "internal", RUNNING_FAILED + str(error))]
         if events and not isinstance(events[-1], Delta):
@@ -280,6 +302,9 @@ class Session:
                 reason=output.finish,
                 prompt_tokens=usage.prompt_tokens if usage else 0,
                 cached_tokens=usage.cached_tokens if usage else 0,
+                disk_tokens=usage.disk_tokens if usage else 0,
+                cache_reason=usage.cache_reason if usage else "",
+                cache_message=usage.cache_message if usage else "",
                 completion_tokens=usage.completion_tokens if usage else 0,
                 prompt_ns=usage.prompt_ns if usage else 0,
                 generation_ns=usage.generation_ns if usage else 0,

@@ -18,7 +18,7 @@ import numpy as np
 
 from omlx.engine.chunks import Pace, Pick, choose
 from omlx.engine.embed import normalised
-from omlx.engine.rows import Encoder, Row, Text, TooLong
+from omlx.engine.rows import BadTokens, Encoder, Row, Text, TooLong
 from omlx.request import Failure
 from omlx.runner.protocol import MAX_FRAME, Embed, Embedded, Ranked, Rerank
 
@@ -75,6 +75,11 @@ def texts_of(frame: Embed | Rerank) -> list[Text]:
     if isinstance(frame, Embed):
         return list(frame.inputs)
     return [(frame.query, document) for document in frame.documents]
+
+
+def _size(text: Text) -> int:
+    """How much there is to read: characters, or tokens."""
+    return sum(map(len, text)) if isinstance(text, tuple) else len(text)
 
 
 class Vectors:
@@ -148,7 +153,7 @@ class Vectors:
             done, size = len(job.rows), 0
             stop = done
             while stop < len(job.texts) and stop - done < _SLICE_TEXTS and size < _SLICE_CHARS:
-                size += sum(map(len, job.texts[stop]))
+                size += _size(job.texts[stop])
                 stop += 1
             encoder = self._encoders[type(job.frame)]
             truncate = job.frame.truncate if isinstance(job.frame, Embed) else True
@@ -156,8 +161,10 @@ class Vectors:
                 job.rows += encoder.rows(job.texts[done:stop], truncate=truncate)
         except TooLong:
             job.failure = Failure(job.id, "too_long", TOO_LONG)
+        except BadTokens as error:
+            job.failure = Failure(job.id, "invalid", str(error))
         except Exception as error:  # a tokenizer may raise anything
-            log.exception("request %d: its texts could not be read", job.id)
+            log.exception("[%s] the texts could not be read", job.frame.trace)
             job.failure = Failure(job.id, "internal", f"the input could not be tokenized: {error}")
         self._slices += 1
         if job.failure is None and len(job.rows) < len(job.texts) and job.id in self._preparing:
@@ -239,5 +246,5 @@ class Vectors:
             return []
         (job,) = jobs
         del self._jobs[job.id]
-        log.error("request %d failed", job.id, exc_info=error)
+        log.error("[%s] the request failed", job.frame.trace, exc_info=error)
         return [Failure(job.id, "internal", f"an error was encountered while running the model: {error}")]
