@@ -62,6 +62,10 @@ class ReadAhead:
             futures.append(started.future)
         return Reading(futures)
 
+    def __len__(self) -> int:
+        """Records that were started and not taken."""
+        return len(self._started)
+
     def take(self, names: Sequence[Name]) -> list[Future[HostRecord]]:
         """These records, one future each; what was not started is started now."""
         taken = [self._started.get(name) or self._begin(name, 0) for name in names]

@@ -119,6 +119,11 @@ class PrefixStore:
         """Whether anything is stored at all."""
         return self.layout.supported and (self.hot.max_bytes > 0 or self.cold is not None)
 
+    @property
+    def wants_boundaries(self) -> bool:
+        """Whether it makes a difference to `begin` to know boundaries: plain attention can be cut anywhere."""
+        return self.enabled and self.layout.needs != {Kind.KV}
+
     # ------------------------------------------------------------------ lookup
     def lookup(self, tokens: Sequence[int], media: Sequence[Media] = (), *, most: int | None = None) -> Match:
         """Caches with the longest usable prefix of a prompt; at least its last token is left to compute.
@@ -146,16 +151,13 @@ class PrefixStore:
             found, plan = self.plan(chain, most)  # Something turned out to be unreadable and is not offered again.
         return self._miss(found.edge.matched)._replace(why=self._why(chain, found, plan))
 
-    def read_ahead(self, tokens: Sequence[int], media: Sequence[Media] = ()) -> Reading | None:
-        """Start reading from disk what a lookup of this prompt will want, while it waits for its turn.
-
-        None when nothing of it has to be read.
-        """
+    def read_ahead(self, tokens: Sequence[int], media: Sequence[Media] = ()) -> Reading:
+        """Start reading from disk what a lookup of this prompt will want, while it waits for its turn."""
         if not self.enabled or self.cold is None or len(tokens) < 2:
-            return None
+            return Reading(())
         _, plan = self.plan(Chain(self.namespace, self.block_size, tokens, media))
         wanted = [(use.name, use.cold_bytes) for use in plan.uses if use.cold]
-        return self.cold.read_ahead(wanted) if wanted else None
+        return self.cold.read_ahead(wanted)
 
     def explain(self, tokens: Sequence[int], media: Sequence[Media] = ()) -> Explanation:
         """What a lookup of this prompt would find, and why not more. Changes nothing."""

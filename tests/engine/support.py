@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from omlx.engine import blas
@@ -16,6 +17,7 @@ blas.prepare()
 import mlx.core as mx
 import msgspec
 from mlx_lm.generate import generate_step
+from omlx_cache.store import PrefixStore, StoreConfig
 
 from omlx.engine.engine import Engine, EngineConfig
 from omlx.engine.loader import LoadedModel, load_model
@@ -38,6 +40,12 @@ def loaded(architecture: str, *, taught: bool = False, endless: bool = False) ->
 def engine(architecture: str = "llama", *, taught: bool = False, endless: bool = False, **config: Any) -> Engine:
     values: dict[str, Any] = {"num_ctx": 4096, "max_concurrent": 16} | config
     return Engine(loaded(architecture, taught=taught, endless=endless), EngineConfig(**values))
+
+
+def store_for(model: LoadedModel, folder: Path | None = None) -> PrefixStore:
+    config: dict[str, Any] = {"fingerprint": "test", "hot_bytes": 1 << 28, "block_size": 16}
+    config |= {"folder": folder, "cold_bytes": 1 << 28 if folder else 0}
+    return PrefixStore(model.layout, StoreConfig(**config))
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:

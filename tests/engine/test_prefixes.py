@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from omlx_cache.store import PrefixStore, StoreConfig
+from omlx_cache.store import PrefixStore
 
 from omlx.engine.engine import Engine, EngineConfig
-from tests.engine.support import bare, loaded, prompt, run, spec
+from tests.engine.support import bare, loaded, prompt, run, spec, store_for
 
 
-def stored(architecture: str) -> Engine:
+def stored(architecture: str, *, store: PrefixStore | None = None, **config: Any) -> Engine:
     model = loaded(architecture, endless=True)
-    config: dict[str, Any] = {"fingerprint": "test", "hot_bytes": 1 << 28, "block_size": 16}
-    return Engine(model, EngineConfig(num_ctx=4096), PrefixStore(model.layout, StoreConfig(**config)))
+    return Engine(model, EngineConfig(num_ctx=4096, **config), store or store_for(model))
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "qwen3_next", "falcon_h1", "deepseek_v3"])
@@ -49,3 +49,69 @@ def test_a_cancelled_request_does_no_harm_to_the_store() -> None:
     machine.step()
     replies = run(machine, [spec(1, prompt(120), new=15)])
     assert replies.tokens[1] == bare("gemma3_text", prompt(120), 15)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "qwen3_next"])
+def test_prompts_that_arrive_together_compute_what_they_share_once(architecture: str) -> None:
+    machine = stored(architecture, max_concurrent=16)
+    shared = prompt(301)
+    prompts = [shared + prompt(20, seed) for seed in range(1, 17)]
+    replies = run(machine, [spec(at, tokens, new=6) for at, tokens in enumerate(prompts)])
+    assert machine.tokens_read == len(shared) + 16 * 20
+    for at, tokens in enumerate(prompts):
+        assert replies.tokens[at] == bare(architecture, tokens, 6)
+        usage = replies.ends[at].usage
+        assert usage is not None and usage.cached_tokens == (len(shared) if at else 0)
+
+
+def test_a_prompt_whose_leader_leaves_is_read_all_the_same() -> None:
+    machine = stored("llama")
+    shared = prompt(400)
+    for at in range(3):
+        machine.add(spec(at, shared + prompt(20, at + 1), new=5))
+    machine.cancel(0)
+    replies = run(machine, [])
+    assert 0 not in replies.ends
+    assert machine.tokens_read == len(shared) + 2 * 20
+    for at in (1, 2):
+        assert replies.tokens[at] == bare("llama", shared + prompt(20, at + 1), 5)
+
+
+def test_an_urgent_prompt_does_not_wait_for_one_in_the_background() -> None:
+    machine = stored("llama")
+    shared = prompt(200)
+    machine.add(spec(0, shared + prompt(5, 1), new=4, priority="background"))
+    replies = run(machine, [spec(1, shared + prompt(5, 2), new=4)])
+    usage = replies.ends[1].usage
+    assert usage is not None
+    assert replies.tokens[1] == bare("llama", shared + prompt(5, 2), 4)
+
+
+@pytest.mark.parametrize("architecture", ["mamba2", "falcon_h1", "qwen3_next"])
+def test_recurrent_models_are_restored_where_prompts_are_expected_to_part(architecture: str) -> None:
+    machine = stored(architecture)
+    system = prompt(90)
+    run(machine, [spec(0, system + prompt(30, 1), new=4, boundaries=[len(system)])])
+    other = system + prompt(25, 2)
+    replies = run(machine, [spec(1, other, new=8)])
+    assert replies.tokens[1] == bare(architecture, other, 8)
+    usage = replies.ends[1].usage
+    assert usage is not None and usage.cached_tokens == len(system)
+
+
+def test_what_a_waiting_prompt_wants_is_read_from_disk_before_its_turn(tmp_path: Path) -> None:
+    earlier = store_for(loaded("llama"), tmp_path)
+    run(stored("llama", store=earlier), [spec(0, prompt(300), new=2)])
+    earlier.close()
+    store = store_for(loaded("llama"), tmp_path)
+    machine = stored("llama", store=store, max_concurrent=1)
+    machine.add(spec(1, prompt(50, 3), new=40))
+    machine.add(spec(2, prompt(300), new=5))
+    machine.step()
+    assert machine.waiting == 1
+    assert store.cold is not None and store.cold.reading_ahead > 0
+    replies = run(machine, [])
+    usage = replies.ends[2].usage
+    assert usage is not None and usage.disk_tokens == 299
+    assert store.cold.reading_ahead == 0
+    store.close()
