@@ -13,7 +13,7 @@ import time
 from contextvars import ContextVar
 from typing import Literal, Protocol
 
-from omlx.request import Finish, GenerateRequest
+from omlx.request import Finish, GenerateRequest, Priority
 
 PROMPTS = logging.getLogger("omlx.prompts")
 """Prompts go here and nowhere else; off unless `log_prompts` is set."""
@@ -55,6 +55,10 @@ class Record:
         self.method = self.path = self.route = self.dialect = self.key = ""
         self.arrived_at = time.time()
         self.arrived = time.monotonic()
+        self.priority: Priority | None = None
+        """The class that its caller asked for, where one did."""
+        self.deadline_s: float | None = None
+        """Seconds from its arrival in which it must be done; None: as long as it takes."""
         self.model = ""
         self.stage: Stage = "arrived"
         self.asked = self.acquired = self.first = self.ended = 0.0
@@ -77,6 +81,11 @@ class Record:
     def seconds(self) -> float:
         """From arrival to the end, or until now."""
         return (self.ended or time.monotonic()) - self.arrived
+
+    @property
+    def time_left(self) -> float | None:
+        """Seconds until its deadline, never below 0; None: it has none."""
+        return None if self.deadline_s is None else max(self.deadline_s - self.seconds, 0.0)
 
     def asks_for(self, model: str) -> None:
         if not self.model:

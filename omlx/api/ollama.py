@@ -241,6 +241,8 @@ class CreateRequest(_Named, kw_only=True):
     from_: str = msgspec.field(default="", name="from")
     files: dict[str, str] = {}
     adapters: dict[str, str] = {}
+    draft: str = ""
+    """Ours: a model by name, instead of `draft_files`."""
     draft_files: dict[str, str] = {}
     template: str = ""
     system: str = ""

@@ -107,7 +107,11 @@ async def _sources(client: Client, display: Display, meaning: Meaning, folder: P
         adapters = model_files(_existing(meaning.adapter, folder))
     drafts: dict[str, Path] = {}
     for draft in meaning.drafts:
-        drafts |= model_files(_existing(draft, folder))
+        path = _local(draft, folder)
+        if path is None:
+            found["draft"] = draft
+        else:
+            drafts |= model_files(path)
     for field, paths in (("files", files), ("adapters", adapters), ("draft_files", drafts)):
         found[field] = await _upload(client, display, paths)
     return found

@@ -19,7 +19,7 @@ from omlx_registry.assemble import Overrides, Texts, assemble, overrides_of, rea
 from omlx_registry.blobs import canonical_digest
 from omlx_registry.describe import read_config
 from omlx_registry.errors import CreateError, Damaged, InvalidDigest, InvalidModel
-from omlx_registry.facts import Files
+from omlx_registry.facts import Files, find_out
 from omlx_registry.folders import file_layers, model_file_names
 from omlx_registry.hub_files import is_safe_path
 from omlx_registry.lora import adapter_layers
@@ -58,6 +58,8 @@ class CreateRequest(msgspec.Struct, frozen=True, kw_only=True, rename={"source":
     source: str = ""
     files: dict[str, str] = {}
     adapters: dict[str, str] = {}
+    draft: str = ""
+    """A model whose files become the draft model; instead of `draft_files`."""
     draft_files: dict[str, str] = {}
     template: str = ""
     system: str = ""
@@ -94,7 +96,7 @@ def check_request(request: CreateRequest) -> None:
     if request.quantize:
         recipe(request.quantize)
     if request.draft_quantize:
-        if not request.draft_files:
+        if not (request.draft or request.draft_files):
             raise CreateError("--draft-quantize requires a DRAFT model")
         recipe(request.draft_quantize)
 
@@ -268,6 +270,7 @@ async def _add_extras(store: Store, request: CreateRequest, made: _Making, space
         if request.draft_quantize:
             async for progress in _quantize(store, draft, request.draft_quantize, space / "draft-quantized"):
                 yield progress
+        await asyncio.to_thread(find_out, draft.layers, store.blobs, template=None, explicit_capabilities=[])
         layers = [Layer(DRAFT, layer.digest, layer.size, name=layer.name) for layer in draft.layers]
         made.layers = [layer for layer in made.layers if layer.media_type != DRAFT] + layers
         made.new |= draft.new

@@ -5,7 +5,9 @@ Reads the small blobs only (config, texts); weights headers just for a verbose `
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 
@@ -86,8 +88,13 @@ def read_config(store: Store, stored: Stored) -> ImageConfig:
     return _config_decoder.decode(store.blobs.read(stored.manifest.config.digest))
 
 
-def show(store: Store, stored: Stored, spec: ModelSpec, *, verbose: bool) -> ModelShow:
-    """Everything `show` prints. Raises Damaged where config.json or, for a verbose one, the weights are unreadable."""
+def show(
+    store: Store, stored: Stored, spec: ModelSpec, *, verbose: bool, options: Mapping[str, Any] | None = None
+) -> ModelShow:
+    """Everything `show` prints; `options` are further parameters for the Modelfile, and for it only, as in Ollama.
+
+    Raises Damaged where config.json or, for a verbose one, the weights are unreadable.
+    """
     try:
         files = Files(stored.manifest.layers, store.blobs)
         config = files.config()
@@ -104,7 +111,7 @@ def show(store: Store, stored: Stored, spec: ModelSpec, *, verbose: bool) -> Mod
     vision = take_census((it for it in tensors if it.name.startswith(_VISION_PREFIXES)), config).parameter_count
     return ModelShow(
         spec=spec,
-        modelfile=print_modelfile(spec),
+        modelfile=print_modelfile(msgspec.structs.replace(spec, parameters={**spec.parameters, **(options or {})})),
         parameters_text=print_parameters(spec.parameters),
         template_text=spec.template or spec.chat_template or NO_TEMPLATE,
         model_info=info,

@@ -48,6 +48,8 @@ _FLOAT: Final = re.compile(
 SEMVER: Final = re.compile(
     r"v?(?:0|[1-9]\d*)(?:\.(?:0|[1-9]\d*)(?:\.(?:0|[1-9]\d*)(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?)?)?", re.ASCII
 )
+_DURATION: Final = re.compile(r"[+-]?(?:[0-9]+|(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h))+)")
+"""Of `keep_alive`, which oMLX alone has: a Go duration, or whole seconds."""
 _BYTE_ORDER_MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
@@ -170,6 +172,10 @@ def parse_parameter(name: str, text: str) -> int | float | bool | str:
         if text not in _TRUE | _FALSE:
             raise ModelfileError(f"invalid bool value [{text}]")
         return text in _TRUE
+    if name == "keep_alive":
+        if not _DURATION.fullmatch(text):
+            raise ModelfileError(f"invalid duration value [{text}]")
+        return text
     if name == "stop":
         return text
     raise ModelfileError(f"unknown parameter '{name}'")

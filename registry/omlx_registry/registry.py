@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+
+import msgspec
 
 from omlx_registry.aliases import Aliases
 from omlx_registry.assemble import Overrides, Texts
@@ -32,6 +34,7 @@ from omlx_registry.folders import add_model_folder
 from omlx_registry.found import find, places
 from omlx_registry.hub_source import HubSource, push, search
 from omlx_registry.jobs import Jobs
+from omlx_registry.manifest import FILE, WEIGHTS
 from omlx_registry.memory import Known, Memory
 from omlx_registry.names import Name, parse_name
 from omlx_registry.spec import ModelShow, ModelSpec, Progress
@@ -109,10 +112,16 @@ class Registry:
             pass
         return True
 
-    def show(self, name: str, *, verbose: bool = False) -> ModelShow:
-        """Raises InvalidName, NotFound, Damaged. `verbose` lists the tensors too."""
+    def show(
+        self, name: str, *, verbose: bool = False, system: str = "", options: Mapping[str, Any] | None = None
+    ) -> ModelShow:
+        """Raises InvalidName, NotFound, Damaged. `verbose` lists the tensors too.
+
+        `system` and `options` are shown as if the model had them.
+        """
         stored, spec = self._look_up(name)
-        return show(self.store, stored, spec, verbose=verbose)
+        spec = msgspec.structs.replace(spec, system=system or spec.system)
+        return show(self.store, stored, spec, verbose=verbose, options=options)
 
     def copy(self, source: str, destination: str) -> None:
         """Let `destination` stand for the same model; overwrites silently. Raises InvalidName, NotFound."""
@@ -197,7 +206,7 @@ class Registry:
     async def create(self, request: CreateRequest) -> AsyncGenerator[Progress]:
         """Make a model; the last line says `success`. Raises InvalidName, CreateError, PullError, Damaged.
 
-        A base model that is not here is pulled first.
+        A base or draft model that is not here is pulled first.
         """
         name = parse_name(request.model)
         check_request(request)
@@ -207,12 +216,17 @@ class Registry:
                 self._check_template(request.template)
             except ValueError as error:
                 raise CreateError(f"template error: {error}") from error
-        if request.source and not self.has(request.source):
-            async with aclosing(self.pull(request.source)) as lines:
-                async for progress in lines:
-                    if progress.status != "success":
-                        yield progress
+        for needed in (request.source, request.draft):
+            if needed and not self.has(needed):
+                async with aclosing(self.pull(needed)) as lines:
+                    async for progress in lines:
+                        if progress.status != "success":
+                            yield progress
         base = self.store.get(request.source) if request.source else None
+        if request.draft:
+            layers = self.store.get(request.draft).manifest.layers
+            files = {layer.name: layer.digest for layer in layers if layer.media_type in {WEIGHTS, FILE}}
+            request = msgspec.structs.replace(request, draft_files=files)
         with storage_errors():
             async with aclosing(create(self.store, name, request, base)) as lines:
                 async for progress in lines:

@@ -246,6 +246,16 @@ async def test_files_that_are_no_model_are_refused(
     assert registry.list() == [] and files_below(root) == {f"blobs/{files[name].replace(':', '-')}"}
 
 
+async def test_a_draft_must_be_a_model_too(registry: Registry, tmp_path: Path) -> None:
+    registry.add_model_folder("base", make_folder(tmp_path / "m"))
+    junk = upload(registry, b"hello")
+    for files in ({"model.safetensors": junk}, {"model.safetensors": junk, "config.json": upload(registry, b"{}")}):
+        with pytest.raises(CreateError) as caught:
+            await create(registry, model="m", source="base", draft_files=files)
+        assert "safetensors" in caught.value.message
+    assert [spec.name for spec in registry.list()] == ["base:latest"]
+
+
 async def test_a_cancelled_create_leaves_no_trace(registry: Registry, tmp_path: Path, root: Path) -> None:
     files = {"tiny.gguf": upload(registry, gguf_file(tmp_path).read_bytes())}
     before = files_below(root)

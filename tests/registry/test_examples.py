@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 EXAMPLES = Path(__file__).parents[2] / "Modelfile.examples"
 NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/Modelfile"))
 # The models the examples build on, in the shape of a tiny one; their real names need a network.
-BASES = ("smollm2:135m", "qwen2.5-coder:0.5b", "hf.co/mlx-community/Qwen3-0.6B-4bit", "llama3.2:1b")
+BASES = ("smollm2:135m", "qwen2.5-coder:0.5b", "hf.co/mlx-community/Qwen3-0.6B-4bit", "llama3.2:1b", "qwen3:8b", "qwen3:0.6b")
 
 
 def upload(registry: Registry, path: Path) -> dict[str, str]:
@@ -43,6 +43,8 @@ def request(registry: Registry, meaning: Meaning, folder: Path) -> CreateRequest
             fields["source"] = base
     if meaning.adapter is not None:
         fields["adapters"] = upload(registry, folder / meaning.adapter)
+    for draft in meaning.drafts:
+        fields["draft"] = draft
     return CreateRequest(
         model="example",
         template=meaning.template or "",
@@ -87,6 +89,7 @@ async def test_the_example_builds_and_keeps_what_it_says(name: str, tmp_path: Pa
     assert spec.parameters == meaning.parameters
     assert (spec.system, spec.template, spec.messages) == (meaning.system or "", meaning.template, meaning.messages)
     assert (spec.adapter_path is not None) == (name == "with-adapter")
+    assert (spec.draft_path is not None) == (name == "with-draft")
     assert "completion" in spec.capabilities
     assert ("insert" in spec.capabilities) == (name == "fill-in-the-middle")
 

@@ -152,7 +152,7 @@ def test_concurrent_chats_share_a_batch_and_do_not_mix(server: LocalServer) -> N
     assert answers == {of.name: of.content for of in wanted}
 
     async def largest() -> int:
-        return max(model.max_batch for model in server.pool.loaded())
+        return max(model.heartbeat.max_batch for model in server.pool.loaded())
 
     assert eventually(lambda: server.ask(largest) > 1)
 
@@ -180,3 +180,13 @@ def test_a_killed_runner_ends_the_stream_and_the_next_request_works(server: Loca
     assert json.loads(last) == {"error": CRASHED}
     reply = http.post("/api/chat", json=body(lesson("hello"), stream=False)).json()
     assert reply["message"]["content"] == lesson("hello").content
+
+
+def test_a_model_with_a_draft_says_what_it_says_without(http: httpx.Client, server: LocalServer) -> None:
+    made = http.post("/api/create", json={"model": "drafted", "from": "taught", "draft": "taught", "stream": False})
+    assert made.json() == {"status": "success"}, made.text
+    for item in ("story", "capital"):
+        answer = http.post("/api/chat", json=body(lesson(item), model="drafted", stream=False)).json()
+        assert answer["message"]["content"] == lesson(item).content
+    strange = http.post("/api/create", json={"model": "drafted", "from": "taught", "draft": "absent", "stream": False})
+    assert strange.status_code >= 400

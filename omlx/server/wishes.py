@@ -1,0 +1,52 @@
+"""*Wishes*: what a caller may say about any request in headers, whatever the protocol of its body."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple, get_args
+
+from omlx.request import Priority
+
+PRIORITY_HEADER = b"x-omlx-priority"
+DEADLINE_HEADER = b"x-omlx-deadline"
+WISH_HEADERS = {PRIORITY_HEADER, DEADLINE_HEADER}
+_CLASSES: tuple[Priority, ...] = get_args(Priority)
+
+
+class WishError(ValueError):
+    """A header says something that cannot be meant; the message says what can."""
+
+
+class Wishes(NamedTuple):
+    """`priority` None: the usual one of its kind of request. `deadline_s`: seconds from arrival; None: no deadline."""
+
+    priority: Priority | None
+    deadline_s: float | None
+
+
+def read_wishes(fields: Mapping[bytes, str]) -> Wishes:
+    """Raises WishError."""
+    return Wishes(_priority(fields.get(PRIORITY_HEADER, "")), _deadline(fields.get(DEADLINE_HEADER, "")))
+
+
+def _priority(text: str) -> Priority | None:
+    wanted = text.strip().lower()
+    if not wanted:
+        return None
+    for name in _CLASSES:
+        if name == wanted:
+            return name
+    raise WishError(f"X-OMLX-Priority must be one of {', '.join(_CLASSES)}")
+
+
+def _deadline(text: str) -> float | None:
+    if not text.strip():
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise WishError("X-OMLX-Deadline must be a number of seconds above 0")
+    return seconds
