@@ -22,7 +22,7 @@ _BOOLEANS = frozenset({"use_mmap"})
 # Ollama dropped these without refusing them, so a wrong type is no error there: it is ignored.
 _LENIENT = frozenset({"mirostat", "mirostat_tau", "mirostat_eta"})
 
-_LIMITS = ("num_predict", "num_ctx", "num_keep", "stop", "think_budget")
+_LIMITS = ("num_predict", "num_ctx", "num_keep", "stop", "think_budget", "draft_num_predict")
 _INT64 = (1 << 63) - 1
 _FLOAT32 = 3.4028234e38
 _TINY = 1e-9
@@ -138,4 +138,6 @@ def _limits(values: Mapping[str, Any], *, truncate: bool, shift: bool) -> Limits
         given["think_budget"] = max(-1, given["think_budget"])
     if "num_keep" in given:
         given["num_keep"] = max(-1, given["num_keep"])
+    if "draft_num_predict" in given:
+        given["draft_num_predict"] = max(0, given["draft_num_predict"])
     return Limits(truncate=truncate, shift=shift, **given)
