@@ -79,6 +79,8 @@ class Limits(msgspec.Struct, omit_defaults=True, frozen=True, kw_only=True):
     """A prompt longer than the context loses its oldest messages; False: it is refused (`too_long`)."""
     shift: bool = True
     """A generation that fills the context drops old tokens and goes on; False: it ends with `length`."""
+    draft_num_predict: int = 4
+    """Most tokens that a draft model guesses at a time; 0: none. Without a draft model it means nothing."""
     deadline_s: float | None = None
 
 
@@ -121,6 +123,8 @@ class GenerateRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
     top_logprobs: int = 0
     return_context: bool = False
     """Ask for `Finish.context`."""
+    trace: str = ""
+    """The id under which the log knows the HTTP request."""
     render_only: bool = False
     """Do not generate: `Finish.rendered` holds the prompt text."""
     priority: Priority = "interactive"
@@ -153,6 +157,11 @@ class Finish(msgspec.Struct, tag="f", omit_defaults=True, kw_only=True):
     prompt_tokens: int
     """All prompt tokens, those served from the KV store included."""
     cached_tokens: int = 0
+    disk_tokens: int = 0
+    """The part of `cached_tokens` that was read from disk."""
+    cache_reason: str = ""
+    """Why not more was cached, as a word and as a sentence; "" where nothing was looked up."""
+    cache_message: str = ""
     completion_tokens: int = 0
     prompt_ns: int = 0
     generation_ns: int = 0
