@@ -168,8 +168,6 @@ class Capture:
 
     def _replace_partials(self, piece: Piece) -> None:
         """More of a block is stored now than before: shorter pieces of it are of no more use."""
-        if piece.media:
-            return  # With images in it a piece is found as a whole only, so the shorter one is not covered.
         shorter = self._partials.pop(piece.start // self._store.block_size, [])
         covered = [name for name in shorter if name.key != piece.key and self._store.holds(Name(piece.key, name.kind))]
         if covered:

@@ -9,6 +9,7 @@ key. Keys form a chain: each is made from its parent's. Pure functions, no owner
 from __future__ import annotations
 
 import hashlib
+import struct
 import sys
 from array import array
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from typing import NamedTuple
 
 KEY_BYTES = 32
 TOKEN_BYTES = 4
+_MARK = struct.Struct(">ii32s")
+"""An image in a piece: where it starts and ends, counted from the piece's start, and its content."""
 
 
 class Media(NamedTuple):
@@ -58,9 +61,17 @@ def child(parent: bytes, packed: bytes, media: bytes = b"") -> bytes:
 def media_mark(media: Sequence[Media], start: int, end: int) -> bytes:
     """What the images within tokens [start, end) add to the piece's key: their places and contents; b"" for none."""
     inside = [item for item in media if item.start < end and item.end > start]
-    if not inside:
-        return b""
-    return _digest(*(b"%d:%d:" % (item.start - start, item.end - start) + item.digest for item in inside))
+    return b"".join(_MARK.pack(item.start - start, item.end - start, _digest(item.digest)) for item in inside)
+
+
+def common_media(a: bytes, b: bytes, tokens: int) -> int:
+    """How many of the first `tokens` tokens of two pieces hold the same images, by their marks."""
+    for at in range(0, max(len(a), len(b)), _MARK.size):
+        one, other = a[at : at + _MARK.size], b[at : at + _MARK.size]
+        if one != other:
+            starts = [_MARK.unpack(mark)[0] for mark in (one, other) if mark]
+            return min(tokens, max(0, min(starts)))
+    return tokens
 
 
 def common_tokens(a: bytes, b: bytes) -> int:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from omlx_cache.chain import Chain
 from omlx_cache.cold import ColdTier
 from omlx_cache.hot import HotTier
-from omlx_cache.keys import common_tokens
+from omlx_cache.keys import common_media, common_tokens, media_mark
 from omlx_cache.plan import Found, Needs
 from omlx_cache.records import Entry, Kind, Name, Piece, Stored
 
@@ -53,7 +53,7 @@ def survey(chain: Chain, hot: HotTier, cold: ColdTier | None, needs: Needs) -> S
         for entry, is_hot in _neighbours(chain, edge, needs.kinds, hot, cold):
             met = _meet(chain, edge, entry)
             nearest.append(met)
-            if met.same_images and met.matched > entry.piece.start + entry.skip and entry.kind != Kind.STATE:
+            if met.matched > entry.piece.start + entry.skip and entry.kind != Kind.STATE:
                 stored = Stored(0 if is_hot else entry.nbytes, entry.skip)
                 levels[edge].append(_found(Name(entry.piece.key, entry.kind), entry.piece, stored, met.matched))
     best = max(nearest, key=lambda met: (met.matched, met.nearest is not None))
@@ -118,8 +118,5 @@ def _meet(chain: Chain, level: int, entry: Entry) -> Edge:
     start = level * chain.block_size
     packed = chain.tokens(start, min(len(chain), start + chain.block_size))
     matched = common_tokens(piece.packed, packed)
-    if piece.media or any(span.start < start + matched and span.end > start for span in chain.media):
-        # Images are compared by the key, hence only for the piece as a whole.
-        whole = matched == piece.size and chain.piece(level, start + piece.size).key == piece.key
-        return Edge(level, piece, start + matched if whole else start, whole)
-    return Edge(level, piece, start + matched, True)
+    agreed = common_media(piece.media, media_mark(chain.media, start, start + chain.block_size), matched)
+    return Edge(level, piece, start + agreed, agreed == matched)

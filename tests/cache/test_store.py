@@ -184,9 +184,18 @@ def test_the_same_tokens_with_another_image_are_another_prompt() -> None:
     cat, dog = [Media(20, 60, b"cat")], [Media(20, 60, b"dog")]
     play(store, TOY, tokens, media=cat)
     assert store.lookup(tokens, cat).cached_tokens == len(tokens) - 1
-    assert store.lookup(tokens, dog).cached_tokens == 16
+    assert store.lookup(tokens, dog).cached_tokens == 20
     assert store.explain(tokens, dog).reason == "other_image"
-    assert store.lookup(tokens).cached_tokens == 16
+    assert store.lookup(tokens).cached_tokens == 20
+
+
+def test_another_question_about_the_same_image_goes_on_behind_it() -> None:
+    store = open_toy(TOY)
+    tokens, image = line(5) + [5] * 18 + line(30, 1), [Media(5, 23, b"cat")]
+    play(store, TOY, tokens, media=image)
+    other = [*tokens[:27], *line(20, 4)]
+    assert store.lookup(other, image).cached_tokens == 27
+    play(store, TOY, other, media=image)
 
 
 def test_nothing_is_restored_to_the_middle_of_an_image() -> None:
