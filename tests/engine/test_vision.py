@@ -1,0 +1,228 @@
+"""A turn with pictures gives the same reply alone, among other rows, with features that were kept, and restored."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import msgspec
+import numpy as np
+import pytest
+from mlx_vlm.models.cache import make_prompt_cache
+from omlx_cache.store import PrefixStore
+
+from omlx.engine.engine import Engine, EngineConfig
+from omlx.engine.loader import LoadedModel, load_model
+from omlx.engine.media import Media
+from omlx.engine.sequence import SequenceSpec
+from omlx.engine.vision import FeatureCache, Vision
+from omlx.runner.protocol import LoadSpec
+from tests.engine.support import Replies, prompt, run, spec, store_for
+from tests.support.tiny_vlm import as_file, draw, tiny_vlm
+
+KINDS = ["qwen2_5_vl", "qwen3_vl", "gemma3", "idefics3", "smolvlm"]
+RED, BLUE = draw("red", "circle", side=150), draw("blue", "square", side=150, seed=1)
+
+
+@cache
+def model_of(kind: str) -> LoadedModel:
+    """A tiny VLM whose replies do not end by themselves."""
+    asked = LoadSpec(name=kind, path=str(tiny_vlm(kind)), fingerprint="test", num_ctx=4096)
+    return msgspec.structs.replace(load_model(asked, measure=False), end_tokens=set())
+
+
+def vision_of(kind: str) -> Vision:
+    found = model_of(kind).vision
+    assert found is not None
+    return found
+
+
+def machine(kind: str, store: PrefixStore | None = None) -> Engine:
+    vision_of(kind).cache = FeatureCache(1 << 26)
+    return Engine(model_of(kind), EngineConfig(num_ctx=4096), store)
+
+
+def turn(kind: str, text: str, *files: bytes) -> tuple[list[int], Media]:
+    """Token ids and pictures of a text in which `@` stands for the next file."""
+    vision = vision_of(kind)
+    shown = [vision.image(file) for file in files]
+    text, parts = vision.place(text.replace("@", vision.family.image_marker), shown, [])
+    return vision.media(model_of(kind).text_tokenizer.encode(text, add_special_tokens=False).ids, parts)
+
+
+def asked(kind: str, id: int, text: str, *files: bytes, new: int = 16, **other: Any) -> SequenceSpec:
+    tokens, media = turn(kind, text, *files)
+    return spec(id, tokens, new=new, media=media, **other)
+
+
+def reply(engine: Engine, request: SequenceSpec) -> list[int]:
+    replies = run(engine, [request])
+    assert replies.ends[request.id].failure is None, replies.ends[request.id].failure
+    return replies.tokens[request.id]
+
+
+def cached(replies: Replies, id: int) -> int:
+    usage = replies.ends[id].usage
+    assert usage is not None
+    return usage.cached_tokens
+
+
+def upstream(kind: str, tokens: list[int], media: Media, new: int) -> list[int]:
+    """The yardstick: mlx-vlm's own model with its own caches, one sequence, the prompt in one piece."""
+    network = vision_of(kind).family.network
+    ids = mx.array([tokens])
+    pixels = [item.picture.pixels() for item in media.placements]
+    values = mx.array(np.concatenate([picture["pixels"] for picture in pixels]))
+    more = {"image_grid_thw": mx.array(np.concatenate([p["grid"] for p in pixels]))} if "grid" in pixels[0] else {}
+    values = values[None] if "patches" in pixels[0] else values
+    features = network.get_input_embeddings(ids, values, mask=mx.ones_like(ids), **more)
+    names = ("position_ids", "visual_pos_masks", "deepstack_visual_embeds", "rope_deltas")
+    extra = {name: getattr(features, name) for name in names if getattr(features, name) is not None}
+    deltas = {"rope_deltas": extra["rope_deltas"]} if "rope_deltas" in extra else {}
+    own = make_prompt_cache(network.language_model)
+    logits = network.language_model(ids, inputs_embeds=features.inputs_embeds, cache=own, **extra).logits
+    found: list[int] = []
+    while len(found) < new:
+        found.append(int(mx.argmax(logits[0, -1]).item()))
+        logits = network.language_model(mx.array([found[-1:]]), cache=own, **deltas).logits
+    return found
+
+
+@pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl", "idefics3", "smolvlm"])
+def test_replies_are_those_of_mlx_vlm(kind: str) -> None:
+    text = "Two pictures: @ and @ What is in them?"
+    tokens, media = turn(kind, text, as_file(RED), as_file(BLUE.resize((90, 150))))
+    expected = upstream(kind, tokens, media, 16)
+    assert reply(machine(kind), asked(kind, 1, text, as_file(RED), as_file(BLUE.resize((90, 150))))) == expected
+
+
+def test_the_tokens_of_a_gemma_picture_see_each_other() -> None:
+    """mlx-vlm leaves that out; the yardstick is one forward with a mask written down by hand."""
+    family = vision_of("gemma3").family
+    tokens, media = turn("gemma3", "So: @ What is it?", as_file(RED))
+    inputs = vision_of("gemma3").inputs(media, mx.array([tokens]), 0)
+    assert inputs is not None
+    count, (start, end) = len(tokens), inputs.spans[0]
+    mask = np.tril(np.ones((count, count), bool))
+    mask[start:end, start:end] = True
+    assert count <= 32, "the prompt fits the window, so one mask does for all layers"
+    trunk = family.language_model.model
+    head = family.language_model.lm_head
+    # mlx-vlm scales its argument in place.
+    expected = head(trunk(None, inputs_embeds=mx.array(inputs.embeds), mask=mx.array(mask)))
+    causal = head(trunk(None, inputs_embeds=mx.array(inputs.embeds)))
+    found = family(mx.array([tokens]), cache=family.make_cache(), inputs=inputs)
+    assert mx.abs(found - expected).max().item() < 1e-4
+    assert mx.abs(found - causal).max().item() > 1e-2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_alone_is_as_in_a_mixed_batch(kind: str) -> None:
+    texts = ["@ What is it?", "Tell me: what do you see here? @", "@@ Compare."]
+    files = [[as_file(RED)], [as_file(BLUE)], [as_file(BLUE), as_file(RED)]]
+    requests = [asked(kind, at, text, *own) for at, (text, own) in enumerate(zip(texts, files, strict=True))]
+    requests += [spec(10, prompt(60), new=20), spec(11, prompt(23, 3), new=20)]
+    alone = [reply(machine(kind), request) for request in requests]
+    together = run(machine(kind), requests, every=3)
+    assert [together.tokens[request.id] for request in requests] == alone
+    at_once = run(machine(kind), requests)
+    assert [at_once.tokens[request.id] for request in requests] == alone
+    assert len({tuple(tokens) for tokens in alone}) == len(alone), "each picture gives another reply"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_reply_depends_on_the_picture_and_its_place(kind: str) -> None:
+    replies = [
+        reply(machine(kind), asked(kind, 1, text, as_file(one), as_file(other)))
+        for text, one, other in [("@ @ Say.", RED, BLUE), ("@ @ Say.", BLUE, RED), ("@ Say. @", RED, BLUE)]
+    ]
+    assert len({tuple(tokens) for tokens in replies}) == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_features_are_computed_once(kind: str) -> None:
+    engine, vision = machine(kind), vision_of(kind)
+    before = vision.stats()
+    first = reply(engine, asked(kind, 1, "@ What is it?", as_file(RED)))
+    assert reply(engine, asked(kind, 2, "@ What is it?", as_file(RED))) == first
+    after = vision.stats()
+    assert after.encoded == before.encoded + 1 and after.from_memory == 1
+    # The same pixels in another file, beside a new picture: one more to encode.
+    other = reply(engine, asked(kind, 3, "@@ Compare.", as_file(RED, "BMP"), as_file(BLUE)))
+    assert vision.stats().encoded == before.encoded + 2
+    assert other == reply(machine(kind), asked(kind, 3, "@@ Compare.", as_file(RED), as_file(BLUE)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_restored_prefix_gives_the_same_reply(kind: str, tmp_path: Path) -> None:
+    text, more = "Once upon a time there was a picture, and it looked like this: @ What is it?", " And what else? @"
+    files = [as_file(RED), as_file(BLUE)]
+    expected = reply(machine(kind), asked(kind, 1, text, files[0]))
+    second = reply(machine(kind), asked(kind, 2, text + more, *files))
+    store = store_for(model_of(kind), tmp_path)
+    engine, vision = machine(kind, store), vision_of(kind)
+    encoded = vision.encoded
+    replies = run(engine, [asked(kind, 1, text, files[0])])
+    assert replies.tokens[1] == expected
+    replies = run(engine, [asked(kind, 2, text, files[0]), asked(kind, 3, text, files[1])])
+    assert replies.tokens[2] == expected
+    assert cached(replies, 2) > turn(kind, text, files[0])[1].placements[0].end
+    assert cached(replies, 3) <= turn(kind, text, files[0])[1].placements[0].start, "another picture, another key"
+    replies = run(engine, [asked(kind, 4, text + more, *files)])
+    assert replies.tokens[4] == second
+    assert cached(replies, 4) > 0
+    assert vision.encoded == encoded + 2
+    store.close()
+    # After a restart all comes from disk: neither encoder nor prefill.
+    store = store_for(model_of(kind), tmp_path)
+    engine = machine(kind, store)
+    replies = run(engine, [asked(kind, 5, text, files[0])])
+    assert replies.tokens[5] == expected
+    assert cached(replies, 5) > turn(kind, text, files[0])[1].placements[0].end
+    assert vision.encoded == encoded + 2
+    store.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_picture_may_be_read_in_pieces(kind: str) -> None:
+    """Short chunks cut pictures apart, except where their tokens see each other."""
+    text = "Word " * 30 + "@" + " and word" * 30 + "@" + " Say."
+    files = [as_file(RED), as_file(BLUE)]
+    expected = reply(machine(kind), asked(kind, 1, text, *files))
+    tokens, media = turn(kind, text, *files)
+    engine = machine(kind)
+    engine._pace.tokens = lambda seconds: 7  # type: ignore[method-assign]
+    assert reply(engine, spec(1, tokens, new=16, media=media)) == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_more_than_the_cache_holds_is_still_right(kind: str) -> None:
+    engine, vision = machine(kind), vision_of(kind)
+    expected = reply(engine, asked(kind, 1, "@@ Compare.", as_file(RED), as_file(BLUE)))
+    vision.cache = FeatureCache(0)
+    assert reply(engine, asked(kind, 2, "@@ Compare.", as_file(RED), as_file(BLUE))) == expected
+    assert len(vision.cache) == 0
+
+
+def test_a_full_context_ends_the_reply() -> None:
+    request = asked("qwen3_vl", 1, "@ What is it?", as_file(RED), new=500)
+    request = msgspec.structs.replace(request, limits=msgspec.structs.replace(request.limits, num_ctx=64))
+    replies = run(machine("qwen3_vl"), [request])
+    assert replies.ends[1].finish == "length"
+    assert len(request.tokens) + len(replies.tokens[1]) == 64
+
+
+def test_an_encoder_that_fails_fails_its_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, vision = machine("qwen3_vl"), vision_of("qwen3_vl")
+    expected = reply(engine, spec(1, prompt(40), new=20))
+
+    def fail(pictures: Any) -> Any:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(vision.family, "encode", fail)
+    replies = run(engine, [spec(2, prompt(40), new=20), asked("qwen3_vl", 3, "@ ?", as_file(RED))])
+    assert replies.tokens[2] == expected
+    failure = replies.ends[3].failure
+    assert failure is not None and "out of memory" in failure[1]
