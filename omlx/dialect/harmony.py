@@ -12,9 +12,14 @@ from typing import Literal
 
 from omlx.dialect.pieces import Piece, PieceKind, partial
 from omlx.dialect.tools.cursor import NotACall, load_json
+from omlx.dialect.tools.rules import Offered, Rules
 from omlx.dialect.tools.toolbox import Toolbox
 
 _MESSAGE = "<|message|>"
+ANALYSIS, FINAL = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
+END = "<|end|>"
+NEXT_MESSAGE = "<|end|><|start|>assistant"
+"""What ends a message and begins the next."""
 _ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>")
 _END = re.compile("|".join(map(re.escape, _ENDS)))
 _HEADER_STARTS = ("<|channel|>", "<|start|>", _MESSAGE, " to=", "<|constrain|>")
@@ -116,3 +121,17 @@ class HarmonySplitter:
             return [Piece("tool_call", call=self._toolbox.call(self._recipient, arguments))]
         except NotACall:
             return [Piece(self._kind, body)] if body else []
+
+
+def write(rules: Rules, answer: str | None, *, opens_thinking: bool) -> str:
+    """A reply that calls a tool or, where there is an `answer`, may give that instead; it may think first."""
+
+    def call(tool: Offered) -> str:
+        head = f"<|channel|>commentary to=functions.{tool.name} <|constrain|>json<|message|>"
+        return f"{rules.text(head)} {rules.json(tool.schema)}"
+
+    last = rules.each(call)
+    if answer is not None:
+        last = rules.rule(f"{last} | {rules.text(FINAL)} {answer}")
+    thought = f"{rules.free()} {rules.text(NEXT_MESSAGE)}"
+    return f"{thought} {last}" if opens_thinking else f"({rules.text(ANALYSIS)} {thought})? {last}"

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from omlx.dialect import harmony
 from omlx.dialect.gochat import tool_tag
-from omlx.dialect.harmony import HarmonySplitter
 from omlx.dialect.pieces import Piece, PieceKind, joined
 from omlx.dialect.splitter import TagSplitter
 from omlx.dialect.thinking import ThinkMarkers, find_markers
@@ -47,7 +47,7 @@ class OutputDialect(msgspec.Struct, frozen=True, kw_only=True):
         `opens_thinking`: the prompt ends inside a thinking block; `thinking`: the request does not switch it off.
         """
         if self.channels:
-            return "", "<|channel|>final<|message|>"
+            return "", harmony.FINAL
         if self.think is not None and opens_thinking:
             return "", self.think.closing
         if self.think is not None and self.thinks and thinking:
@@ -96,18 +96,23 @@ class OutputParser:
         thinking: bool = True,
         tools: list[dict[str, Any]] | None = None,
         opens_thinking: bool = False,
+        one_call: bool = False,
         new_id: Callable[[], str] = random_call_id,
     ) -> None:
         """`thinking` False: the caller wants none; what the model thinks all the same is left out.
 
-        `tools`: those the request offered; without them nothing is taken for a call. `new_id` makes the calls' ids.
+        `tools`: those the request offered; without them nothing is taken for a call. `one_call`: nothing is passed on
+        behind the first call. `new_id` makes the calls' ids.
         """
         self._wants_thinking = thinking
+        self._one_call = one_call
+        self.ended = False
+        """The one call was found: the rest of the output does not count."""
         self._new_id = new_id
         toolbox = Toolbox(tools or [])
         self._splitter: _Splitter
         if dialect.channels:
-            self._splitter = HarmonySplitter(toolbox, opens_thinking=opens_thinking)
+            self._splitter = harmony.HarmonySplitter(toolbox, opens_thinking=opens_thinking)
         else:
             formats = resolve(dialect.tools, dialect.tool_tag) if toolbox.names and not dialect.plain else []
             self._splitter = TagSplitter(dialect.think, formats, toolbox, opens_thinking=opens_thinking)
@@ -121,8 +126,13 @@ class OutputParser:
         return self._pass_on(self._splitter.feed("", final=True))
 
     def _pass_on(self, pieces: list[Piece]) -> list[Piece]:
-        for piece in pieces:
+        if self.ended:
+            return []
+        for at, piece in enumerate(pieces, 1):
             if piece.call is not None:
                 # Only now: a format may read the same call several times while it waits for the end.
                 piece.call.id = self._new_id()
+                if self._one_call:
+                    pieces, self.ended = pieces[:at], True
+                    break
         return joined(piece for piece in pieces if self._wants_thinking or piece.kind != "thinking")

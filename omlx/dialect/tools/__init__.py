@@ -7,15 +7,16 @@ from collections.abc import Collection
 from omlx.dialect.tools import cohere, gemma, invoke, json_tags, pythonic
 from omlx.dialect.tools.deepseek import DEEPSEEK
 from omlx.dialect.tools.fallback import BARE, FENCED, after_tag
-from omlx.dialect.tools.format import ToolFormat
+from omlx.dialect.tools.format import ToolFormat, Writer
 from omlx.dialect.tools.glm import GLM, GLM4, HUNYUAN3, LONGCAT
-from omlx.dialect.tools.json_tags import HERMES
+from omlx.dialect.tools.json_tags import HERMES, write_one_each
 from omlx.dialect.tools.kimi import K2, K3
 from omlx.dialect.tools.llama import FUNCTION_TAG, PYTHON_TAG
 from omlx.dialect.tools.minimax import MINIMAX3
 from omlx.dialect.tools.mistral import MISTRAL
 from omlx.dialect.tools.pythonic import PYTHON_LIST
 from omlx.dialect.tools.qwen_coder import QWEN_CODER
+from omlx.dialect.tools.rules import bare_call
 from omlx.dialect.tools.solar import SOLAR
 
 ALWAYS = (HERMES, BARE, FENCED, PYTHON_LIST)
@@ -44,3 +45,18 @@ def resolve(names: Collection[str], tag: str = "") -> list[ToolFormat]:
     if tag and not any(tag in found.openings for found in chosen):
         chosen.append(after_tag(tag))
     return chosen
+
+
+def writer_for(names: Collection[str], *, emulated: bool) -> Writer:
+    """How a model writes calls that it has to make. `emulated`: as the prompt tells it to, which is Hermes' way.
+
+    Hermes' tags and Llama's token are in many vocabularies of models that were taught another format: they come last. A
+    model whose format has no writer calls in plain JSON, which is always understood.
+    """
+    if not emulated:
+        late = (HERMES, PYTHON_TAG)
+        for known in (*(found for found in FORMATS.values() if found not in late), *late):
+            if known.name in names and known.write is not None:
+                return known.write
+        return bare_call
+    return write_one_each

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 from omlx.dialect.tools.cursor import Cursor
 from omlx.dialect.tools.format import ToolFormat
 from omlx.dialect.tools.json_tags import tagged
+from omlx.dialect.tools.rules import Offered, Rules, json_call
 from omlx.dialect.tools.toolbox import Toolbox, calls_from_json
 from omlx.request import ToolCall
 
@@ -20,6 +23,21 @@ def read_action(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
     return calls
 
 
+def write(rules: Rules) -> str:
+    def call(tool: Offered) -> str:
+        head = rules.text('{"tool_call_id": "')
+        name = rules.text(f'", "tool_name": {json.dumps(tool.name)}, "parameters": ')
+        return f"{head} /[0-9]{{1,3}}/ {name} {rules.json(tool.schema)} {rules.text('}')}"
+
+    calls = rules.repeated(rules.each(call), ",\n    ")
+    return " ".join((rules.text("<|START_ACTION|>[\n    "), calls, rules.text("\n]<|END_ACTION|>")))
+
+
+def write_action(rules: Rules) -> str:
+    calls = rules.repeated(rules.each(lambda tool: json_call(rules, tool, "tool_name", "parameters")), ",\n")
+    return " ".join((rules.text("Action:```json\n[\n"), calls, rules.text("\n]```")))
+
+
 FORMATS = (
     ToolFormat(
         "cohere",
@@ -27,6 +45,9 @@ FORMATS = (
         ("<|START_ACTION|>",),
         ("<|START_ACTION|>",),
         closings=("<|END_ACTION|>",),
+        write=write,
     ),
-    ToolFormat("command-r", read_action, ("Action:",), ("Action:", "directly_answer"), closings=("```",)),
+    ToolFormat(
+        "command-r", read_action, ("Action:",), ("Action:", "directly_answer"), closings=("```",), write=write_action
+    ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from omlx.dialect.tools.cursor import Cursor
 from omlx.dialect.tools.format import ToolFormat
+from omlx.dialect.tools.rules import Offered, Rules
 from omlx.dialect.tools.toolbox import Toolbox
 from omlx.request import ToolCall
 
@@ -44,4 +45,17 @@ def _call(cursor: Cursor, toolbox: Toolbox) -> ToolCall:
     return toolbox.call(first, arguments)
 
 
-DEEPSEEK = ToolFormat("deepseek", read, (_ALL, _ONE), (_ALL, _ONE), closings=(_ONE_END, _ALL_END))
+def write(rules: Rules) -> str:
+    """Either form: the model knows its own."""
+
+    def call(tool: Offered) -> str:
+        arguments = rules.json(tool.schema)
+        fenced = f"{rules.text(f'function{_SEPARATOR}{tool.name}' + _FENCE)} {arguments} {rules.text(_FENCE_END)}"
+        return f"{fenced} | {rules.text(tool.name + _SEPARATOR)} {arguments}"
+
+    one = " ".join((rules.text(_ONE), rules.each(call), rules.text(_ONE_END)))
+    return " ".join((rules.text(_ALL), rules.repeated(one), rules.text(_ALL_END)))
+
+
+_FENCE, _FENCE_END = "\n```json\n", "\n```"
+DEEPSEEK = ToolFormat("deepseek", read, (_ALL, _ONE), (_ALL, _ONE), closings=(_ONE_END, _ALL_END), write=write)

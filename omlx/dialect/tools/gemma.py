@@ -6,8 +6,9 @@ from typing import Any
 
 from omlx.dialect.tools import literals
 from omlx.dialect.tools.cursor import MAX_NESTING, Cursor, NotACall
-from omlx.dialect.tools.format import Reader, ToolFormat
-from omlx.dialect.tools.toolbox import Toolbox, typed
+from omlx.dialect.tools.format import Reader, ToolFormat, Writer
+from omlx.dialect.tools.rules import Offered, Rules
+from omlx.dialect.tools.toolbox import Toolbox, schema_types, typed
 from omlx.request import ToolCall
 
 
@@ -81,6 +82,23 @@ def _value(cursor: Cursor, quote: str, depth: int) -> Any:
     return typed(bare, None)
 
 
+def _writer(opening: str, closing: str, quote: str) -> Writer:
+    def write(rules: Rules) -> str:
+        def item(tool: Offered, key: str, schema: Any) -> str:
+            types = schema_types(schema, tool.schema)
+            text = f"{rules.text(quote)} {rules.value(tool, schema, quote)}"
+            return f"{rules.text(key + ':')} {text if not types or 'string' in types else rules.property(tool, schema)}"
+
+        def call(tool: Offered) -> str:
+            items = [(item(tool, key, schema), required) for key, schema, required in tool.properties]
+            head, end = rules.text(f"{opening}call:{tool.name}{{"), rules.text(f"}}{closing}")
+            return f"{head} {rules.separated(items, ',')} {end}" if items else f"{head} {end}"
+
+        return rules.repeated(rules.each(call))
+
+    return write
+
+
 def read_tool_code(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
     """A fence with calls in Python, each perhaps within `print(…)`."""
     cursor.literal("```tool_code")
@@ -108,6 +126,7 @@ FORMATS = (
         ("<start_function_call>",),
         ("<start_function_call>",),
         closings=("<end_function_call>",),
+        write=_writer("<start_function_call>", "<end_function_call>", "<escape>"),
     ),
     ToolFormat(
         "gemma4",
@@ -115,6 +134,7 @@ FORMATS = (
         ("<|tool_call>",),
         ("<|tool_call>",),
         closings=("<tool_call|>",),
+        write=_writer("<|tool_call>", "<tool_call|>", '<|"|>'),
     ),
     ToolFormat("tool-code", read_tool_code, ("```tool_code",), ("tool_code", "<start_of_turn>"), closings=("```",)),
 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from omlx.dialect.tools.cursor import Cursor
-from omlx.dialect.tools.format import Reader, ToolFormat
+from omlx.dialect.tools.format import Reader, ToolFormat, Writer
+from omlx.dialect.tools.rules import Offered, Rules
 from omlx.dialect.tools.toolbox import Toolbox
 from omlx.request import ToolCall
 
@@ -52,13 +53,34 @@ def read_bare(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
     return [toolbox.call(name, cursor.json())]
 
 
-GLM = ToolFormat("glm", _reader(""), ("<tool_call>",), ("<arg_key>",), closings=("</tool_call>",))
+def _writer(prefix: str) -> Writer:
+    def write(rules: Rules) -> str:
+        def call(tool: Offered) -> str:
+            parts = [rules.text(f"<{prefix}tool_call>{tool.name}\n")]
+            for key, schema, required in tool.properties:
+                head = rules.text(f"<{prefix}arg_key>{key}</{prefix}arg_key>\n<{prefix}arg_value>")
+                value = rules.value(tool, schema, f"</{prefix}arg_value>")
+                parts.append(rules.rule(f"{head} {value} {rules.text(_LINE)}") + ("" if required else "?"))
+            return " ".join([*parts, rules.text(f"</{prefix}tool_call>")])
+
+        return rules.repeated(rules.each(call))
+
+    return write
+
+
+def write_bare(rules: Rules) -> str:
+    return rules.each(lambda tool: f"{rules.text(tool.name + _LINE)} {rules.json(tool.schema)}")
+
+
+_LINE = "\n"
+GLM = ToolFormat("glm", _reader(""), ("<tool_call>",), ("<arg_key>",), closings=("</tool_call>",), write=_writer(""))
 LONGCAT = ToolFormat(
     "longcat",
     _reader("longcat_"),
     ("<longcat_tool_call>",),
     ("<longcat_tool_call>",),
     closings=("</longcat_tool_call>",),
+    write=_writer("longcat_"),
 )
 HUNYUAN3 = ToolFormat(
     "hunyuan3",
@@ -67,5 +89,5 @@ HUNYUAN3 = ToolFormat(
     ("<tool_calls:opensource>",),
     closings=("</tool_calls:opensource>",),
 )
-GLM4 = ToolFormat("glm4", read_bare, (), ("<|observation|>",), bare=True, closings=("}",))
+GLM4 = ToolFormat("glm4", read_bare, (), ("<|observation|>",), bare=True, closings=("}",), write=write_bare)
 """Its openings are the names of the tools."""

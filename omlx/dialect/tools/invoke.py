@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from omlx.dialect.tools.cursor import Cursor, NotACall
 from omlx.dialect.tools.format import ToolFormat
-from omlx.dialect.tools.toolbox import Toolbox
+from omlx.dialect.tools.rules import Offered, Rules
+from omlx.dialect.tools.toolbox import Toolbox, schema_types
 from omlx.request import ToolCall
 
 _NAME = re.compile(r"""\s*name\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'<>]+))(.*)""", re.DOTALL)
@@ -38,10 +39,16 @@ def _reader(tags: _Tags) -> ToolFormat:
             raise NotACall
         return calls
 
+    def write(rules: Rules) -> str:
+        calls = rules.repeated(rules.each(lambda tool: _write_call(rules, tool, tags)))
+        if not tags.wrapper:
+            return calls
+        return " ".join((rules.text(opening + "\n"), calls, rules.text(f"</{tags.wrapper}>")))
+
     closing = f"</{tags.wrapper or tags.call}>"
     # DeepSeek's template puts its tags together from this.
     mark = "｜DSML｜" if "｜DSML｜" in opening else opening
-    return ToolFormat(tags.wrapper or tags.call, read, (opening,), (mark,), closings=(closing,))
+    return ToolFormat(tags.wrapper or tags.call, read, (opening,), (mark,), closings=(closing,), write=write)
 
 
 def _call(cursor: Cursor, toolbox: Toolbox, tags: _Tags) -> ToolCall:
@@ -62,6 +69,22 @@ def _call(cursor: Cursor, toolbox: Toolbox, tags: _Tags) -> ToolCall:
         if 'string="true"' in rest:
             # DeepSeek says which values are text.
             plain[key] = value
+
+
+def _write_call(rules: Rules, tool: Offered, tags: _Tags) -> str:
+    typed_texts = "｜DSML｜" in tags.call
+    parts = [rules.text(f'<{tags.call} name="{tool.name}">\n')]
+    for key, schema, required in tool.properties:
+        types = schema_types(schema, tool.schema)
+        text = "true" if not types or "string" in types else "false"
+        kind = f' string="{text}"' if typed_texts else ""
+        value = rules.value(tool, schema, f"</{tags.parameter}>")
+        head = rules.text(f'<{tags.parameter} name="{key}"{kind}>')
+        parts.append(rules.rule(f"{head} {value} {rules.text(_LINE)}") + ("" if required else "?"))
+    return " ".join([*parts, rules.text(f"</{tags.call}>\n")])
+
+
+_LINE = "\n"
 
 
 def _attributes(cursor: Cursor) -> tuple[str, str]:

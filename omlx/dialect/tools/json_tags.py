@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 from omlx.dialect.tools.cursor import Cursor, NotACall
-from omlx.dialect.tools.format import Reader, ToolFormat
+from omlx.dialect.tools.format import Reader, ToolFormat, Writer
+from omlx.dialect.tools.rules import Rules, json_call
 from omlx.dialect.tools.toolbox import Toolbox, calls_from_json
 from omlx.request import ToolCall
 
@@ -36,20 +39,76 @@ def tagged(opening: str, closing: str) -> Reader:
     return read
 
 
-def _format(name: str, opening: str, closing: str) -> ToolFormat:
-    return ToolFormat(name, tagged(opening, closing), (opening,), (opening,), closings=(closing,) if closing else ())
+def write_one_each(rules: Rules) -> str:
+    """Hermes: tags around every call."""
+    return rules.repeated(f"{rules.text('<tool_call>')} {write_behind_tag(rules)}")
 
 
-HERMES = _format("hermes", "<tool_call>", "</tool_call>")
+def write_behind_tag(rules: Rules) -> str:
+    """The rest of a call of Hermes."""
+    inner = rules.each(lambda tool: json_call(rules, tool))
+    return " ".join((rules.text("\n"), inner, rules.text("\n</tool_call>")))
+
+
+def _list_writer(opening: str, closing: str, arguments_key: str = "arguments") -> Writer:
+    """Calls as a JSON list between two markers."""
+
+    def write(rules: Rules) -> str:
+        call = rules.each(lambda tool: json_call(rules, tool, arguments_key=arguments_key))
+        calls = rules.repeated(call, ", ")
+        return " ".join((rules.text(opening + "["), calls, rules.text("]" + closing)))
+
+    return write
+
+
+def _granite_writer(rules: Rules) -> str:
+    """Phi-4-mini has a closing token."""
+    return _list_writer("<|tool_call|>", "<|/tool_call|>" if rules.knows("<|/tool_call|>") else "")(rules)
+
+
+def _single_writer(opening: str, closing: str, arguments_key: str) -> Writer:
+    """One call between two markers."""
+
+    def write(rules: Rules) -> str:
+        call = rules.each(lambda tool: json_call(rules, tool, arguments_key=arguments_key))
+        return f"{rules.text(opening)} {call}" + (f" {rules.text(closing)}" if closing else "")
+
+    return write
+
+
+def _apertus_writer(rules: Rules) -> str:
+    """The name of the tool is the only key."""
+    call = rules.each(
+        lambda tool: f"{rules.text(json.dumps({tool.name: 0})[:-2])} {rules.json(tool.schema)} {rules.text('}')}"
+    )
+    return " ".join((rules.text("<|tools_prefix|>["), rules.repeated(call, ", "), rules.text("]<|tools_suffix|>")))
+
+
+def _format(name: str, opening: str, closing: str, write: Writer) -> ToolFormat:
+    closings = (closing,) if closing else ()
+    return ToolFormat(name, tagged(opening, closing), (opening,), (opening,), closings=closings, write=write)
+
+
+HERMES = _format("hermes", "<tool_call>", "</tool_call>", write_one_each)
 FORMATS = (
     HERMES,
-    _format("granite", "<|tool_call|>", "<|/tool_call|>"),
-    _format("phi", "functools", ""),
-    _format("nemotron", "<TOOLCALL>", "</TOOLCALL>"),
-    _format("hunyuan", "<tool_calls>", "</tool_calls>"),
-    _format("internlm", "<|action_start|><|plugin|>", "<|action_end|>"),
-    _format("apertus", "<|tools_prefix|>", "<|tools_suffix|>"),
-    _format("gigachat", "<|function_call|>", "<|message_sep|>"),
-    _format("gigachat3", "function call<|role_sep|>", "<|message_sep|>")._replace(marks=("`function call`",)),
+    _format("granite", "<|tool_call|>", "<|/tool_call|>", _granite_writer),
+    _format("phi", "functools", "", _list_writer("functools", "")),
+    _format("nemotron", "<TOOLCALL>", "</TOOLCALL>", _list_writer("<TOOLCALL>", "</TOOLCALL>")),
+    _format("hunyuan", "<tool_calls>", "</tool_calls>", _list_writer("<tool_calls>\n", "\n</tool_calls>")),
+    _format(
+        "internlm",
+        "<|action_start|><|plugin|>",
+        "<|action_end|>",
+        _single_writer("<|action_start|><|plugin|>\n", "<|action_end|>", "parameters"),
+    ),
+    _format("apertus", "<|tools_prefix|>", "<|tools_suffix|>", _apertus_writer),
+    _format("gigachat", "<|function_call|>", "<|message_sep|>", _single_writer("<|function_call|>", "", "arguments")),
+    _format(
+        "gigachat3",
+        "function call<|role_sep|>",
+        "<|message_sep|>",
+        _single_writer("function call<|role_sep|>\n", "", "arguments"),
+    )._replace(marks=("`function call`",)),
 )
 """Granite 3 writes no closing marker, Phi-4-mini writes Granite's with one."""

@@ -6,6 +6,7 @@ import re
 
 from omlx.dialect.tools.cursor import Cursor, NotACall
 from omlx.dialect.tools.format import ToolFormat
+from omlx.dialect.tools.rules import Offered, Rules
 from omlx.dialect.tools.toolbox import Toolbox
 from omlx.request import ToolCall
 
@@ -74,7 +75,15 @@ def _k3_call(cursor: Cursor, toolbox: Toolbox) -> ToolCall:
         (texts if attributes.get("type") == "string" else arguments)[attributes.get("key", "")] = value
 
 
-K2 = ToolFormat("kimi-k2", read_k2, (_SECTION, _CALL), (_CALL,), closings=(_CALL_END, _SECTION_END))
+def write_k2(rules: Rules) -> str:
+    def call(tool: Offered) -> str:
+        head = f"{rules.text(f'{_CALL}functions.{tool.name}:')} /[0-9]{{1,3}}/ {rules.text(_ARGUMENTS)}"
+        return f"{head} {rules.json(tool.schema)} {rules.text(_CALL_END)}"
+
+    return " ".join((rules.text(_SECTION), rules.repeated(rules.each(call)), rules.text(_SECTION_END)))
+
+
+K2 = ToolFormat("kimi-k2", read_k2, (_SECTION, _CALL), (_CALL,), closings=(_CALL_END, _SECTION_END), write=write_k2)
 K3 = ToolFormat(
     "kimi-k3",
     read_k3,

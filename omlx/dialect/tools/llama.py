@@ -6,6 +6,7 @@ from omlx.dialect.tools import literals
 from omlx.dialect.tools.cursor import Cursor, NotACall
 from omlx.dialect.tools.fallback import read_json_sequence
 from omlx.dialect.tools.format import ToolFormat
+from omlx.dialect.tools.rules import Rules, bare_call
 from omlx.dialect.tools.toolbox import Toolbox
 from omlx.request import ToolCall
 
@@ -43,7 +44,14 @@ def read_function_tag(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
     return [toolbox.call(name, arguments)]
 
 
-PYTHON_TAG = ToolFormat("llama", read_python_tag, ("<|python_tag|>",), ("<|python_tag|>",), closings=("}", ")"))
+def write(rules: Rules) -> str:
+    """One call, as the templates tell the model to write it."""
+    return bare_call(rules, "parameters")
+
+
+PYTHON_TAG = ToolFormat(
+    "llama", read_python_tag, ("<|python_tag|>",), ("<|python_tag|>",), closings=("}", ")"), write=write
+)
 FUNCTION_TAG = ToolFormat(
     "llama-function", read_function_tag, ("<function=",), ("<function=",), closings=("</function>",)
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from omlx.dialect.tools.cursor import Cursor
 from omlx.dialect.tools.format import ToolFormat
+from omlx.dialect.tools.rules import Rules, json_call
 from omlx.dialect.tools.toolbox import Toolbox, calls_from_json
 from omlx.request import ToolCall
 
@@ -24,4 +25,14 @@ def read(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
     return [toolbox.call(name, cursor.json())]
 
 
-MISTRAL = ToolFormat("mistral", read, ("[TOOL_CALLS]",), ("[TOOL_CALLS]",), closings=("]", "}"))
+def write(rules: Rules) -> str:
+    if rules.knows("[ARGS]"):
+        call = rules.each(lambda tool: f"{rules.text(f'[TOOL_CALLS]{tool.name}[ARGS]')} {rules.json(tool.schema)}")
+        return rules.repeated(call)
+    # Some versions write an id of their own.
+    identity = r'(", \"id\": \"" /[a-zA-Z0-9]{9}/ "\"")? "}"'
+    calls = rules.repeated(rules.each(lambda tool: f"{json_call(rules, tool, closing='')} {identity}"), ", ")
+    return " ".join((rules.text("[TOOL_CALLS] ["), calls, rules.text("]")))
+
+
+MISTRAL = ToolFormat("mistral", read, ("[TOOL_CALLS]",), ("[TOOL_CALLS]",), closings=("]", "}"), write=write)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from omlx.dialect.tools import literals
 from omlx.dialect.tools.cursor import Cursor, NotACall
-from omlx.dialect.tools.format import Reader, ToolFormat
+from omlx.dialect.tools.format import Reader, ToolFormat, Writer
+from omlx.dialect.tools.rules import Offered, Rules, json_call
 from omlx.dialect.tools.toolbox import Toolbox, calls_from_json
 from omlx.request import ToolCall
 
@@ -44,6 +45,29 @@ def read_lines(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
         calls.append(toolbox.call(*literals.read_call(cursor)))
 
 
+def write_call(rules: Rules, tool: Offered) -> str:
+    """`f(a="x", b=2)`: JSON values are read as Python's."""
+    items = [
+        (f"{rules.text(key + '=')} {rules.property(tool, schema)}", required)
+        for key, schema, required in tool.properties
+    ]
+    inner = f" {rules.separated(items, ', ')} " if items else " "
+    return f"{rules.text(tool.name + '(')}{inner}{rules.text(')')}"
+
+
+def _writer(opening: str, closing: str, between: str = ", ") -> Writer:
+    def write(rules: Rules) -> str:
+        calls = rules.repeated(rules.each(lambda tool: write_call(rules, tool)), between)
+        return " ".join((rules.text(opening), calls, rules.text(closing)))
+
+    return write
+
+
+def _write_llama4(rules: Rules) -> str:
+    call = rules.each(lambda tool: json_call(rules, tool, arguments_key="parameters"))
+    return " ".join((rules.text("<|python_start|>"), call, rules.text("<|python_end|>")))
+
+
 FORMATS = (
     ToolFormat(
         "lfm2",
@@ -51,6 +75,7 @@ FORMATS = (
         ("<|tool_call_start|>",),
         ("<|tool_call_start|>", "<|tool_list_start|>"),
         closings=("<|tool_call_end|>",),
+        write=_writer("<|tool_call_start|>[", "]<|tool_call_end|>"),
     ),
     ToolFormat(
         "llama4",
@@ -58,7 +83,15 @@ FORMATS = (
         ("<|python_start|>",),
         ("<|python_start|>",),
         closings=("<|python_end|>",),
+        write=_write_llama4,
     ),
-    ToolFormat("olmo3", read_lines, ("<function_calls>",), ("<function_calls>",), closings=("</function_calls>",)),
+    ToolFormat(
+        "olmo3",
+        read_lines,
+        ("<function_calls>",),
+        ("<function_calls>",),
+        closings=("</function_calls>",),
+        write=_writer("<function_calls>", "</function_calls>", "\n"),
+    ),
 )
 PYTHON_LIST = ToolFormat("pythonic", read_list, ("[",), bare=True, closings=("]",))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from omlx.dialect.tools.cursor import Cursor
 from omlx.dialect.tools.format import ToolFormat
+from omlx.dialect.tools.rules import Offered, Rules
 from omlx.dialect.tools.toolbox import Toolbox
 from omlx.request import ToolCall
 
@@ -40,10 +41,25 @@ def _function(cursor: Cursor, toolbox: Toolbox) -> ToolCall:
         arguments[key] = value.removeprefix("\n").removesuffix("\n")
 
 
+def write(rules: Rules) -> str:
+    tag = "seed:tool_call" if rules.knows("<seed:tool_call>") else "tool_call"
+
+    def call(tool: Offered) -> str:
+        parts = [rules.text(f"<{tag}>\n<function={tool.name}>\n")]
+        for key, schema, required in tool.properties:
+            value = rules.value(tool, schema, "\n</parameter>\n")
+            parts.append(rules.rule(f"{rules.text(f'<parameter={key}>' + _LINE)} {value}") + ("" if required else "?"))
+        return " ".join([*parts, rules.text(f"</function>\n</{tag}>")])
+
+    return rules.repeated(rules.each(call))
+
+
+_LINE = "\n"
 QWEN_CODER = ToolFormat(
     "qwen3-coder",
     read,
     ("<tool_call>", "<seed:tool_call>", "<function="),
     ("<function=",),
     closings=("</tool_call>", "</seed:tool_call>", "</function>"),
+    write=write,
 )

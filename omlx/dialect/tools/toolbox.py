@@ -65,7 +65,7 @@ class Toolbox:
 
 def typed(text: str, schema: Any) -> Any:
     """`text` as the schema wants it; text stays text where it does not fit."""
-    types = _types(schema)
+    types = schema_types(schema)
     if types == {"string"}:
         return text
     stripped = text.strip()
@@ -84,14 +84,21 @@ def typed(text: str, schema: Any) -> Any:
     return value if not types or _json_type(value) & types else text
 
 
-def _types(schema: Any) -> set[str]:
+def schema_types(schema: Any, root: Mapping[str, Any] | None = None) -> set[str]:
+    """JSON types that a schema allows; none where it does not say. `root`: where its references lead."""
     if not isinstance(schema, Mapping):
         return set()
+    reference = schema.get("$ref")
+    if root is not None and isinstance(reference, str):
+        group, _, name = reference.removeprefix("#/").partition("/")
+        found = root.get(group)
+        # One step only: a reference may lead to itself.
+        return schema_types(found.get(name) if isinstance(found, Mapping) else None)
     kind = schema.get("type")
     types = {kind} if isinstance(kind, str) else {name for name in kind or [] if isinstance(name, str)}
     for key in ("anyOf", "oneOf"):
         for choice in schema.get(key) or []:
-            types |= _types(choice)
+            types |= schema_types(choice, root)
     if not types and all(isinstance(value, str) for value in schema.get("enum") or [0]):
         types = {"string"}
     return types
