@@ -69,6 +69,8 @@ class Record:
         """Why not more of the prompt was cached, of the last generation."""
         self.status = 0
         self.error = ""
+        self.left = False
+        """The client closed the connection before its answer was complete."""
 
     @property
     def load_s(self) -> float:

@@ -20,6 +20,7 @@ from omlx.server.routes import (
     admin,
     anthropic,
     cache,
+    dashboard,
     ollama_account,
     ollama_embed,
     ollama_generate,
@@ -29,6 +30,7 @@ from omlx.server.routes import (
     openai_responses,
     rerank,
 )
+from omlx.server.telemetry import Telemetry
 from omlx.settings import Settings, bind_address
 
 if TYPE_CHECKING:
@@ -46,7 +48,8 @@ HANDLERS: Sequence[ControllerRouterHandler] = (
     *(*openai.HANDLERS, *openai_responses.HANDLERS, *anthropic.HANDLERS),
     *(admin.health, admin.ready, admin.omlx_status, admin.aliases, admin.set_alias, admin.search),
     *(admin.import_found, admin.pin, admin.prune, admin.verify),
-    *(cache.stats, cache.clear, cache.explain),
+    *cache.HANDLERS,
+    *dashboard.HANDLERS,
 )
 
 
@@ -55,7 +58,7 @@ def create_app(settings: Settings, registry: Registry, pool: Pool) -> Gate:
 
     Raises OriginError where `settings.origins` holds an entry that cannot be used.
     """
-    responses = ResponsesStore()
+    responses, telemetry = ResponsesStore(), Telemetry(settings, registry, pool)
     origins, hosts = Origins(settings.origins), Hosts(bind_address(settings)[0])
     with _hidden("pydantic", "attrs"):
         app = Litestar(
@@ -64,15 +67,16 @@ def create_app(settings: Settings, registry: Registry, pool: Pool) -> Gate:
                 "registry": Provide(lambda: registry, sync_to_thread=False),
                 "pool": Provide(lambda: pool, sync_to_thread=False),
                 "settings": Provide(lambda: settings, sync_to_thread=False),
+                "telemetry": Provide(lambda: telemetry, sync_to_thread=False),
                 "responses": Provide(lambda: responses, sync_to_thread=False),
             },
             exception_handlers={Exception: errors.answer},
-            on_startup=[pool.start],
-            on_shutdown=[pool.close],
+            on_startup=[pool.start, telemetry.start],
+            on_shutdown=[telemetry.close, pool.close],
             openapi_config=None,
             logging_config=None,
         )
-    return Gate(app, Policy(origins, hosts, Routes(_paths(app))), keys_of(settings))
+    return Gate(app, Policy(origins, hosts, Routes(_paths(app))), keys_of(settings), telemetry)
 
 
 @contextmanager

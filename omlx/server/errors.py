@@ -20,9 +20,12 @@ from omlx.api.gojson import Malformed
 from omlx.dialect.options import OptionError
 from omlx.dialect.refusal import Refusal
 from omlx.pool import PoolError, RequestFailed
+from omlx.record import current
 from omlx.server.log import logger
 
 JSON_TYPE = "application/json; charset=utf-8"
+_SHOWN_CHARS = 500
+"""Of a sentence, in the dashboard."""
 
 
 class ClientGone(Exception):
@@ -71,7 +74,10 @@ def problem(error: Exception, request_id: str) -> Problem:
     """Status and sentence for `error`; an unforeseen one is logged here, with its traceback."""
     for kind, tell in _TABLE:
         if isinstance(error, kind):
-            return tell(error)
+            found = tell(error)
+            current().error = found.message[:_SHOWN_CHARS]
+            return found
+    current().error = "internal error"
     logger.error("request %s failed: %s", request_id, error or type(error).__name__, exc_info=error)
     return Problem(500, f"internal error: see the server's log for request {request_id}")
 

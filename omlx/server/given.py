@@ -9,9 +9,11 @@ from litestar.di import NamedDependency
 from omlx_registry import Registry
 
 from omlx.pool import Pool
+from omlx.server.telemetry import Telemetry
 from omlx.settings import Settings
 
 HttpRequest: TypeAlias = Request[Any, Any, Any]
 GivenRegistry: TypeAlias = NamedDependency[Registry]
 GivenPool: TypeAlias = NamedDependency[Pool]
+GivenTelemetry: TypeAlias = NamedDependency[Telemetry]
 GivenSettings: TypeAlias = NamedDependency[Settings]

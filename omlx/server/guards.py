@@ -11,8 +11,8 @@ from __future__ import annotations
 import ipaddress
 import itertools
 import re
+import secrets
 import socket
-import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,11 +20,18 @@ from omlx.server.envelopes import worded_for
 from omlx.server.errors import JSON_TYPE, Problem
 from omlx.server.keys import WELCOME, Admission, Keys, bound_to_loopback, note
 from omlx.server.log import logger, spell
+from omlx.server.wishes import WISH_HEADERS, WishError, read_wishes
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp, Receive, Send
 
-_LOOKED_AT = {b"host", b"origin", b"authorization", b"x-api-key"}
+    from omlx.server.telemetry import Telemetry
+
+_ID_HEADER = b"x-request-id"
+_PLAIN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+"""What a caller may name its request; anything else gets a name of ours."""
+_LOOKED_AT = {b"host", b"origin", b"authorization", b"x-api-key", _ID_HEADER, *WISH_HEADERS}
+_READING = {"GET", "HEAD", "OPTIONS"}
 
 _EXTENSIONS = ("chrome-extension://", "safari-extension://", "moz-extension://", "ms-browser-extension://")
 _BUILT_IN = (
@@ -192,6 +199,9 @@ class Policy(NamedTuple):
             cors = self._cors(origin, preflight=method == "OPTIONS")
             if method == "OPTIONS":
                 return Verdict(204, cors)
+            # Ollama's clients in browsers change models through Ollama's routes; ours are for our own page.
+            if path.startswith("/api/omlx/") and method not in _READING:
+                return Verdict(403)
         if not self.hosts.allow(host):
             return Verdict(403)
         if method == "OPTIONS" and self.hosts.checked and self.hosts.named(host):
@@ -234,33 +244,44 @@ def _not_here(path: str, status: int, text: str) -> str:
 class Gate:
     """The outermost ASGI application: applies the policy, logs the request, hands the rest to `app`."""
 
-    def __init__(self, app: ASGIApp, policy: Policy, keys: Keys) -> None:
+    def __init__(self, app: ASGIApp, policy: Policy, keys: Keys, telemetry: Telemetry) -> None:
         self.app = app
         self.policy = policy
         self.keys = keys
+        self.telemetry = telemetry
         self._ids = itertools.count(1)
+        self._prefix = f"r{secrets.token_hex(2)}"
+        """Tells the requests of one run of the server from those of the next."""
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started = time.perf_counter()
-        scope["omlx.request_id"] = f"r{next(self._ids)}"
         method, path = scope["method"], scope["path"]
         fields = {name: value.decode("latin-1") for name, value in scope["headers"] if name in _LOOKED_AT}
         host, origin, query = fields.get(b"host", ""), fields.get(b"origin"), scope["query_string"].decode("latin-1")
         admission = self.keys.admit(path, fields.get(b"authorization", ""), fields.get(b"x-api-key", ""))
         note(scope, admission)
+        given = fields.get(_ID_HEADER, "")
+        name = given if _PLAIN_ID.fullmatch(given) else f"{self._prefix}-{next(self._ids)}"
+        scope["omlx.request_id"] = name
+        number, record = self.telemetry.open(name, scope)
+        record.key = admission.name
         verdict = self.policy.judge(method, path, query, host, origin, admission)
+        if not verdict.status:
+            try:
+                record.priority, record.deadline_s = read_wishes(fields)
+            except WishError as error:
+                verdict = Verdict(400, verdict.headers, worded_for(path, Problem(400, str(error))))
         status, complete = 0, False
-        extra = [(name.encode(), value.encode("latin-1")) for name, value in verdict.headers]
+        extra = [(field.encode(), value.encode("latin-1")) for field, value in verdict.headers]
+        extra.append((_ID_HEADER, name.encode()))
 
         async def watched(message: Any) -> None:
             nonlocal status, complete
             if message["type"] == "http.response.start":
                 status = message["status"]
-                if extra:
-                    message["headers"] = [*message["headers"], *extra]
+                message["headers"] = [*message["headers"], *extra]
             else:
                 complete = not message.get("more_body", False)
             await send(message)
@@ -271,8 +292,10 @@ class Gate:
             else:
                 await self.app(scope, receive, watched)
         finally:
-            left = "" if complete and status != 499 else ", the client left"
-            logger.info("%s %s %s %s%s", method, path, status, spell(time.perf_counter() - started), left)
+            record.left = not complete or status == 499
+            left = ", the client left" if record.left else ""
+            self.telemetry.end(number, record, route=scope.get("path_template", "other"), status=status or 499)
+            logger.info("%s %s %s %s%s", method, path, status, spell(record.seconds), left)
 
 
 async def _answer(send: Send, verdict: Verdict) -> None:

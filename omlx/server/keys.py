@@ -19,6 +19,8 @@ from omlx.settings import SettingError, Settings, bind_address
 
 OPEN_PATHS = frozenset({"/", "/health", "/api/version"})
 """What answers without a key: it tells nothing but that a server is here."""
+PAGE_FOLDER = "/dashboard/"
+"""The dashboard's files, the same on every server; what they show is asked for with a key."""
 _SCOPE = "omlx.key"
 
 
@@ -52,7 +54,7 @@ class Keys:
 
         Takes the same time whichever key is wrong, and wherever.
         """
-        if not self._keys or path in OPEN_PATHS:
+        if not self._keys or path in OPEN_PATHS or path.startswith(PAGE_FOLDER):
             return WELCOME
         scheme, _, token = authorization.strip().partition(" ")
         shown = [x_api_key.strip(), token.strip() if scheme.lower() == "bearer" else ""]

@@ -64,7 +64,7 @@ async def requests(telemetry: GivenTelemetry) -> Answer:
 
 @get("/api/omlx/events")
 async def events(telemetry: GivenTelemetry) -> Answer:
-    """A stream of server-sent events: `overview` whenever it changed, `requests` with those that run or have ended."""
+    """A stream of server-sent events: `overview` whenever it changed, `sample`, and the `requests` that are news."""
     if telemetry.watchers >= _MOST_WATCHERS:
         raise Refusal(503, f"{_MOST_WATCHERS} dashboards are watching already")
     return LiveStream(_watch(telemetry), _EVENTS)
@@ -74,6 +74,7 @@ async def _watch(telemetry: Telemetry) -> AsyncIterator[bytes]:
     telemetry.watchers += 1
     try:
         said, shown, ended, spoke = b"", b"", 0.0, time.monotonic()
+        drawn = None
         while not telemetry.closing.is_set():
             chunk = b""
             now = telemetry.overview()
@@ -88,6 +89,9 @@ async def _watch(telemetry: Telemetry) -> AsyncIterator[bytes]:
             if rows and listed != shown:
                 chunk += event(wire.RequestList(rows), "requests")
             shown = listed
+            drawn, before = telemetry.latest(), drawn
+            if drawn is not None and drawn != before:
+                chunk += event(drawn, "sample")
             if chunk or time.monotonic() - spoke > _SIGN_OF_LIFE_S:
                 spoke = time.monotonic()
                 yield chunk or b": still here\n\n"

@@ -13,6 +13,7 @@ from omlx.dialect.ollama import local_time
 from omlx.dialect.refusal import Refusal
 from omlx.pool import LoadedModel
 from omlx.server.body import read_json
+from omlx.server.dashboard import page
 from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
 from omlx.server.names import refuse_cloud, required, single_quoted
 from omlx.server.stream import Answer, Complete, as_json
@@ -22,8 +23,11 @@ PROJECT_HEADER = "x-omlx-version"
 
 
 @route("/", http_method=_READ, status_code=200)
-async def root() -> Answer:
-    headers = ((PROJECT_HEADER, __version__),)
+async def root(request: HttpRequest) -> Answer:
+    """The dashboard for a browser, Ollama's words for everybody else."""
+    if "text/html" in request.headers.get("accept", ""):
+        return page()
+    headers = ((PROJECT_HEADER, __version__), ("vary", "Accept"))
     return Complete(b"Ollama is running", content_type="text/plain; charset=utf-8", headers=headers)
 
 
@@ -57,12 +61,12 @@ async def show(request: HttpRequest, registry: GivenRegistry, settings: GivenSet
     name = required(asked.wanted)
     refuse_cloud(name, "remote model details are unavailable")
     try:
-        shown = await asyncio.to_thread(registry.show, name, verbose=asked.verbose)
+        shown = await asyncio.to_thread(
+            registry.show, name, verbose=asked.verbose, system=asked.system, options=asked.options
+        )
     except NotFound as error:
         raise Refusal(404, single_quoted(error.normalized)) from None
     answer = _shown(shown)
-    if asked.system:
-        answer.system = asked.system
     if request.headers.get("user-agent", "").startswith("GitHubCopilotChat/"):
         answer.model_info = {**answer.model_info, "general.basename": name}
     return as_json(answer)

@@ -14,7 +14,7 @@ from omlx_registry import CreateRequest, DigestMismatch, Info, InvalidName, NotF
 from omlx.api import ollama as wire
 from omlx.dialect.refusal import Refusal
 from omlx.server.body import chunks, read_json
-from omlx.server.given import GivenRegistry, GivenSettings, HttpRequest
+from omlx.server.given import GivenRegistry, GivenSettings, GivenTelemetry, HttpRequest
 from omlx.server.names import refuse_cloud, required, single_quoted
 from omlx.server.stream import Answer, Complete, LiveObject, LiveStream, encode, line
 
@@ -51,10 +51,13 @@ async def remove(request: HttpRequest, registry: GivenRegistry, settings: GivenS
 
 
 @post("/api/pull", status_code=200)
-async def pull(request: HttpRequest, registry: GivenRegistry, settings: GivenSettings) -> Answer:
+async def pull(
+    request: HttpRequest, registry: GivenRegistry, settings: GivenSettings, telemetry: GivenTelemetry
+) -> Answer:
     asked = await read_json(request, wire.PullRequest, settings.max_body)
     refuse_cloud(asked.wanted, "remote model is unavailable")
-    return progress(registry.pull(asked.wanted, insecure=asked.insecure), stream=asked.stream)
+    steps = telemetry.pulls.follow(asked.wanted, registry.pull(asked.wanted, insecure=asked.insecure))
+    return progress(steps, stream=asked.stream)
 
 
 @post("/api/push", status_code=200)
@@ -78,6 +81,7 @@ def _to_create(asked: wire.CreateRequest) -> CreateRequest:
         source=asked.from_,
         files=asked.files,
         adapters=asked.adapters,
+        draft=asked.draft,
         draft_files=asked.draft_files,
         template=asked.template,
         system=asked.system,

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
 _MOST_NAMES = 64
-_FIRST_TOKEN = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+_FIRST_TOKEN = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.35, 0.5, 0.75, 1, 1.5, 2.5, 3.5, 5, 7.5, 10, 15, 20, 30, 45, 60),
+    *(90, 120, 300),
+)
 _GAP = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
 _LOAD = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 _WHOLE = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -147,7 +150,7 @@ class Metrics:
         model = self._models(record.model) if record.model else ""
         self._requests.labels(record.dialect, record.route, str(record.status), model).inc()
         self._duration.labels(record.dialect).observe(record.seconds)
-        if record.error:
+        if record.error and not record.left:
             self._failed.labels(record.dialect, str(record.status)).inc()
         if record.key:
             key = self._keys(record.key)

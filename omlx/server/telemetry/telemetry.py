@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("omlx.server")
 
-_PHRASES = {status.value: status.phrase for status in HTTPStatus} | {499: "the client left"}
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
 _STORE_ANSWER_S = 0.5
 """How long a look waits for a busy runner's KV store; then its numbers are those of the last look."""
 
@@ -100,7 +100,9 @@ class Telemetry:
         """The answer is complete, or nobody reads it any more."""
         record.ended, record.stage = time.monotonic(), "done"
         record.route, record.status = route, status
-        if status >= 400 and not record.error:
+        if record.left:
+            record.error = "the client left"
+        elif status >= 400 and not record.error:
             record.error = _PHRASES.get(status, f"status {status}")
         self.journal.close(number)
         self.metrics.ended(record)
@@ -124,6 +126,11 @@ class Telemetry:
 
     def history(self) -> History:
         return history(self.samples.kept)
+
+    def latest(self) -> History | None:
+        """The youngest sample of the history, alone; None where there is none yet."""
+        kept = self.samples.kept
+        return history((kept[-2], kept[-1])) if len(kept) > 1 else None
 
     # ------------------------------------------------------------ looking
     def _read(self) -> Reading:

@@ -1,0 +1,105 @@
+// Building elements, words and numbers. Text only ever becomes text: nothing here parses HTML.
+
+/** An element; `props` are attributes, except `on…` (listeners), `class` and true/false. */
+export function el(tag, props = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(props)) {
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (value === true) node.setAttribute(name, "");
+    else if (value !== false && value != null) node.setAttribute(name, value);
+  }
+  node.append(...children.flat(Infinity).filter((child) => child != null && child !== false));
+  return node;
+}
+
+export const $ = (id) => document.getElementById(id);
+
+/** A bar that is `share` (0 to 1) full. Its width is set as a property: the page's policy allows no style attributes. */
+export function meter(share, label) {
+  const part = Math.max(0, Math.min(1, share || 0));
+  const fill = el("i");
+  fill.style.width = `${part * 100}%`;
+  return el("div", { class: part > 0.9 ? "meter high" : "meter", role: "meter", "aria-label": label,
+    "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": Math.round(part * 100) }, fill);
+}
+
+/** Make the children of `parent` those of `nodes` (each with data-key). Equal ones stay, so that focus and hover do. */
+export function reconcile(parent, nodes) {
+  const old = new Map([...parent.children].map((node) => [node.dataset.key, node]));
+  let at = parent.firstElementChild;
+  for (const node of nodes) {
+    const before = old.get(node.dataset.key);
+    old.delete(node.dataset.key);
+    if (before && before.isEqualNode(node)) {
+      if (before === at) at = at.nextElementSibling;
+      else parent.insertBefore(before, at);
+      continue;
+    }
+    const focused = before && before.contains(document.activeElement) ? document.activeElement.dataset.act : null;
+    if (before) {
+      if (before === at) at = at.nextElementSibling;
+      before.replaceWith(node);
+      if (node.nextElementSibling !== at) parent.insertBefore(node, at);
+    } else {
+      parent.insertBefore(node, at);
+    }
+    if (focused) node.querySelector(`[data-act="${focused}"]`)?.focus();
+  }
+  for (const node of old.values()) node.remove();
+}
+
+/** A table in a card; `columns` are [title, class]. Returns its parts. */
+export function table(caption, columns) {
+  const body = el("tbody");
+  const head = el("tr", {}, columns.map(([title, kind]) =>
+    el("th", { scope: "col", class: kind || null }, title || el("span", { class: "hidden" }, "Actions"))));
+  const box = el("div", { class: "card scroll" }, el("table", { class: "stack" },
+    el("caption", { class: "hidden" }, caption), el("thead", {}, head), body));
+  return { box, body };
+}
+
+let hiding = 0;
+/** Say something for a few seconds. */
+export function say(text) {
+  const note = $("said");
+  note.textContent = text;
+  note.hidden = false;
+  clearTimeout(hiding);
+  hiding = setTimeout(() => { note.hidden = true; }, 6000);
+}
+
+/** Ask before something that cannot be undone. */
+export function sure(title, text, yes) {
+  const box = $("sure");
+  $("sure-title").textContent = title;
+  $("sure-text").textContent = text;
+  $("sure-yes").textContent = yes;
+  box.returnValue = "no";
+  box.showModal();
+  return new Promise((done) => box.addEventListener("close", () => done(box.returnValue === "yes"), { once: true }));
+}
+
+// ---------------------------------------------------------------- numbers
+export const count = (number) => Math.round(number).toLocaleString("en-US");
+
+export function bytes(number) {
+  if (number < 1000) return `${Math.round(number)} B`;
+  const units = ["kB", "MB", "GB", "TB"];
+  let value = number, at = -1;
+  while (value >= 999.5 && at < units.length - 1) { value /= 1000; at += 1; }
+  return `${value < 10 ? value.toFixed(1) : Math.round(value)} ${units[at]}`;
+}
+
+export function duration(seconds) {
+  if (seconds == null) return "–";
+  if (seconds < 0.0995) return `${(seconds * 1000).toFixed(seconds < 0.00995 ? 1 : 0)} ms`;
+  if (seconds < 0.9995) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
+  const [size, name, part, rest] = seconds < 3600 ? [60, "min", 1, "s"] : seconds < 86400 ? [3600, "h", 60, "min"] : [86400, "d", 3600, "h"];
+  const left = Math.floor((seconds % size) / part);
+  return `${Math.floor(seconds / size)} ${name}${left ? ` ${left} ${rest}` : ""}`;
+}
+
+export const rate = (value) => (value < 9.95 ? value.toFixed(1) : count(value));
+export const percent = (share) => (share == null ? "–" : `${Math.round(share * 100)} %`);
+export const clock = (moment) => new Date(moment * 1000).toLocaleTimeString("en-GB");

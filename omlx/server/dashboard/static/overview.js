@@ -1,0 +1,68 @@
+// The first page: what the server does right now.
+
+import { Charts } from "./charts.js";
+import { $, bytes, count, duration, el, meter, percent, rate, reconcile } from "./dom.js";
+import { loadedTable } from "./models.js";
+
+/** A number with its name. `metric` and `value` say which metric it is, as the tests read them. */
+function tile(key, name, metric, value, number, unit, more, share) {
+  return el("div", { class: "card tile", "data-key": key, "data-metric": metric, "data-value": value ?? "" },
+    el("dt", {}, name),
+    el("dd", { class: "number" }, number, unit ? el("small", {}, unit) : null),
+    share === undefined ? null : el("dd", {}, meter(share, name)),
+    el("dd", { class: "more" }, more));
+}
+
+/** A number in the small print, with the metric it is. */
+const also = (metric, value, text) => el("span", { "data-metric": metric, "data-value": value }, text);
+
+function tiles(now) {
+  const kv = now.kv;
+  return [
+    tile("requests", "Requests running", "omlx_requests_running", now.running, count(now.running), "",
+      [also("omlx_requests_waiting", now.waiting, `${count(now.waiting)} waiting`), " · ",
+       also("omlx_http_requests_total", now.requests, `${count(now.requests)} so far`)]),
+    tile("generated", "Generating", "rate(omlx_generated_tokens_total)", now.generated_rate, rate(now.generated_rate), "tok/s",
+      also("omlx_generated_tokens_total", now.generated_tokens, `${count(now.generated_tokens)} tokens so far`)),
+    tile("read", "Reading prompts", "rate(omlx_read_tokens_total)", now.read_rate, rate(now.read_rate), "tok/s",
+      also("omlx_read_tokens_total", now.read_tokens, `${count(now.read_tokens)} tokens so far`)),
+    tile("first", "Time to first token", "quantile(0.5, omlx_time_to_first_token_seconds)", now.first_token_p50,
+      ...split(duration(now.first_token_p50)), ["median; 95 % within ",
+        also("quantile(0.95, omlx_time_to_first_token_seconds)", now.first_token_p95, duration(now.first_token_p95))]),
+    tile("hits", "Prompt tokens from cache", "omlx_cached_tokens_total / omlx_prompt_tokens_total", kv.hit_rate,
+      percent(kv.hit_rate), "", [also('omlx_cached_tokens_total{tier="ram"}', kv.ram_tokens, `${count(kv.ram_tokens)} RAM`), " · ",
+        also('omlx_cached_tokens_total{tier="disk"}', kv.disk_tokens, `${count(kv.disk_tokens)} SSD`), " · ",
+        also("omlx_prompt_tokens_total", kv.prompt_tokens, `of ${count(kv.prompt_tokens)}`)], kv.hit_rate),
+    tile("batch", "Batch fill", "omlx_decoded_rows_total / omlx_decode_places_total", now.batch_fill, percent(now.batch_fill), "",
+      now.batch_limit ? also("omlx_batch_limit", now.batch_limit, `up to ${count(now.batch_limit)} requests per step`)
+        : "no model in memory", now.batch_fill),
+    tile("memory", "Memory", "omlx_memory_used_bytes", now.memory_used, ...split(bytes(now.memory_used)),
+      also("omlx_memory_limit_bytes", now.memory_limit, `of ${bytes(now.memory_limit)} allowed`),
+      now.memory_used / now.memory_limit),
+    tile("disk", "KV cache on SSD", "omlx_kv_disk_bytes", kv.disk_bytes, ...split(bytes(kv.disk_bytes)),
+      [kv.disk_limit ? also("omlx_kv_disk_limit_bytes", kv.disk_limit, `of ${bytes(kv.disk_limit)}`) : "known once a model is loaded",
+       kv.ram_limit ? [" · ", also("omlx_kv_ram_bytes", kv.ram_bytes, `${bytes(kv.ram_bytes)} in RAM`)] : null].flat(),
+      kv.disk_limit ? kv.disk_bytes / kv.disk_limit : 0),
+  ];
+}
+
+/** "1.2 GB" as number and unit. */
+function split(text) {
+  const [number, ...unit] = text.split(" ");
+  return [number, unit.join(" ")];
+}
+
+export class Overview {
+  constructor(actions) {
+    this.charts = new Charts($("charts"));
+    this.loaded = loadedTable($("loaded"), actions);
+  }
+
+  show(now) {
+    $("about").textContent = `Version ${now.version} · up ${duration(now.uptime)}`;
+    reconcile($("tiles"), tiles(now));
+    reconcile($("advice"), now.advice.map((one) => el("li", { class: one.state, "data-key": one.name + one.text },
+      el("strong", {}, one.name), ": ", one.text, one.advice ? el("span", { class: "how" }, one.advice) : null)));
+    this.loaded(now.models);
+  }
+}
