@@ -21,6 +21,7 @@ import msgspec
 
 from omlx import __version__
 from omlx.api import admin
+from omlx.api import cache as cachewire
 from omlx.api import ollama as wire
 
 if TYPE_CHECKING:
@@ -189,8 +190,10 @@ class Client:
         """Register models that other programs have on the server's machine."""
         return self._stream("/api/omlx/import", {}, Progress)
 
-    async def pin(self, model: str, pinned: bool) -> None:
-        await self._checked("POST", "/api/omlx/pin", {"model": model, "pinned": pinned})
+    async def pin(self, model: str, pinned: bool) -> str:
+        """Pin or unpin; returns a warning where the pins leave too little for other models, else ""."""
+        body = {"model": model, "pinned": pinned}
+        return (await self._call("POST", "/api/omlx/pin", body, admin.PinResponse)).warning
 
     async def prune(self) -> admin.PruneResponse:
         return await self._call("POST", "/api/omlx/prune", {}, admin.PruneResponse)
@@ -198,17 +201,37 @@ class Client:
     async def verify(self, *, repair: bool) -> admin.VerifyResponse:
         return await self._call("POST", "/api/omlx/verify", {"repair": repair}, admin.VerifyResponse)
 
-    async def cache(self) -> list[admin.CacheStats]:
+    async def cache(self) -> list[cachewire.CacheStats]:
         """The KV stores of the loaded models."""
-        return (await self._call("GET", "/api/omlx/cache", None, admin.CacheResponse)).models
+        return (await self._call("GET", "/api/omlx/cache", None, cachewire.CacheResponse)).models
 
-    async def clear_cache(self, model: str) -> None:
-        """Forget a model's stored prefixes; "" for all loaded models."""
-        await self._checked("POST", "/api/omlx/cache/clear", {"model": model})
+    async def cache_folder(self) -> cachewire.CacheFolder:
+        """What the KV store has on disk."""
+        return await self._call("GET", "/api/omlx/cache/folder", None, cachewire.CacheFolder)
 
-    async def explain_cache(self, model: str, prompt: str, *, raw: bool) -> admin.CacheExplanation:
+    async def clear_cache(self, model: str) -> int:
+        """Forget a model's stored prefixes, "" for all models; returns the number of records that were on disk."""
+        return (await self._call("POST", "/api/omlx/cache/clear", {"model": model}, cachewire.CacheCleared)).records
+
+    async def verify_cache(self) -> cachewire.CacheVerified:
+        """Have every record on disk read; what is damaged is removed."""
+        return await self._call("POST", "/api/omlx/cache/verify", {}, cachewire.CacheVerified)
+
+    async def explain_cache(self, model: str, prompt: str, *, raw: bool) -> cachewire.CacheExplanation:
         body = {"model": model, "prompt": prompt, "raw": raw}
-        return await self._call("POST", "/api/omlx/cache/explain", body, admin.CacheExplanation)
+        return await self._call("POST", "/api/omlx/cache/explain", body, cachewire.CacheExplanation)
+
+    async def save_session(self, name: str, model: str) -> int:
+        """Keep the conversation that the model answered last under a name; returns its tokens."""
+        body = {"name": name, "model": model}
+        return (await self._call("POST", "/api/omlx/cache/save", body, cachewire.CacheSaved)).tokens
+
+    async def load_session(self, name: str) -> cachewire.CacheLoaded:
+        """Bring a kept conversation into RAM."""
+        return await self._call("POST", "/api/omlx/cache/load", {"name": name}, cachewire.CacheLoaded)
+
+    async def remove_session(self, name: str) -> None:
+        await self._checked("POST", "/api/omlx/cache/rm", {"name": name})
 
     async def has_blob(self, digest: str) -> bool:
         response = await self._send("HEAD", f"/api/blobs/{digest}")

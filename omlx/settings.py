@@ -30,7 +30,7 @@ class Kind(msgspec.Struct, frozen=True):
     """What a field needs beyond its type: Ollama's spelling and a parser for the text forms."""
 
     ollama: str | None = None
-    parse: Literal["text", "keep_alive", "size", "host", "list", "path", "memory"] = "text"
+    parse: Literal["text", "keep_alive", "size", "host", "list", "path", "memory", "keep_alives"] = "text"
     secret: bool = False
     """Its value is never shown."""
     between: tuple[int, int] | None = None
@@ -66,6 +66,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             parse="keep_alive",
         ),
     ] = 300.0
+    model_keep_alive: Annotated[
+        list[str],
+        _setting("Keep-alive of single models, as NAME=DURATION (comma-separated)", parse="keep_alives"),
+    ] = []
     max_loaded_models: Annotated[
         int,
         _setting("Most models loaded at once; 0: three, if memory allows", ollama="OLLAMA_MAX_LOADED_MODELS"),
@@ -102,6 +106,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     stall_timeout: Annotated[
         float, _setting("A runner with work but no step for this long is restarted", parse="keep_alive")
     ] = 120.0
+    shutdown_grace: Annotated[
+        float, _setting("How long running requests get to end when the server is stopped", parse="keep_alive")
+    ] = 5.0
     origins: Annotated[
         list[str],
         _setting("Further browser origins that may call (comma-separated)", ollama="OLLAMA_ORIGINS", parse="list"),
@@ -139,8 +146,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         default_factory=_cache_dir
     )
     paged_ssd_cache_max_size: Annotated[
-        int, _setting("SSD space for cached prefixes; 0 switches it off", parse="size")
-    ] = 20_000_000_000
+        str,
+        _setting(
+            "SSD space for cached prefixes, all models together: auto (10 % of the volume, at most 100 GB), a size or a "
+            "percentage of the volume; 0 switches it off",
+            parse="memory",
+        ),
+    ] = "auto"
     cache_block_size: Annotated[
         int, _setting("Tokens in one KV block (16 to 1024); 0: by model size", between=(16, 1024))
     ] = 0
@@ -153,8 +165,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cache_checkpoint_interval: Annotated[
         float, _setting("How often cached prefixes are made to survive a crash", parse="keep_alive")
     ] = 300.0
+    vision_cache_max_size: Annotated[
+        int, _setting("RAM for what a model made of pictures, for each model that sees; 0: none", parse="size")
+    ] = 512 * 1024 * 1024
+    allow_image_urls: Annotated[
+        bool, _setting("Fetch images that requests name by URL (never from private addresses)")
+    ] = False
     ollama_version: Annotated[str, _setting("Ollama version that /api/version reports")] = "0.33.0"
     log_level: Annotated[Literal["debug", "info", "warning", "error"], _setting("What is logged")] = "info"
+    log_format: Annotated[Literal["text", "json"], _setting("How the log is written: text or json")] = "text"
+    log_prompts: Annotated[bool, _setting("Write the text of prompts to the log, too")] = False
+    otel_endpoint: Annotated[
+        str, _setting("URL that takes OpenTelemetry traces over HTTP (needs the extra otel); none: no traces")
+    ] = ""
     debug: Annotated[bool, _setting("Same as log_level debug", ollama="OLLAMA_DEBUG")] = False
     autostart: Annotated[bool, _setting("Commands start a server in the background where none listens")] = True
     no_history: Annotated[bool, _setting("Keep no history of typed lines", ollama="OLLAMA_NOHISTORY")] = False
@@ -268,9 +291,13 @@ def _convert(setting: Setting, value: Any) -> Any:
             return str(Path(value).expanduser())
         case "memory":
             return _memory(str(value).strip())
-        case "list":
+        case "list" | "keep_alives":
             items = value if isinstance(value, list) else str(value).split(",")
-            return [item.strip() for item in items if item.strip()]
+            found = [item.strip() for item in items if item.strip()]
+            if setting.kind.parse == "keep_alives":
+                for item in found:
+                    _check_keep_alive(item)
+            return found
     if setting.type is bool:
         return _boolean(value, lenient=setting.kind.ollama is not None)
     if setting.type is int:
@@ -293,6 +320,13 @@ def _convert(setting: Setting, value: Any) -> Any:
             raise ValueError(f"it must be one of {', '.join(get_args(setting.type))}")
         return value
     return str(value)
+
+
+def _check_keep_alive(item: str) -> None:
+    name, equals, duration = item.rpartition("=")
+    if not equals or not name or not duration:
+        raise ValueError(f'"{item}" must be NAME=DURATION, such as qwen3:8b=1h')
+    parse_keep_alive(duration)
 
 
 def _memory(text: str) -> str:

@@ -69,8 +69,8 @@ def common_media(a: bytes, b: bytes, tokens: int) -> int:
     for at in range(0, max(len(a), len(b)), _MARK.size):
         one, other = a[at : at + _MARK.size], b[at : at + _MARK.size]
         if one != other:
-            starts = [_MARK.unpack(mark)[0] for mark in (one, other) if mark]
-            return min(tokens, max(0, min(starts)))
+            first = min(int(_MARK.unpack(mark)[0]) for mark in (one, other) if mark)
+            return min(tokens, max(0, first))
     return tokens
 
 

@@ -7,18 +7,24 @@ them imports MLX.
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from omlx_cache.container import DamagedError
 from omlx_cache.files import RecordFiles
-from omlx_cache.index import FILE, Index
+from omlx_cache.index import FILE, Index, IndexUnusableError
 from omlx_cache.records import Name
 
 _YOUNG_S = 600.0
 """A file without an entry in the index may be one that is just being written, for this long."""
+
+
+class FolderError(Exception):
+    """The folder cannot be used; the message is a sentence for people."""
 
 
 class ModelUse(msgspec.Struct):
@@ -63,11 +69,20 @@ class Verified(msgspec.Struct):
     """A sentence for each."""
 
 
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[Index]:
+    try:
+        with contextlib.closing(Index(folder)) as index:
+            yield index
+    except (OSError, sqlite3.Error, IndexUnusableError) as error:
+        raise FolderError(f"the cache folder {folder} cannot be used: {error}") from error
+
+
 def show(folder: Path) -> Folder:
-    """What the folder holds; an empty answer for a folder without a cache. Raises sqlite3.Error, IndexUnusableError."""
+    """What the folder holds; an empty answer for a folder without a cache. Raises FolderError."""
     if not (folder / FILE).exists():
         return Folder(0, 0, [], [])
-    with contextlib.closing(Index(folder)) as index:
+    with _opened(folder) as index:
         size, count = index.totals()
         models = [
             ModelUse(name, namespace, nbytes, records, used)
@@ -79,12 +94,12 @@ def show(folder: Path) -> Folder:
 def clear(folder: Path, model: str | None = None) -> int:
     """Delete what is stored for a model (by its name or namespace) or for all, named sessions included.
 
-    Returns the number of records.
+    Returns the number of records. Raises FolderError.
     """
     if not (folder / FILE).exists():
         return 0
     files = RecordFiles(folder)
-    with contextlib.closing(Index(folder)) as index:
+    with _opened(folder) as index:
         known = index.by_model()
         chosen = [bytes.fromhex(space) for space, name, *_ in known if model is None or model in (name, space)]
         names = [name for space in chosen for name in index.names_in(space)]
@@ -97,20 +112,23 @@ def clear(folder: Path, model: str | None = None) -> int:
 
 
 def remove_session(folder: Path, name: str) -> bool:
-    """Let a named conversation be evicted again; False when there is none of that name."""
+    """Let a named conversation be evicted again; False when there is none of that name. Raises FolderError."""
     if not (folder / FILE).exists():
         return False
-    with contextlib.closing(Index(folder)) as index:
+    with _opened(folder) as index:
         return index.unpin(name)
 
 
 def verify(folder: Path) -> Verified:
-    """Read every record and check it. Damaged files are removed, as are entries and files without the other."""
+    """Read every record and check it. Damaged files are removed, as are entries and files without the other.
+
+    Raises FolderError.
+    """
     result = Verified()
     if not (folder / FILE).exists():
         return result
     files = RecordFiles(folder)
-    with contextlib.closing(Index(folder)) as index:
+    with _opened(folder) as index:
         known = set(index.names_in(None))
         pending = set(index.all_names()) - known
         for path, name in list(files.all()):

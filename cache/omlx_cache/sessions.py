@@ -18,7 +18,9 @@ from omlx_cache.records import Name
 if TYPE_CHECKING:
     from omlx_cache.store import PrefixStore
 
-_FLUSH_S = 30.0
+_FLUSH_S = 5.0
+_LOAD_BYTES = 1 << 30
+"""Most that one `load` reads, for the model stands still meanwhile; the rest is read when it is wanted."""
 PINNED_SHARE = 0.5
 """Sessions together may keep this part of the folder's cap: the rest is for what comes next."""
 
@@ -76,7 +78,7 @@ class Sessions:
             names = store.cold.ask(lambda index: index.session_names(name, store.namespace), names)
         if not names:
             raise ValueError(f"there is no session {name!r} for these weights")
-        return store.read_into_ram(names, store.hot.max_bytes)
+        return store.read_into_ram(names, min(store.hot.max_bytes, _LOAD_BYTES))
 
     def remove(self, name: str) -> None:
         """Let a session's records be evicted again."""

@@ -396,16 +396,19 @@ class PrefixStore:
             self.let_go(self.hot.put(record, dirty=False, used=self.clock()))
         return loaded
 
-    def clear(self) -> None:
-        """Delete everything stored for this model."""
+    def clear(self) -> int:
+        """Delete everything stored for this model; returns the number of records that were on disk."""
         self.hot.clear()
+        stored: list[Name] = []
         if self.cold is not None:
             self.cold.drop_ahead()
             self.cold.flush(10)
             self.collect()
-            self.cold.remove(self.cold.ask(lambda index: index.names_in(self.namespace), []))
+            stored = self.cold.ask(lambda index: index.names_in(self.namespace), stored)
+            self.cold.remove(stored)
             self.cold.change(lambda index: index.unpin_all(self.namespace))
             self.cold.flush(10)
+        return len(stored)
 
     def close(self, budget: float = 10.0) -> None:
         """Checkpoint within `budget` seconds and end all threads. The store is of no use afterwards."""

@@ -21,6 +21,34 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Most sequences decoded in one step since the load."""
     steps: int
     crashes: int
+    stalled: bool = False
+    """It has work and does none."""
+    mean_batch: float = 0.0
+    """Sequences per decode step since the load; 0 before the first."""
+    decode_steps: int = 0
+    lookups: int = 0
+    """Prompts looked up in the KV store, and how many were found there at least in part."""
+    hits: int = 0
+    tokens_looked_up: int = 0
+    tokens_from_ram: int = 0
+    tokens_from_disk: int = 0
+
+
+class MemoryStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What models live in. Bytes."""
+
+    device: str = ""
+    ram: int = 0
+    available: int = 0
+    device_memory: int = 0
+    """0 without a GPU, and until the first runner has said what there is."""
+    used: int = 0
+    """By the server and all its processes, or by MLX on the GPU: whichever is nearer to its cap."""
+    cap: int = 0
+    hot: int = 0
+    """RAM for cached prefixes, all models together."""
+    short: bool = False
+    """New requests are held back until memory is free again."""
 
 
 class StatusResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,9 +56,22 @@ class StatusResponse(msgspec.Struct, frozen=True, kw_only=True):
 
     version: str
     waiting: int
-    """Requests that wait for a model to be loaded."""
+    """Requests that wait: for a load, for room, or for a place in a model's batch."""
     models: list[ModelStatus]
     pinned: list[str]
+    pin_warning: str = ""
+    """A sentence where the pins leave too little for other models."""
+    pid: int = 0
+    """The server's process."""
+    places: int = 0
+    """Requests of one model that run at once."""
+    memory: MemoryStatus = MemoryStatus()
+
+
+class PinResponse(msgspec.Struct):
+    """Answer to POST /api/omlx/pin."""
+
+    warning: str = ""
 
 
 class AliasRequest(msgspec.Struct):
@@ -90,55 +131,3 @@ class VerifyResponse(msgspec.Struct, frozen=True):
     bytes: int
     damaged: list[DamagedBlob]
     repaired: bool
-
-
-class CacheStats(msgspec.Struct, frozen=True, kw_only=True):
-    """The KV store of a loaded model. Sizes in bytes; counts since the load."""
-
-    model: str
-    enabled: bool
-    lookups: int = 0
-    hits: int = 0
-    tokens_looked_up: int = 0
-    tokens_from_ram: int = 0
-    tokens_from_disk: int = 0
-    hot_bytes: int = 0
-    hot_max_bytes: int = 0
-    cold_bytes: int = 0
-    """The whole folder on disk, all models together."""
-    cold_max_bytes: int = 0
-    cold_problem: str = ""
-
-
-class CacheResponse(msgspec.Struct):
-    """GET /api/omlx/cache."""
-
-    models: list[CacheStats]
-
-
-class CacheClearRequest(msgspec.Struct):
-    """POST /api/omlx/cache/clear: forget a model's stored prefixes, or those of all loaded models."""
-
-    model: str = ""
-
-
-class CacheExplainRequest(msgspec.Struct):
-    """POST /api/omlx/cache/explain: how much of a prompt is stored, and why not more. A user's message, or `raw`."""
-
-    model: str = ""
-    prompt: str = ""
-    raw: bool = False
-
-
-class CacheExplanation(msgspec.Struct, kw_only=True):
-    """Counts in tokens. The texts show where prompt and store part, when they do."""
-
-    tokens: int = 0
-    cached_tokens: int = 0
-    from_ram: int = 0
-    from_disk: int = 0
-    reason: str = ""
-    message: str = ""
-    divergence: int | None = None
-    prompt_text: str = ""
-    stored_text: str = ""

@@ -1,40 +1,56 @@
-"""`omlx cache`: what the KV store holds, and why a prompt was not found in it."""
+"""`omlx cache`: what the KV store holds, why a prompt was not found in it, and conversations that are kept by name."""
 
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 
 import rich_click as click
 
 from omlx.cli.command import CliError, Count, verb
 
+_USAGE = "[ls | stats | clear [MODEL] | verify | explain MODEL | save NAME MODEL | load NAME | rm NAME]"
 
-@verb("cache", usage="[stats | clear [MODEL] | explain MODEL]", count=Count(0, 2), models=True)
+
+@verb("cache", usage=_USAGE, count=Count(0, 3), models=True)
 @click.option("--raw", is_flag=True, help="explain: take the prompt as it is, without the model's template")
 def command(args: tuple[str, ...], raw: bool) -> None:
     """Look into the cache of prompts
 
-    `omlx cache` shows hits and sizes for the loaded models. `omlx cache clear` forgets what is stored. `omlx cache
-    explain MODEL < prompt` tells how much of a prompt is stored and why not more.
+    `omlx cache` shows hits and sizes for the loaded models, `omlx cache ls` what is on disk. `omlx cache clear` forgets
+    what is stored, of one model or of all; `omlx cache verify` reads every record and removes what is damaged. `omlx
+    cache explain MODEL < prompt` tells how much of a prompt is stored and why not more. `omlx cache save NAME MODEL`
+    keeps the conversation that MODEL answered last from being evicted, `load` brings it back into memory, `rm` lets it
+    go.
     """
     from omlx.cli.console import run_async
 
     match args:
         case () | ("stats",):
             run_async(_stats())
+        case ("ls",):
+            run_async(_list())
         case ("clear",) | ("clear", _):
             run_async(_clear(args[1] if len(args) == 2 else ""))
+        case ("verify",):
+            run_async(_verify())
         case ("explain", model):
             text = sys.stdin.read()
             # The shell ends what it pipes with a line feed; nobody means it to be part of the prompt.
             run_async(_explain(model, text if raw else text.removesuffix("\n"), raw))
+        case ("save", name, model):
+            run_async(_save(name, model))
+        case ("load", name):
+            run_async(_load(name))
+        case ("rm", name):
+            run_async(_remove(name))
         case _:
-            raise CliError("use `omlx cache`, `omlx cache clear [MODEL]` or `omlx cache explain MODEL < prompt`")
+            raise CliError(f"use omlx cache {_USAGE}")
 
 
 async def _stats() -> None:
     from omlx.cli.console import connected, out
-    from omlx.cli.tables import render
+    from omlx.cli.tables import percent, render
     from omlx.units import human_bytes
 
     async with connected() as client:
@@ -43,26 +59,55 @@ async def _stats() -> None:
         (
             model.model,
             f"{model.hits}/{model.lookups}",
-            f"{_share(model.tokens_from_ram, model.tokens_looked_up)}",
-            f"{_share(model.tokens_from_disk, model.tokens_looked_up)}",
+            percent(model.tokens_from_ram, model.tokens_looked_up),
+            percent(model.tokens_from_disk, model.tokens_looked_up),
             f"{human_bytes(model.hot_bytes)} of {human_bytes(model.hot_max_bytes)}",
-            model.cold_problem or f"{human_bytes(model.cold_bytes)} of {human_bytes(model.cold_max_bytes)}",
+            model.reason
+            or model.cold_problem
+            or f"{human_bytes(model.cold_bytes)} of {human_bytes(model.cold_max_bytes)}",
+            human_bytes(model.cold_written_this_hour),
         )
         for model in models
     ]
-    out(render(rows, ("NAME", "HITS", "TOKENS FROM RAM", "FROM SSD", "RAM", "SSD"), max_cell=60), end="")
+    header = ("NAME", "HITS", "TOKENS FROM RAM", "FROM SSD", "RAM", "SSD", "WRITTEN THIS HOUR")
+    out(render(rows, header, max_cell=60), end="")
 
 
-def _share(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.0f}%" if whole else "-"
+async def _list() -> None:
+    from omlx.cli.console import connected, out
+    from omlx.cli.tables import render
+    from omlx.units import human_bytes, human_time
+
+    async with connected() as client:
+        found = await client.cache_folder()
+    models = [
+        (model.name, str(model.records), human_bytes(model.bytes), human_time(datetime.fromtimestamp(model.used, UTC)))
+        for model in found.models
+    ]
+    out(render(models, ("NAME", "RECORDS", "SIZE", "USED")), end="")
+    if found.sessions:
+        sessions = [(session.name, session.model, human_bytes(session.bytes)) for session in found.sessions]
+        out("\n" + render(sessions, ("SESSION", "MODEL", "SIZE")), end="")
+    out(f"\n{human_bytes(found.bytes)} of {human_bytes(found.max_bytes)} in {found.path}")
 
 
 async def _clear(model: str) -> None:
     from omlx.cli.console import connected, out
 
     async with connected() as client:
-        await client.clear_cache(model)
-    out(f"cleared the cache of {model or 'all loaded models'}")
+        records = await client.clear_cache(model)
+    out(f"cleared the cache of {model or 'all models'}: {records} records")
+
+
+async def _verify() -> None:
+    from omlx.cli.console import connected, out
+
+    async with connected() as client:
+        found = await client.verify_cache()
+    for fault in found.faults:
+        out(fault)
+    bad = found.damaged + found.stray + found.missing
+    out(f"{found.intact} records are intact" + (f", {bad} were not and are removed" if bad else ""))
 
 
 async def _explain(model: str, prompt: str, raw: bool) -> None:
@@ -74,3 +119,28 @@ async def _explain(model: str, prompt: str, raw: bool) -> None:
     out(f"{found.reason.replace('_', ' ')}: {found.message}")
     if found.divergence is not None:
         out(f"from token {found.divergence} on the prompt says {found.prompt_text!r}, stored is {found.stored_text!r}")
+
+
+async def _save(name: str, model: str) -> None:
+    from omlx.cli.console import connected, out
+
+    async with connected() as client:
+        tokens = await client.save_session(name, model)
+    out(f"kept the last conversation of {model} as {name!r}: {tokens} tokens")
+
+
+async def _load(name: str) -> None:
+    from omlx.cli.console import connected, out
+    from omlx.units import human_bytes
+
+    async with connected() as client:
+        found = await client.load_session(name)
+    out(f"{name!r} is in the memory of {found.model}: {human_bytes(found.bytes)} read")
+
+
+async def _remove(name: str) -> None:
+    from omlx.cli.console import connected, out
+
+    async with connected() as client:
+        await client.remove_session(name)
+    out(f"{name!r} is no longer kept")

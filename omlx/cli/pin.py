@@ -18,12 +18,14 @@ def command(args: tuple[str, ...]) -> None:
 
 
 async def set_pins(models: tuple[str, ...], *, pinned: bool) -> None:
-    from omlx.cli.console import connected, out
+    from omlx.cli.console import connected, err, out
 
     async with connected() as client:
         for model in models:
-            await client.pin(model, pinned)
+            warning = await client.pin(model, pinned)
             out(f"{'pinned' if pinned else 'unpinned'} '{model}'")
+            if warning:
+                err(f"warning: {warning}")
 
 
 async def _list() -> None:

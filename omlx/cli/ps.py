@@ -6,38 +6,51 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+import rich_click as click
+
 from omlx.cli.command import verb
 
 if TYPE_CHECKING:
+    from omlx.api import admin
     from omlx.api import ollama as wire
 
 HEADER = ("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL")
+MORE = ("PINNED", "RUNNING", "QUEUED", "BATCH", "HITS", "FROM RAM", "FROM SSD")
 _FOREVER = timedelta(days=20 * 365)
 
 
 @verb("ps", usage="[PREFIX]", models=True)
-def command(args: tuple[str, ...]) -> None:
+@click.option(
+    "--verbose", is_flag=True, help="Show pins, queues, how full the batches are and how often the cache hits"
+)
+def command(args: tuple[str, ...], verbose: bool) -> None:
     """List running models
 
-    PREFIX shows only models whose name starts with it.
+    PREFIX shows only models whose name starts with it. With --verbose further columns tell what each model does: QUEUED
+    requests wait for a place, BATCH is the mean number of requests per step and of how many, HITS the prompts that were
+    found in the KV cache at least in part, FROM RAM and FROM SSD the tokens of prompts that came from there.
     """
     from omlx.cli.console import out, run_async
 
-    out(run_async(_ps(args[0] if args else "")), end="")
+    out(run_async(_ps(args[0] if args else "", verbose)), end="")
 
 
-async def _ps(prefix: str) -> str:
+async def _ps(prefix: str, verbose: bool) -> str:
     from omlx.cli.console import connected
 
     async with connected() as client:
-        return loaded_table(await client.loaded(), datetime.now().astimezone(), prefix)
+        models, now = await client.loaded(), datetime.now().astimezone()
+        return loaded_table(models, now, prefix, await client.status() if verbose else None)
 
 
-def loaded_table(models: Sequence[wire.LoadedModel], now: datetime, prefix: str = "") -> str:
-    """The loaded models whose name starts with `prefix`; `now` is what UNTIL counts from."""
+def loaded_table(
+    models: Sequence[wire.LoadedModel], now: datetime, prefix: str = "", status: admin.StatusResponse | None = None
+) -> str:
+    """The loaded models whose name starts with `prefix`; `now` is what UNTIL counts from, `status` adds columns."""
     from omlx.cli import tables
     from omlx.units import human_bytes
 
+    more = {model.name: _activity(model, status.places) for model in status.models} if status else {}
     rows = [
         (
             model.name,
@@ -46,11 +59,26 @@ def loaded_table(models: Sequence[wire.LoadedModel], now: datetime, prefix: str 
             processor(model.size, model.size_vram),
             str(model.context_length),
             until(datetime.fromisoformat(model.expires_at), now),
+            *(more.get(model.name, ("",) * len(MORE)) if status else ()),
         )
         for model in models
         if model.name.startswith(prefix)
     ]
-    return tables.render(rows, HEADER)
+    return tables.render(rows, (*HEADER, *MORE) if status else HEADER)
+
+
+def _activity(model: admin.ModelStatus, places: int) -> tuple[str, ...]:
+    from omlx.cli.tables import percent
+
+    return (
+        "yes" if model.pinned else "no",
+        str(model.running),
+        str(model.waiting),
+        f"{model.mean_batch:.1f} of {places}" if model.decode_steps else "-",
+        f"{model.hits}/{model.lookups}",
+        percent(model.tokens_from_ram, model.tokens_looked_up),
+        percent(model.tokens_from_disk, model.tokens_looked_up),
+    )
 
 
 def processor(size: int, size_vram: int) -> str:

@@ -13,6 +13,11 @@ MAX_CELL = 30
 """Cells with blanks in them are wrapped at this width, unless a table says otherwise."""
 
 
+def percent(part: int, whole: int) -> str:
+    """A cell that tells a share: "12%", and "-" of nothing."""
+    return f"{100 * part / whole:.0f}%" if whole else "-"
+
+
 def text_width(text: str) -> int:
     """Columns `text` takes on a terminal: East Asian wide characters take two, combining marks none."""
     return len(text) if text.isascii() else sum(char_width(character) for character in text)

@@ -7,6 +7,7 @@ what all models together may use. Pure arithmetic: the machine is described by a
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -14,11 +15,15 @@ from typing import Any, Literal
 import msgspec
 import psutil
 
+from omlx.folders import nearest_existing
+from omlx.settings import Settings
 from omlx.units import parse_size
 
 GIB = 1 << 30
 RESERVE = 8_000_000_000
 """Bytes that "auto" leaves to the rest of the machine."""
+_MOST_COLD = 100_000_000_000
+"""Bytes on disk that "auto" gives to cached prefixes at most."""
 RUNNER_OVERHEAD = 300_000_000
 """Bytes of a runner process beside the model: the interpreter, MLX, the tokenizer."""
 
@@ -32,6 +37,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     device: Literal["cpu", "metal", "cuda"] = "cpu"
     device_memory: int = 0
     """What the GPU may use: its own memory, or its share of the RAM on Apple silicon; 0 without a GPU."""
+    server: int = 0
+    """What the server's own process takes."""
 
     @property
     def gpu(self) -> bool:
@@ -70,8 +77,12 @@ def machine(device: str = "cpu", device_memory: int = 0) -> Machine:
         total, available = limit, min(available, limit)
     if device_memory and device in {"metal", "cuda"}:
         kind: Literal["metal", "cuda"] = "metal" if device == "metal" else "cuda"
-        return Machine(ram=total, available=available, device=kind, device_memory=device_memory)
-    return Machine(ram=total, available=available)
+        return Machine(ram=total, available=available, device=kind, device_memory=device_memory, server=_own_memory())
+    return Machine(ram=total, available=available, server=_own_memory())
+
+
+def _own_memory() -> int:
+    return int(psutil.Process().memory_info().rss)
 
 
 def _container_limit() -> int | None:
@@ -90,13 +101,19 @@ def parse_cap(text: str, machine: Machine) -> int:
     leaves a twentieth.
     """
     text = text.strip()
-    if text == "auto":
+    if text in {"", "auto"}:
         if machine.device == "cuda":
             return machine.device_memory * 19 // 20
         return max(machine.ram - RESERVE, machine.ram // 2)
     if text.endswith("%"):
         return int(machine.base * float(text[:-1]) / 100)
     return parse_size(text)
+
+
+def budget(machine: Machine, *, cap: int, held: int) -> int:
+    """Bytes for all models together, those that hold `held` now included, under max_process_memory `cap`."""
+    server = 0 if machine.device == "cuda" else machine.server
+    return max(0, min(cap - server, machine.free(held)))
 
 
 def default_contexts(machine: Machine) -> list[int]:
@@ -123,6 +140,20 @@ def hot_bytes(setting: str, ram: int) -> int:
     if setting == "auto":
         setting = f"{profile(ram).hot_percent}%"
     return parse_cap(setting, Machine(ram=ram, available=ram)) if setting else 0
+
+
+def cold_bytes(settings: Settings) -> int:
+    """Bytes on disk for cached prefixes of all models; 0: none."""
+    setting = settings.paged_ssd_cache_max_size or "auto"
+    if setting != "auto" and not setting.endswith("%"):
+        return parse_size(setting)
+    try:
+        volume = shutil.disk_usage(nearest_existing(Path(settings.paged_ssd_cache_dir))).total
+    except OSError:
+        return 0
+    if setting == "auto":
+        return min(volume // 10, _MOST_COLD)
+    return int(volume * float(setting[:-1]) / 100)
 
 
 def read_config(folder: str) -> dict[str, Any]:

@@ -8,6 +8,13 @@ from pathlib import Path
 
 import msgspec
 
+from omlx.pool.admission import gib
+
+_MOST_PINNED = 0.3
+"""Of the registered models: beyond, the pins decide what is loaded rather than the use."""
+_MOST_MEMORY = 0.5
+"""Of what all models may take."""
+
 log = logging.getLogger("omlx.pool")
 
 
@@ -43,3 +50,14 @@ class Pins:
         except (OSError, msgspec.MsgspecError) as error:
             log.warning("the pins in %s cannot be read (%s): nothing is pinned", self._file, error)
             return frozenset()
+
+
+def too_many_pins(pinned: int, registered: int, size: int, budget: int) -> str:
+    """A sentence where pins leave too little for others, else "". `size`: what the pinned models take, in bytes."""
+    if not pinned:
+        return ""
+    if size > _MOST_MEMORY * budget:
+        return f"the pinned models take {gib(size)} of {gib(budget)}: other models will hardly find room"
+    if pinned > _MOST_PINNED * registered:
+        return f"{pinned} of {registered} models are pinned: they are never unloaded, so little room is left to others"
+    return ""

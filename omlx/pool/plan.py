@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
+from omlx_registry import InvalidName, parse_name
 
 from omlx.pool import admission
 from omlx.pool.admission import Estimate, Machine
 from omlx.pool.errors import PoolError
+from omlx.pool.measured import Measurement
 from omlx.pool.policy import Room
 from omlx.runner.protocol import LoadSpec
 from omlx.settings import Settings
+from omlx.units import parse_keep_alive
 
 if TYPE_CHECKING:
     from omlx_registry import ModelSpec
@@ -28,21 +32,30 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
     room: Room
 
 
-def plan_load(spec: ModelSpec, settings: Settings, machine: Machine, *, held: int, measured: int | None) -> LoadPlan:
+def plan_load(
+    spec: ModelSpec,
+    settings: Settings,
+    machine: Machine,
+    *,
+    held: int,
+    measured: Measurement | None,
+    strict: bool = True,
+) -> LoadPlan:
     """Plan a load. `held` are the bytes that loaded models take, `measured` what this one took last time, if known.
 
-    Raises PoolError "too_large" when the model can never run here.
+    Raises PoolError "too_large" when the model can never run here, unless `strict` is False.
     """
     config = admission.read_config(spec.path)
     cap = admission.parse_cap(settings.max_process_memory, machine)
     model_cap = admission.parse_cap(settings.max_model_memory, machine) if settings.max_model_memory else None
     available = machine.free(held)
-    budget = min(cap, available)
+    budget = admission.budget(machine, cap=cap, held=held)
 
     def estimate(context: int) -> Estimate:
-        return admission.estimate(
+        found = admission.estimate(
             size=spec.size, config=config, context=context, weights=settings.weights, gpu=machine.gpu
         )
+        return found if measured is None else Estimate(least=found.least, likely=measured.with_context(context))
 
     asked = spec.parameters.get("num_ctx")
     wanted = (asked if isinstance(asked, int) else 0) or settings.context_length
@@ -53,10 +66,24 @@ def plan_load(spec: ModelSpec, settings: Settings, machine: Machine, *, held: in
     context = next((step for step in contexts if estimate(step).likely <= limit), contexts[-1])
     found = estimate(context)
     refusal = admission.refusal(found.least, available=available, cap=cap, model_cap=model_cap)
-    if refusal is not None:
+    if refusal is not None and strict:
         raise PoolError("too_large", refusal)
     room = Room(places=settings.max_loaded_models or _DEFAULT_PLACES, budget=budget)
-    return LoadPlan(context=context, need=measured or found.likely, room=room)
+    return LoadPlan(context=context, need=found.likely, room=room)
+
+
+def keep_alive_for(spec: ModelSpec, settings: Settings) -> float:
+    """Seconds the model stays when no request says: its own setting, else its Modelfile's, else that of all models."""
+    for entry in settings.model_keep_alive:
+        name, _, text = entry.rpartition("=")
+        with contextlib.suppress(InvalidName):
+            if parse_name(name).full == spec.full_name:
+                own = parse_keep_alive(text)
+                return settings.keep_alive if own is None else own
+    with contextlib.suppress(ValueError):
+        own = parse_keep_alive(spec.parameters.get("keep_alive"))
+        return settings.keep_alive if own is None else own
+    return settings.keep_alive
 
 
 def kind_of(capabilities: Sequence[str]) -> Literal["generate", "embed", "rerank"]:
@@ -72,7 +99,7 @@ def load_spec(
     spec: ModelSpec, settings: Settings, *, context: int, concurrent: int, hot_bytes: int, memory_bytes: int
 ) -> LoadSpec:
     """What the runner is told. `memory_bytes`: the most it may take; `hot_bytes`: its share of the hot KV tier."""
-    cold = settings.paged_ssd_cache_max_size
+    cold = admission.cold_bytes(settings)
     return LoadSpec(
         name=spec.name,
         path=spec.path,
@@ -94,4 +121,5 @@ def load_spec(
         cache_write_budget=settings.cache_write_budget,
         cache_write_through=settings.cache_write_through,
         cache_checkpoint_s=settings.cache_checkpoint_interval,
+        vision_cache_bytes=settings.vision_cache_max_size,
     )

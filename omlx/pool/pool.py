@@ -8,25 +8,28 @@ Decisions are in `policy` and `admission`; this file carries them out.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import logging
 import time
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from omlx.pool import admission, policy
-from omlx.pool.admission import gib
+from omlx.pool import policy
 from omlx.pool.errors import QUEUE_FULL, PoolError
+from omlx.pool.events import PoolEvents, Unheard, UnloadReason
+from omlx.pool.governor import Governor, MemoryReport
 from omlx.pool.lease import Lease
-from omlx.pool.pins import Pins
-from omlx.pool.plan import load_spec, plan_load
-from omlx.pool.pressure import Pressure, memory_of, relieve
+from omlx.pool.pins import Pins, too_many_pins
+from omlx.pool.plan import keep_alive_for, load_spec
 from omlx.pool.slot import LoadedModel, Slot
 from omlx.pool.spare import Spare
 from omlx.pool.supervisor import supervise
-from omlx.runner.host import CLOSE_GRACE_S, LoadError, RunnerHost
+from omlx.record import current
+from omlx.runner.host import CLOSE_GRACE_S, LoadError, RunnerHost, in_time
 from omlx.runner.process import RUNNER
-from omlx.runner.protocol import Hello, Ready
+from omlx.runner.protocol import CacheCall, Hello, Ready
 from omlx.settings import Settings
 from omlx.units import human_bytes
 
@@ -37,7 +40,10 @@ log = logging.getLogger("omlx.pool")
 
 _SPARE_AFTER_S = 3.0
 """Seconds after the start until the first spare runner is made: the server answers first."""
-_PRESSURE_EVERY_S = 1.0
+_HOLD_S = 5.0
+"""How long a new request waits for memory that all models together lack, before it is told to come back later."""
+_STALL_SHOWS_S = 30.0
+"""A model without progress for so long, or for half the stall timeout, shows as stalled."""
 _SHUTTING_DOWN = "the server is shutting down"
 _SHORT_OF_MEMORY = "server busy, please try again.  the loaded models use all the memory that max_process_memory allows"
 
@@ -48,24 +54,25 @@ class Pool:
     def __init__(self, settings: Settings, *, command: Sequence[str] = RUNNER, grace: float = CLOSE_GRACE_S) -> None:
         self._settings = settings
         self._grace = grace
+        self.events: PoolEvents = Unheard()
         self._pins = Pins(Path(settings.models) / "pins.json")
         self._spare = Spare(command, enabled=settings.spare_runner)
         self._slots: dict[str, Slot] = {}
         self._crashes: dict[str, int] = {}
-        self._measured: dict[str, int] = {}
-        self._machine = admission.machine()
-        self._places = settings.max_concurrent_requests or admission.profile(self._machine.ram).concurrent
-        """Requests of one model that run at once."""
-        self._hot_bytes = admission.hot_bytes(settings.hot_cache_max_size, self._machine.ram)
-        self._hot_part = 1.0
-        self._short_of_memory = False
+        self._governor = Governor(
+            settings,
+            self._slots,
+            spare=self._spare,
+            dismiss=lambda slot, why: self._dismiss(slot, "memory", why),
+            changed=self._notify,
+        )
         self._finding_room: asyncio.Lock = asyncio.Lock()
         self._changed = asyncio.Event()
         self._outside = 0
         """Requests that wait for a slot they may not join yet."""
         self._watching: list[asyncio.Task[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._closed = False
+        self._closed = self._draining = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     # ------------------------------------------------------------ life
@@ -73,10 +80,19 @@ class Pool:
         self._loop = asyncio.get_running_loop()
         self._watching = [
             self._background(supervise(self._ready_hosts, self._settings.stall_timeout), "supervisor"),
-            self._background(self._relieve_pressure(), "memory"),
+            self._background(self._governor.watch(), "memory"),
         ]
         if self._settings.spare_runner:
             self._watching.append(self._background(self._first_spare(), "first spare runner"))
+
+    async def drain(self, seconds: float) -> None:
+        """Take no new work and wait until what is open is done, at most so long; then `close`."""
+        self._draining = True
+        self._notify()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while any(slot.users for slot in self._slots.values()):
+                    await self._changed.wait()
 
     async def close(self) -> None:
         """End all runners in order; requests that still run fail. Takes seconds at most."""
@@ -97,12 +113,21 @@ class Pool:
 
     # ------------------------------------------------------------ what others ask for
     async def acquire(self, spec: ModelSpec, *, keep_alive: float | None = None) -> Lease:
-        """A lease on the model, loaded first if needed. `keep_alive` in s; None keeps what is. Raises PoolError."""
+        """A lease on the model, loaded first if needed. `keep_alive` in s; None keeps what is.
+
+        Raises PoolError, and RequestFailed where the request's deadline comes first.
+        """
         begun = time.monotonic_ns()
-        if self._short_of_memory:
-            raise PoolError("busy", _SHORT_OF_MEMORY)
-        slot = await self.enter(spec, keep_alive)
+        record = current()
+        record.asks_for(spec.name)
+        slot = await in_time(self._enter_with_memory(spec, keep_alive))
+        record.has_model()
         return Lease(self, slot, time.monotonic_ns() - begun)
+
+    async def _enter_with_memory(self, spec: ModelSpec, keep_alive: float | None) -> Slot:
+        if self._governor.short:
+            await self._wait_for_memory()
+        return await self.enter(spec, keep_alive)
 
     async def unload(self, digest: str) -> None:
         """Unload a model: now if it is idle, else once its present requests are done. Returns at once."""
@@ -112,7 +137,7 @@ class Pool:
         slot.keep_alive = 0.0
         slot.go_when_idle = True
         if slot.users == 0 and slot.state == "ready":
-            self._dismiss(slot, "it was asked to go")
+            self._dismiss(slot, "asked", "it was asked to go")
 
     def loaded(self) -> list[LoadedModel]:
         """All models that are loading, ready or leaving, the one that expires last first, as Ollama lists them."""
@@ -126,9 +151,7 @@ class Pool:
             self._join(slot, keep_alive)
             self.release(slot)
 
-    async def cache(
-        self, digest: str, op: Literal["stats", "clear", "explain", "checkpoint"], text: str = ""
-    ) -> dict[str, Any] | None:
+    async def cache(self, digest: str, op: CacheCall) -> dict[str, Any] | None:
         """Ask a loaded model's KV store something, which does not make the model stay longer; None if it isn't loaded.
 
         Raises RequestFailed.
@@ -136,7 +159,7 @@ class Pool:
         slot = self._slots.get(digest)
         if slot is None or slot.host is None or slot.state != "ready":
             return None
-        return await slot.host.cache(op, text)
+        return await slot.host.cache(op)
 
     def pin(self, spec: ModelSpec, pinned: bool = True) -> None:
         """Pin or unpin a model by name, loaded or not. Raises OSError when that cannot be written down."""
@@ -151,18 +174,47 @@ class Pool:
         """Full names of the pinned models."""
         return self._pins.names()
 
+    def memory(self) -> MemoryReport:
+        """What models live in, and how much of it is taken."""
+        return self._governor.report()
+
+    @property
+    def places(self) -> int:
+        """Requests of one model that run at once."""
+        return self._governor.places
+
+    def stalled(self) -> list[str]:
+        """Names of models that have work and do none."""
+        limit = min(_STALL_SHOWS_S, self._settings.stall_timeout / 2)
+        return [
+            slot.spec.name
+            for slot in self._slots.values()
+            if slot.state == "ready" and slot.host is not None and policy.is_stalled(slot.host.stalled_for, limit)
+        ]
+
+    @property
+    def short_of_memory(self) -> bool:
+        """New requests are held back until memory is free again."""
+        return self._governor.short
+
+    def pin_warning(self, registered: Sequence[ModelSpec]) -> str:
+        """A sentence where the pins leave too little for other models, else "". Reads files: not on the event loop."""
+        pinned = [spec for spec in registered if spec.full_name in self._pins]
+        size = sum(self._governor.expected(spec) for spec in pinned)
+        return too_many_pins(len(pinned), len(registered), size, self._governor.report().cap)
+
     @property
     def waiting(self) -> int:
         """Requests that wait: for a load, for room, or for a place in a model's batch."""
         return self._outside + sum(
-            max(0, slot.users - self._places) if slot.state == "ready" else slot.users for slot in self._slots.values()
+            max(0, slot.users - self.places) if slot.state == "ready" else slot.users for slot in self._slots.values()
         )
 
     # ------------------------------------------------------------ users of slots (called by leases)
     async def enter(self, spec: ModelSpec, keep_alive: float | None, *, again: bool = False) -> Slot:
         """Become a user of the model's slot, once it is ready. `again`: a replay, which no queue limit may refuse."""
         while True:
-            if self._closed:
+            if self._closed or (self._draining and not again):
                 raise PoolError("busy", _SHUTTING_DOWN)
             slot = self._slots.get(spec.digest)
             if slot is not None and not slot.joinable:
@@ -224,14 +276,16 @@ class Pool:
             return
         after = policy.expires_in(keep_alive=slot.keep_alive, pinned=slot.pinned)
         if slot.goes_when_idle or after == 0:
-            self._dismiss(slot, "nobody needs it any more")
+            self._dismiss(slot, "asked", "nobody needs it any more")
         elif after is not None:
             slot.expires_at = self._now() + after
-            slot.timer = asyncio.get_running_loop().call_later(after, self._dismiss, slot, "its keep-alive has passed")
+            slot.timer = asyncio.get_running_loop().call_later(
+                after, self._dismiss, slot, "expired", "its keep-alive has passed", context=contextvars.Context()
+            )
 
     # ------------------------------------------------------------ waiting
     def _full(self, slot: Slot) -> bool:
-        return slot.users >= self._places
+        return slot.users >= self.places
 
     def _check_queue(self) -> None:
         if self.waiting >= self._settings.max_queue:
@@ -246,6 +300,18 @@ class Pool:
         finally:
             self._outside -= 1
 
+    async def _wait_for_memory(self) -> None:
+        self._check_queue()
+        self._outside += 1
+        try:
+            async with asyncio.timeout(_HOLD_S):
+                while self._governor.short:
+                    await self._changed.wait()
+        except TimeoutError:
+            raise PoolError("busy", _SHORT_OF_MEMORY) from None
+        finally:
+            self._outside -= 1
+
     def _notify(self) -> None:
         """Wake everybody who waits for any slot to change."""
         self._changed.set()
@@ -255,7 +321,7 @@ class Pool:
     def _begin_load(self, spec: ModelSpec, keep_alive: float | None) -> Slot:
         slot = Slot(
             spec,
-            policy.keep_alive_of(keep_alive, None, self._settings.keep_alive),
+            policy.keep_alive_of(keep_alive, None, keep_alive_for(spec, self._settings)),
             pinned=spec.full_name in self._pins,
         )
         self._slots[spec.digest] = slot
@@ -278,9 +344,9 @@ class Pool:
                 slot.spec,
                 self._settings,
                 context=slot.context,
-                concurrent=self._places,
-                hot_bytes=self._hot_share(),
-                memory_bytes=slot.allowance,
+                concurrent=self.places,
+                hot_bytes=self._governor.hot_share(),
+                memory_bytes=self._governor.memory_share(slot),
             )
             ready = await host.load(told, stall_timeout=self._settings.load_timeout)
             self._become_ready(slot, host, hello, ready, self._now() - begun)
@@ -290,15 +356,15 @@ class Pool:
                 raise
         finally:
             if not self._closed:
-                self._background(self._spare.refill(), "spare runner")
+                self._background(self._refill_spare(), "spare runner")
 
     def _become_ready(self, slot: Slot, host: RunnerHost, hello: Hello, ready: Ready, seconds: float) -> None:
         slot.state = "ready"
         slot.context = ready.num_ctx
-        slot.memory = ready.memory_bytes + ready.kv_bytes_per_token * ready.num_ctx + admission.RUNNER_OVERHEAD
-        self._measured[slot.spec.digest] = slot.memory
+        self._governor.loaded(slot, ready)
         slot.loaded.set_result(None)
-        self._share_hot_cache()
+        self._governor.deal()
+        self.events.loaded(slot.spec.name, seconds)
         self._background(self._when_gone(slot, host), f"{slot.spec.name} until its end")
         log.info(
             "%s is loaded: %s in %.1f s; weights %s; BLAS %s; context %d; pid %d", slot.spec.name,
@@ -313,30 +379,20 @@ class Pool:
         if isinstance(error, asyncio.CancelledError):
             # Either nobody waits any more, or the server ends and those who wait shall hear it.
             log.info("%s: the load was given up", slot.spec.name)
+            self.events.load_failed(slot.spec.name, "given_up")
             failure = PoolError("busy", _SHUTTING_DOWN)
         else:
             failure = error if isinstance(error, PoolError) else PoolError("load_failed", str(error))
             log.error("%s could not be loaded: %s", slot.spec.name, failure.message)
+            self.events.load_failed(slot.spec.name, failure.kind)
         slot.loaded.set_exception(failure)
         slot.loaded.exception()  # seen, even when everybody has left meanwhile
-
-    def _hot_share(self) -> int:
-        """RAM for cached prefixes that each loaded model gets: they share one budget, less under pressure."""
-        models = sum(slot.state != "leaving" for slot in self._slots.values())
-        return int(self._hot_bytes * self._hot_part) // max(1, models)
-
-    def _share_hot_cache(self) -> None:
-        for host in self._ready_hosts():
-            host.set_hot_cache(self._hot_share())
 
     # ------------------------------------------------------------ room
     async def _find_room(self, slot: Slot, hello: Hello) -> None:
         """Wait until the slot may load, evicting idle models as needed; raises PoolError when it never may."""
-        self._machine = machine = admission.machine(hello.device, hello.device_memory)
-        held = sum(other.memory for other in self._slots.values() if other is not slot)
-        measured = self._measured.get(slot.spec.digest)
-        plan = plan_load(slot.spec, self._settings, machine, held=held, measured=measured)
-        slot.gpu, slot.context = machine.gpu, plan.context
+        plan = self._governor.plan(slot.spec, hello)
+        slot.gpu, slot.context = hello.device != "cpu", plan.context
         drained: list[Slot] = []
         try:
             while True:
@@ -345,11 +401,10 @@ class Pool:
                 match policy.make_room(others, plan.need, plan.room):
                     case policy.Fits():
                         slot.admitted, slot.memory = True, plan.need
-                        slot.allowance = plan.room.budget - sum(other.memory for other in others)
                         return
                     case policy.Evict(digests):
                         for digest in digests:
-                            self._dismiss(self._slots[digest], f"{slot.spec.name} needs the room")
+                            self._dismiss(self._slots[digest], "room", f"{slot.spec.name} needs the room")
                         continue
                     case policy.Wait(digest):
                         if digest is not None and not self._slots[digest].draining:
@@ -365,8 +420,9 @@ class Pool:
             self._notify()
 
     # ------------------------------------------------------------ leaving
-    def _dismiss(self, slot: Slot, why: str) -> None:
+    def _dismiss(self, slot: Slot, reason: UnloadReason, why: str) -> None:
         """Unload an idle model: it leaves the list once its process is gone and the memory is back."""
+        self.events.unloaded(slot.spec.name, reason)
         slot.stop_timer()
         slot.state = "leaving"
         log.info("%s is unloaded: %s", slot.spec.name, why)
@@ -383,6 +439,7 @@ class Pool:
         if slot.state == "ready" and self._slots.get(slot.spec.digest) is slot:
             digest = slot.spec.digest
             self._crashes[digest] = self._crashes.get(digest, 0) + 1
+            self.events.runner_ended(slot.spec.name, host.end_reason)
             slot.state = "leaving"
             self._remove(slot)
 
@@ -390,36 +447,20 @@ class Pool:
         slot.stop_timer()
         if self._slots.get(slot.spec.digest) is slot:
             del self._slots[slot.spec.digest]
-            self._share_hot_cache()
+            self._governor.deal()
         self._notify()
 
     # ------------------------------------------------------------ small things
     def _ready_hosts(self) -> list[RunnerHost]:
         return [s.host for s in self._slots.values() if s.state == "ready" and s.host is not None]
 
-    async def _relieve_pressure(self) -> None:
-        """Watch what the runners really take; see `pressure` for what is given up, and in which order."""
-        while True:
-            await asyncio.sleep(_PRESSURE_EVERY_S)
-            if not self._ready_hosts():
-                self._short_of_memory = False
-                continue
-            cap = admission.parse_cap(self._settings.max_process_memory, self._machine)
-            used = memory_of(self._ready_hosts(), gpu=self._machine.gpu)
-            found = Pressure(used=used, cap=cap, hot=self._hot_part if self._hot_bytes else 0.0)
-            relief = relieve(found, [slot.resident() for slot in self._slots.values()])
-            if relief.refuse and not self._short_of_memory:
-                log.warning("memory: %s in use, %s allowed: new requests are refused", gib(found.used), gib(cap))
-            self._short_of_memory = relief.refuse
-            if relief.hot != self._hot_part:
-                self._hot_part = relief.hot
-                self._share_hot_cache()
-            if relief.evict is not None:
-                self._dismiss(self._slots[relief.evict], f"memory: {gib(found.used)} in use, {gib(cap)} allowed")
-
     async def _first_spare(self) -> None:
         await asyncio.sleep(_SPARE_AFTER_S)
-        await self._spare.refill()
+        await self._refill_spare()
+
+    async def _refill_spare(self) -> None:
+        if self._governor.room_for_spare:
+            await self._spare.refill()
 
     def _background(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=name)

@@ -15,12 +15,16 @@ import msgspec
 
 from omlx.pool.policy import Resident, State
 from omlx.runner.host import RunnerHost
+from omlx.runner.protocol import Heartbeat
 
 if TYPE_CHECKING:
     from omlx_registry import ModelSpec
 
 _FOREVER = timedelta(seconds=(2**63 - 1) / 1e9)
 """Go's longest duration: what Ollama adds for a model that never expires."""
+
+
+_NO_BEAT = Heartbeat(steps=0, running=0, waiting=0, memory_bytes=0, max_batch=0)
 
 
 class LoadedModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,9 +48,9 @@ class LoadedModel(msgspec.Struct, frozen=True, kw_only=True):
     """Leases held."""
     running: int
     waiting: int
-    max_batch: int
-    """Most sequences decoded in one step since the load."""
-    steps: int
+    """Requests that are not in the batch yet."""
+    heartbeat: Heartbeat
+    """The runner's own counts, at most a second old."""
     crashes: int
     """How often in a row this model's runner has ended by itself."""
 
@@ -69,8 +73,9 @@ class Slot:
         self.admitted = False
         """It has been given room, so its memory counts."""
         self.memory = 0
-        self.allowance = 0
-        """The most bytes it may take: what the other models leave."""
+        """Bytes it counts for: expected, once loaded measured, with the KV of one full context."""
+        self.fixed = 0
+        """The part of `memory` that is not KV, once it is measured."""
         self.context = 0
         self.gpu = False
         self.go_when_idle = False
@@ -84,6 +89,12 @@ class Slot:
         if self.state == "leaving" or self.draining:
             return False
         return self.state == "loading" or (self.host is not None and self.host.alive)
+
+    @property
+    def committed(self) -> int:
+        """Bytes it counts for now: more than `memory` while its requests have been promised more than one context."""
+        promised = self.host.heartbeat.reserved_bytes if self.host is not None else 0
+        return max(self.memory, self.fixed + promised)
 
     @property
     def goes_when_idle(self) -> bool:
@@ -103,14 +114,14 @@ class Slot:
             pinned=self.pinned,
             keep_alive=self.keep_alive,
             used_at=self.used_at,
-            memory=self.memory,
+            memory=self.committed,
         )
 
     def snapshot(self, *, crashes: int) -> LoadedModel:
         host = self.host
-        beat = host.heartbeat if host is not None else None
+        beat = host.heartbeat if host is not None else _NO_BEAT
         ready = host.ready if host is not None else None
-        size = max(beat.memory_bytes, ready.memory_bytes) if beat and ready else self.memory
+        size = max(beat.memory_bytes, ready.memory_bytes) if ready else self.memory
         return LoadedModel(
             spec=self.spec,
             state=self.state,
@@ -123,10 +134,9 @@ class Slot:
             weights=ready.weights if ready else "",
             pid=host.pid if host is not None else 0,
             users=self.users,
-            running=beat.running if beat else 0,
-            waiting=beat.waiting if beat else 0,
-            max_batch=beat.max_batch if beat else 0,
-            steps=beat.steps if beat else 0,
+            running=beat.running,
+            waiting=beat.waiting if ready else self.users,
+            heartbeat=beat,
             crashes=crashes,
         )
 

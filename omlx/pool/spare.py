@@ -39,10 +39,14 @@ class Spare:
                 except OSError as error:
                     log.warning("no spare runner: %s", error)
 
-    async def close(self) -> None:
-        self._enabled = False
+    async def drop(self) -> None:
+        """End the spare, if there is one: its memory is needed. A later `refill` makes another."""
         async with self._refilling:
             host, self._host = self._host, None
         if host is not None:
             with contextlib.suppress(asyncio.CancelledError):
                 await host.close(grace=0.5)
+
+    async def close(self) -> None:
+        self._enabled = False
+        await self.drop()

@@ -22,4 +22,5 @@ async def supervise(runners: Callable[[], Iterable[RunnerHost]], stall_timeout: 
         for host in runners():
             if host.alive and is_stalled(host.stalled_for, stall_timeout):
                 span = format_duration(round(host.stalled_for, 1))
-                host.kill(f"it was killed: {host.open_requests} requests were open and nothing had moved for {span}")
+                why = f"it was killed: {host.open_requests} requests were open and nothing had moved for {span}"
+                host.kill(why, "stalled")

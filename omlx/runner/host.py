@@ -30,6 +30,7 @@ from omlx.runner.launch import GroupPlan
 from omlx.runner.mailbox import Item, Mailbox
 from omlx.runner.protocol import (
     HEADER_SIZE,
+    CacheCall,
     CacheOp,
     Cancel,
     Embed,
@@ -274,9 +275,9 @@ class RunnerHost:
         """The runner's own counters. Raises RequestFailed, also when no answer comes within seconds."""
         return await self._ask(lambda number: GetStats(number))
 
-    async def cache(self, op: Literal["stats", "clear", "explain", "checkpoint"], text: str = "") -> dict[str, Any]:
+    async def cache(self, op: CacheCall, text: str = "", *, session: str = "") -> dict[str, Any]:
         """Ask the KV store of this model something. Raises RequestFailed."""
-        return await self._ask(lambda number: CacheOp(id=number, op=op, text=text))
+        return await self._ask(lambda number: CacheOp(id=number, op=op, text=text, session=session))
 
     async def _ask(self, frame: Callable[[int], ToRunner]) -> dict[str, Any]:
         with self._request() as (number, mailbox):

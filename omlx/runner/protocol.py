@@ -52,13 +52,13 @@ class LoadSpec(msgspec.Struct, kw_only=True, omit_defaults=True):
     cold_cache_bytes: int = 0
     """SSD for cached prefixes of all models in that folder."""
     cache_block_size: int = 0
+    """Tokens; 0: by model size."""
     cache_write_budget: int = 0
     """Bytes per hour; 0: no limit."""
     cache_write_through: bool = False
     vision_cache_bytes: int = 512 << 20
     """RAM for the features of pictures, in a model that sees."""
     cache_checkpoint_s: float = 300.0
-    """Tokens; 0: by model size."""
 
 
 class Load(msgspec.Struct, tag="load"):
@@ -94,12 +94,18 @@ class Cancel(msgspec.Struct, tag="cancel"):
     id: int
 
 
+CacheCall = Literal["stats", "clear", "explain", "checkpoint", "save", "load"]
+
+
 class CacheOp(msgspec.Struct, tag="cache", kw_only=True, omit_defaults=True):
     """Ask the runner's KV store something; answered by `Reply` with the same id."""
 
     id: int
-    op: Literal["stats", "clear", "explain", "checkpoint"]
+    op: CacheCall
     text: str = ""
+    """`explain`, `save`: the prompt; "" in `save` is the conversation that was answered last."""
+    session: str = ""
+    """`save`, `load`: the name of the conversation."""
 
 
 class Share(msgspec.Struct, tag="share", kw_only=True):

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import msgspec
 from omlx_cache import PrefixStore, StoreConfig
+from omlx_cache.features import FeatureShelf
 
 from omlx.dialect.output import OutputDialect, detect_output
 from omlx.dialect.prompt import PromptTemplate
@@ -183,6 +184,8 @@ def open_engine(
         max_decode_gap_ms=spec.max_decode_gap_ms,
         warm_up=device() != "cpu" and ranks.rank == 0,
     )
+    if store is not None and model.vision is not None:
+        model.vision.cache.shelf = FeatureShelf(store)
     if store is not None:
         store.warm(min(spec.hot_cache_bytes // 2, _WARM_BYTES))
     draft = open_draft(spec, model, processes=ranks.size)
@@ -235,7 +238,8 @@ def kv_budget(memory_bytes: int, model: LoadedModel) -> int:
     """Bytes for the KV of running requests: what the model itself leaves of the runner's allowance; 0: no limit."""
     if memory_bytes == 0:
         return 0
-    fixed = model.weight_bytes + model.transient_bytes + model.draft_bytes + _PROCESS_BYTES
+    features = model.vision.cache.max_bytes if model.vision is not None else 0
+    fixed = model.weight_bytes + model.transient_bytes + model.draft_bytes + features + _PROCESS_BYTES
     return max(memory_bytes - fixed, _LEAST_KV_BYTES)
 
 
@@ -404,13 +408,27 @@ class Service:
             case "stats":
                 body |= msgspec.to_builtins(store.stats())
             case "clear":
-                store.clear()
+                body["records"] = store.clear()
+                if (vision := self._served.model.vision) is not None:
+                    vision.cache.clear()
                 self._served.engine.tell_followers(clear_store=True)
             case "checkpoint":
                 body["complete"] = store.checkpoint(CLOSE_BUDGET_S)
             case "explain":
                 body |= self._explain(store, question.text)
+            case "save" | "load":
+                body |= self._session(store, question)
         self._channel.send(Reply(question.id, body))
+
+    def _session(self, store: PrefixStore, question: CacheOp) -> dict[str, Any]:
+        try:
+            if question.op == "load":
+                return {"bytes": store.sessions.load(question.session)}
+            text = question.text
+            tokens = self._served.encoder.encode(text, add_special=True) if text else None
+            return {"tokens": store.sessions.save(question.session, tokens)}
+        except ValueError as error:
+            return {"error": str(error)}
 
     def _explain(self, store: PrefixStore, text: str) -> dict[str, Any]:
         found = store.explain(self._served.encoder.encode(text, add_special=True))

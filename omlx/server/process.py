@@ -1,7 +1,8 @@
 """The *server process*: binds the port, runs the application under uvicorn, and ends in order.
 
-On SIGTERM or SIGINT no new connection is taken, all runners are ended (which gives open streams their error line), and
-the process exits 0 within seconds whatever clients do. A second signal does not wait for anybody.
+On SIGTERM or SIGINT no new work is taken and running requests get some seconds to end (`shutdown_grace`); then all
+runners are ended, which gives streams that are still open their error line, and the process exits 0 whatever clients
+do. A second signal does not wait for anybody.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from omlx_registry import Registry, RegistryError
 
 from omlx import __version__
 from omlx.dialect.ollama import check_template
+from omlx.folders import why_unusable
 from omlx.pool import Pool, PoolError
 from omlx.server import keys, log
 from omlx.server.app import create_app
@@ -36,7 +38,13 @@ _IDLE_CONNECTION_S = 120
 
 
 def run(settings: Settings) -> int:
-    log.configure("debug" if settings.debug else settings.log_level)
+    log.configure(
+        "debug" if settings.debug else settings.log_level, form=settings.log_format, prompts=settings.log_prompts
+    )
+    unusable = why_unusable(Path(settings.models), create=True)
+    if unusable:
+        where = f"the models folder {settings.models} cannot be used: {unusable}"
+        return _refuse(f"{where}; make it writable, or name another with --models or OMLX_MODELS")
     try:
         registry, pool = Registry(Path(settings.models), check_template=check_template), Pool(settings)
         app = create_app(settings, registry, pool)
@@ -82,6 +90,7 @@ class _Server(uvicorn.Server):
         self._registry = registry
         self._pool = pool
         self._afterwards: asyncio.Task[None] | None = None
+        self._drain: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -110,6 +119,8 @@ class _Server(uvicorn.Server):
     def _stop(self, number: int) -> None:
         if self.should_exit:
             self.force_exit = True
+            if self._drain is not None:
+                self._drain.cancel()
             return
         log.logger.info("%s: stopping", signal.Signals(number).name)
         self.should_exit = True
@@ -124,6 +135,9 @@ class _Server(uvicorn.Server):
             else:
                 if pruned.removed:
                     log.logger.info("Removed %d unused blobs (%s)", pruned.removed, human_bytes(pruned.freed))
+        warning = await asyncio.to_thread(lambda: self._pool.pin_warning(self._registry.list()))
+        if warning:
+            log.logger.warning("%s", warning)
         for name in self._settings.preload:
             try:
                 spec = await asyncio.to_thread(self._registry.resolve, name)
@@ -137,6 +151,8 @@ class _Server(uvicorn.Server):
             server.close()
         if self._afterwards is not None:
             self._afterwards.cancel()
+        self._drain = asyncio.create_task(self._pool.drain(self._settings.shutdown_grace))
+        await asyncio.wait([self._drain])
         await self._pool.close()
         await super().shutdown(sockets)
         log.logger.info("Stopped")

@@ -6,15 +6,15 @@ import asyncio
 
 from litestar import get, post
 from litestar.params import FromQuery
-from omlx_registry import parse_name
+from omlx_registry import Registry
 
-from omlx import __version__
 from omlx.api import admin as wire
 from omlx.dialect.refusal import Refusal
-from omlx.pool import LoadedModel
+from omlx.pool import Pool
 from omlx.server.body import read_json
 from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
 from omlx.server.routes.ollama_models import progress
+from omlx.server.status import status_of
 from omlx.server.stream import Answer, Complete, as_json
 
 _MOST_HITS = 100
@@ -28,41 +28,35 @@ async def health() -> Answer:
 
 @get("/ready")
 async def ready(pool: GivenPool, settings: GivenSettings) -> Answer:
-    """A model can make progress: 503 while a request would be turned away at once.
+    """A model can make progress: 503 while a request would be turned away or held back, or a model stands still.
 
     A server without any loaded model is ready to load one.
     """
-    full = pool.waiting >= settings.max_queue
+    stalled = pool.stalled()
+    if pool.waiting >= settings.max_queue:
+        status = "busy"
+    elif pool.short_of_memory:
+        status = "short of memory"
+    else:
+        status = "stalled" if stalled else "ready"
     body = {
-        "status": "busy" if full else "ready",
+        "status": status,
         "waiting": pool.waiting,
-        "models": [{"name": model.spec.name, "state": model.state} for model in pool.loaded()],
+        "models": [
+            {"name": model.spec.name, "state": "stalled" if model.spec.name in stalled else model.state}
+            for model in pool.loaded()
+        ],
     }
-    return as_json(body, status=503 if full else 200)
+    return as_json(body, status=200 if status == "ready" else 503)
 
 
 @get("/api/omlx/status")
-async def omlx_status(pool: GivenPool) -> Answer:
-    models = [_status(model) for model in pool.loaded()]
-    pinned = [parse_name(name).short for name in pool.pinned()]
-    return as_json(wire.StatusResponse(version=__version__, waiting=pool.waiting, models=models, pinned=pinned))
+async def omlx_status(pool: GivenPool, registry: GivenRegistry) -> Answer:
+    return as_json(status_of(pool, pin_warning=await asyncio.to_thread(_pin_warning, pool, registry)))
 
 
-def _status(model: LoadedModel) -> wire.ModelStatus:
-    return wire.ModelStatus(
-        name=model.spec.name,
-        state=model.state,
-        pinned=model.pinned,
-        pid=model.pid,
-        size=model.size,
-        weights=model.weights,
-        context_length=model.context_length,
-        running=model.running,
-        waiting=model.waiting,
-        max_batch=model.max_batch,
-        steps=model.steps,
-        crashes=model.crashes,
-    )
+def _pin_warning(pool: Pool, registry: Registry) -> str:
+    return pool.pin_warning(registry.list()) if pool.pinned() else ""
 
 
 @get("/api/omlx/aliases")
@@ -99,7 +93,7 @@ async def pin(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, se
     asked = await read_json(request, wire.PinRequest, settings.max_body)
     spec = await asyncio.to_thread(registry.resolve, asked.model)
     pool.pin(spec, asked.pinned)
-    return Complete()
+    return as_json(wire.PinResponse(await asyncio.to_thread(_pin_warning, pool, registry) if asked.pinned else ""))
 
 
 @post("/api/omlx/prune", status_code=200)

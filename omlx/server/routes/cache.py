@@ -1,21 +1,35 @@
-"""What the KV store holds and why a prompt missed: /api/omlx/cache."""
+"""The KV store: what it holds, why a prompt missed, and named conversations. /api/omlx/cache.
+
+What concerns the folder on disk is answered from the folder, whether a model is loaded or not; the rest is asked of the
+model's runner.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 from litestar import get, post
-from omlx_registry import ModelSpec
+from omlx_cache import operate
+from omlx_registry import ModelSpec, NotFound, Registry
 
-from omlx.api import admin as wire
+from omlx.api import cache as wire
+from omlx.dialect.refusal import Refusal
 from omlx.pool import Pool
+from omlx.pool.admission import cold_bytes
+from omlx.pool.lease import Lease
 from omlx.request import Finish, GenerateRequest, Message
 from omlx.server.body import read_json
 from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
-from omlx.server.names import find
+from omlx.server.names import find, required
 from omlx.server.stream import Answer, Complete, LiveObject, as_json, encode
+from omlx.settings import Settings
+
+T = TypeVar("T")
+_LONGEST_NAME = 200
 
 
 @get("/api/omlx/cache")
@@ -29,16 +43,46 @@ def _stats(spec: ModelSpec, body: dict[str, Any]) -> wire.CacheStats:
     return msgspec.convert({**body, "model": spec.name}, wire.CacheStats)
 
 
+@get("/api/omlx/cache/folder")
+async def folder(settings: GivenSettings) -> Answer:
+    found = await _in_folder(settings, operate.show)
+    path, most = settings.paged_ssd_cache_dir, cold_bytes(settings)
+    return as_json(msgspec.convert(msgspec.to_builtins(found) | {"path": path, "max_bytes": most}, wire.CacheFolder))
+
+
+async def _in_folder(settings: Settings, do: Callable[[Path], T]) -> T:
+    try:
+        return await asyncio.to_thread(do, Path(settings.paged_ssd_cache_dir))
+    except operate.FolderError as error:
+        raise Refusal(500, str(error)) from None
+
+
 @post("/api/omlx/cache/clear", status_code=200)
 async def clear(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.CacheClearRequest, settings.max_body)
-    if not asked.model:
-        await asyncio.gather(*(pool.cache(model.spec.digest, "clear") for model in pool.loaded()))
-        return Complete()
-    # The model's place in the store is known to its runner alone, so the model is loaded for this.
-    async with await pool.acquire(await find(registry, asked.model)) as lease:
-        await lease.cache("clear")
-    return Complete()
+    name = await _stored_name(registry, asked.model)
+    # First in the runners, which hold records in RAM and would write them.
+    loaded = [model.spec for model in pool.loaded() if model.state == "ready" and name in ("", model.spec.name)]
+    answers = await asyncio.gather(*(pool.cache(spec.digest, "clear") for spec in loaded))
+    cleared = sum(answer.get("records", 0) for answer in answers if answer is not None)
+    cleared += await _in_folder(settings, lambda path: operate.clear(path, name or None))
+    return as_json(wire.CacheCleared(cleared))
+
+
+async def _stored_name(registry: Registry, name: str) -> str:
+    """The name under which a model's records are known; a model that was removed can still have some."""
+    if not name:
+        return ""
+    try:
+        return (await asyncio.to_thread(registry.resolve, name)).name
+    except NotFound:
+        return name
+
+
+@post("/api/omlx/cache/verify", status_code=200)
+async def verify(settings: GivenSettings) -> Answer:
+    found = await _in_folder(settings, operate.verify)
+    return as_json(msgspec.convert(msgspec.to_builtins(found), wire.CacheVerified))
 
 
 @post("/api/omlx/cache/explain", status_code=200)
@@ -49,12 +93,79 @@ async def explain(request: HttpRequest, registry: GivenRegistry, pool: GivenPool
 
 async def _explain(pool: Pool, spec: ModelSpec, asked: wire.CacheExplainRequest) -> bytes:
     async with await pool.acquire(spec) as lease:
-        text = asked.prompt
-        if not asked.raw:
-            messages = [Message("user", asked.prompt)]
-            if spec.system:
-                messages.insert(0, Message("system", spec.system))
-            async for event in lease.generate(GenerateRequest(id=0, messages=messages, render_only=True)):
-                if isinstance(event, Finish):
-                    text = event.rendered or ""
+        text = await _prompt(lease, spec, asked.prompt, raw=asked.raw)
         return encode(msgspec.convert(await lease.cache("explain", text), wire.CacheExplanation))
+
+
+async def _prompt(lease: Lease, spec: ModelSpec, prompt: str, *, raw: bool) -> str:
+    """A user's message as the model would read it."""
+    if raw or not prompt:
+        return prompt
+    messages = [Message("user", prompt)]
+    if spec.system:
+        messages.insert(0, Message("system", spec.system))
+    rendered = ""
+    async for event in lease.generate(GenerateRequest(id=0, messages=messages, render_only=True)):
+        if isinstance(event, Finish):
+            rendered = event.rendered or ""
+    return rendered
+
+
+@post("/api/omlx/cache/save", status_code=200)
+async def save(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
+    asked = await read_json(request, wire.CacheSaveRequest, settings.max_body)
+    name = _session_name(asked.name)
+    return LiveObject(_save(pool, await find(registry, required(asked.model)), asked, name))
+
+
+async def _save(pool: Pool, spec: ModelSpec, asked: wire.CacheSaveRequest, name: str) -> bytes:
+    async with await pool.acquire(spec) as lease:
+        text = await _prompt(lease, spec, asked.prompt, raw=asked.raw)
+        return encode(wire.CacheSaved(_done(await lease.cache("save", text, session=name))["tokens"]))
+
+
+@post("/api/omlx/cache/load", status_code=200)
+async def load(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
+    asked = await read_json(request, wire.CacheSessionRequest, settings.max_body)
+    name = _session_name(asked.name)
+    sessions = (await _in_folder(settings, operate.show)).sessions
+    model = next((session.model for session in sessions if session.name == name), None)
+    if model is None:
+        raise _no_session(name)
+    return LiveObject(_load(pool, await find(registry, model), name))
+
+
+async def _load(pool: Pool, spec: ModelSpec, name: str) -> bytes:
+    async with await pool.acquire(spec) as lease:
+        return encode(wire.CacheLoaded(spec.name, _done(await lease.cache("load", session=name))["bytes"]))
+
+
+@post("/api/omlx/cache/rm", status_code=200)
+async def remove(request: HttpRequest, settings: GivenSettings) -> Answer:
+    asked = await read_json(request, wire.CacheSessionRequest, settings.max_body)
+    name = _session_name(asked.name)
+    if not await _in_folder(settings, lambda path: operate.remove_session(path, name)):
+        raise _no_session(name)
+    return Complete()
+
+
+def _session_name(name: str) -> str:
+    if not name.strip() or len(name) > _LONGEST_NAME or not name.isprintable():
+        raise Refusal(400, f"a session needs a name of at most {_LONGEST_NAME} printable characters")
+    return name
+
+
+def _no_session(name: str) -> Refusal:
+    return Refusal(404, f"there is no session '{name}': omlx cache ls lists them")
+
+
+def _done(answer: dict[str, Any]) -> dict[str, Any]:
+    """A runner's answer, or Refusal where it says that it could not."""
+    if not answer["enabled"]:
+        raise Refusal(400, "the cache is switched off")
+    if "error" in answer:
+        raise Refusal(400, answer["error"])
+    return answer
+
+
+HANDLERS = (stats, folder, clear, verify, explain, save, load, remove)

@@ -1,0 +1,57 @@
+"""What models really took: measured at a load and kept in a small file, so that the next load is planned by it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import msgspec
+
+log = logging.getLogger("omlx.pool")
+
+_MOST = 500
+"""Models that are remembered, the latest measured ones."""
+
+
+class Measurement(msgspec.Struct, frozen=True):
+    """Bytes: `fixed` is the model, what a forward needs beside it and its process; `token` the KV of one token."""
+
+    fixed: int
+    token: int
+
+    def with_context(self, tokens: int) -> int:
+        """Bytes with the KV of one context of `tokens`."""
+        return self.fixed + self.token * tokens
+
+
+class Measurements:
+    """By digest and manner of holding the weights. A file that cannot be read or written is done without."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._known = self._read()
+
+    def find(self, digest: str, weights: str) -> Measurement | None:
+        return self._known.get(f"{digest} {weights}")
+
+    def note(self, digest: str, weights: str, found: Measurement) -> None:
+        key = f"{digest} {weights}"
+        if self._known.get(key) == found:
+            return
+        self._known.pop(key, None)
+        self._known[key] = found
+        self._known = dict(list(self._known.items())[-_MOST:])
+        draft = self._file.with_name(f"{self._file.name}.{os.getpid()}")
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_bytes(msgspec.json.encode(self._known))
+            draft.replace(self._file)
+        except OSError as error:
+            log.warning("what models take cannot be remembered in %s: %s", self._file, error)
+
+    def _read(self) -> dict[str, Measurement]:
+        try:
+            return msgspec.json.decode(self._file.read_bytes(), type=dict[str, Measurement])
+        except (OSError, msgspec.MsgspecError):
+            return {}
