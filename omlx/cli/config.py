@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import rich_click as click
 
 from omlx.cli.command import Count, verb
+
+if TYPE_CHECKING:
+    from omlx.settings import Settings
 
 HEADER = ("SETTING", "VALUE", "SOURCE")
 
@@ -19,7 +22,8 @@ def command(args: tuple[str, ...], as_json: bool) -> None:
     """Show the settings and where each comes from
 
     A value comes from the first of: a flag of `omlx serve`, a variable OMLX_NAME, Ollama's variable, the config
-    file, the default. This shows what a server started from this shell without flags would use.
+    file, the default. This shows what a server started from this shell without flags would use; of settings that follow
+    the machine, also what they come to here.
     """
     import msgspec
 
@@ -28,18 +32,55 @@ def command(args: tuple[str, ...], as_json: bool) -> None:
     from omlx.cli.console import out
 
     loaded = settings.load({}, os.environ)
+    here = _here(loaded.settings)
     values = {setting.name: _visible(setting, loaded.settings) for setting in settings.describe()}
     if as_json:
-        found = {name: {"value": _plain(value), "source": loaded.sources[name]} for name, value in values.items()}
+        found = {
+            name: {"value": _plain(value), "source": loaded.sources[name]}
+            | ({"here": here[name].value} if name in here else {})
+            for name, value in values.items()
+        }
         out(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
         return
     rows = [
-        (setting.name, _shown(setting, values[setting.name]), loaded.sources[setting.name])
+        (
+            setting.name,
+            _shown(setting, values[setting.name])
+            + (f" ({here[setting.name].text} here)" if setting.name in here else ""),
+            loaded.sources[setting.name],
+        )
         for setting in settings.describe()
     ]
     out(tables.render(rows, HEADER, max_cell=1000), end="")
     path = Path(os.environ.get("OMLX_CONFIG") or settings.config_file())
     out(f"\nConfig file: {path}{'' if path.exists() else ' (there is none)'}")
+
+
+class Here(NamedTuple):
+    """What a setting that follows the machine comes to."""
+
+    value: int
+    text: str
+
+
+def _here(loaded: Settings) -> dict[str, Here]:
+    """By setting, by this machine's RAM and disk. What a GPU has of its own a server knows: see `omlx doctor`."""
+    from omlx.pool import admission
+    from omlx.units import human_bytes
+
+    machine = admission.machine()
+    sizes = {
+        "hot_cache_max_size": admission.hot_bytes(loaded.hot_cache_max_size, machine.ram),
+        "max_process_memory": admission.parse_cap(loaded.max_process_memory, machine),
+        "paged_ssd_cache_max_size": admission.cold_bytes(loaded),
+    }
+    if loaded.max_model_memory:
+        sizes["max_model_memory"] = admission.parse_cap(loaded.max_model_memory, machine)
+    found = {name: Here(size, human_bytes(size)) for name, size in sizes.items()}
+    if not loaded.max_concurrent_requests:
+        places = admission.profile(machine.ram).concurrent
+        found["max_concurrent_requests"] = Here(places, str(places))
+    return found
 
 
 def _visible(setting: Any, loaded: Any) -> Any:

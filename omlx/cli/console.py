@@ -58,13 +58,20 @@ def run_async(work: Coroutine[Any, Any, Result]) -> Result:
     return asyncio.run(work)
 
 
+def own_client() -> Client:
+    """A client for the address and with a key of the settings; nobody may be listening there."""
+    from omlx.client import Client
+
+    # A server with the same settings takes any of its keys.
+    return Client(settings.client_url(effective()), api_key=next(iter(effective().api_key), ""))
+
+
 @asynccontextmanager
 async def connected() -> AsyncIterator[Client]:
     """A client of a server that answers. Where none listens on this machine, one is started in the background."""
-    from omlx.client import Client, Unreachable
+    from omlx.client import Unreachable
 
-    # A server with the same settings takes any of its keys.
-    async with Client(settings.client_url(effective()), api_key=next(iter(effective().api_key), "")) as client:
+    async with own_client() as client:
         try:
             if not await client.alive():
                 err(f"note: the server at {client.url} is Ollama, not oMLX")

@@ -42,10 +42,16 @@ def test_pull_under_an_alias_then_pin_push_and_verify(server: ServerProcess, hub
     assert "success" in pulled.err
     assert omlx(server, "list").out.splitlines()[1].startswith("mine:latest ")
 
-    assert omlx(server, "pin", "mine").out == "pinned 'mine'\n"
+    pinned = omlx(server, "pin", "mine")
+    assert pinned.out == "pinned 'mine'\n"
+    assert pinned.err.startswith("warning: 1 of 1 models are pinned")
     assert omlx(server, "pin").out == "mine:latest\n"
     assert omlx(server, "unpin", "mine").out == "unpinned 'mine'\n"
     assert omlx(server, "pin").out == ""
+    assert omlx(server, "models", "pin", "mine").out == "pinned 'mine'\n"
+    assert omlx(server, "models", "pin").out == "mine:latest\n"
+    assert omlx(server, "models", "unpin", "mine").out == "unpinned 'mine'\n"
+    assert omlx(server, "models").out.startswith("NAME ")
 
     omlx(server, "cp", "mine", "hf.co/me/pushed")
     pushed = omlx(server, "push", "hf.co/me/pushed")
@@ -89,6 +95,9 @@ def test_import_registers_what_the_hugging_face_cache_holds(server: ServerProces
     ("words", "message"),
     [
         (("pin", "nobody"), "model 'nobody' not found"),
+        (("models", "burn"), "use `omlx models`, `omlx models pin MODEL`"),
+        (("stop",), "accepts 1 arg(s), received 0"),
+        (("stop", "--server", "mine"), "accepts 0 arg(s), received 1"),
         (("unpin",), "requires at least 1 arg(s), only received 0"),
         (("alias", "one"), "use `omlx alias NAME TARGET`"),
         (("alias", "mine", "nothing-like-it"), "neither in the catalog nor a repository"),

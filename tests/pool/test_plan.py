@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 
 from omlx.pool import PoolError
 from omlx.pool.admission import GIB, Machine
-from omlx.pool.plan import plan_load
+from omlx.pool.measured import Measurement
+from omlx.pool.pins import too_many_pins
+from omlx.pool.plan import keep_alive_for, plan_load
 from omlx.settings import Settings
 from tests.pool.support import spec
 
@@ -19,6 +22,45 @@ LLAMA_8B = {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_h
 
 def cuda(gib: int) -> Machine:
     return Machine(ram=512 * GIB, available=400 * GIB, device="cuda", device_memory=gib * GIB)
+
+
+def test_a_model_that_was_measured_is_planned_by_that(tmp_path: Path) -> None:
+    known = Measurement(3 * GIB, 1_000_000)
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
+    found = plan_load(spec(path=str(tmp_path), size=GIB), Settings(), cuda(140), held=0, measured=known)
+    assert found.need == 3 * GIB + 1_000_000 * found.context
+
+
+@pytest.mark.parametrize(
+    ("parameters", "setting", "seconds"),
+    [
+        ({}, [], 300),
+        ({"keep_alive": "1h"}, [], 3600),
+        ({"keep_alive": "-1"}, [], math.inf),
+        ({"keep_alive": 90}, [], 90),
+        ({"keep_alive": "nonsense"}, [], 300),
+        ({"keep_alive": "1h"}, ["other=5", "tiny=10m"], 600),
+        ({}, ["tiny:latest=0", "tiny=7"], 0),
+        ({}, ["other=5", "//=9"], 300),
+    ],
+)
+def test_a_model_may_have_its_own_keep_alive(parameters: dict[str, Any], setting: list[str], seconds: float) -> None:
+    assert keep_alive_for(spec(parameters=parameters), Settings(model_keep_alive=setting)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("pinned", "registered", "size", "text"),
+    [
+        (0, 0, 0, ""),
+        (3, 10, 5 * GIB, ""),
+        (4, 10, 0, "4 of 10 models are pinned"),
+        (1, 10, 6 * GIB, "the pinned models take 6.0 GiB of 10.0 GiB"),
+    ],
+)
+def test_too_many_pins_are_said(pinned: int, registered: int, size: int, text: str) -> None:
+    said = too_many_pins(pinned, registered, size, 10 * GIB)
+    assert said.startswith(text)
+    assert bool(said) == bool(text)
 
 
 def plan(folder: Path, machine: Machine, *, settings: dict[str, Any] | None = None, **changes: Any) -> Any:

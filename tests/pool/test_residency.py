@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -21,7 +22,7 @@ async def test_ten_requests_for_an_unloaded_model_cause_one_load_and_one_batch(t
     async with running_pool(tmp_path, max_concurrent_requests=10) as pool:
         assert await asyncio.gather(*(ask(pool, spec()) for _ in range(10))) == [HELLO] * 10
         (model,) = pool.loaded()
-        assert model.max_batch > 1
+        assert model.heartbeat.max_batch > 1
         assert (model.users, model.running, model.waiting) == (0, 0, 0)
 
 
@@ -56,6 +57,19 @@ async def test_keep_alive_as_ollama_defines_it(tmp_path: Path) -> None:
         await touch(pool, spec(), keep_alive=0)  # 0: gone as soon as the last request ends
         assert names(pool) == set()
         await until(lambda: pool.loaded() == [])
+
+
+async def test_what_a_model_took_is_remembered_and_plans_its_next_load(tmp_path: Path) -> None:
+    async with running_pool(tmp_path) as pool:
+        await touch(pool, spec())
+    (known,) = json.loads((tmp_path / "measured.json").read_text()).values()
+    assert known["fixed"] > 300_000_000  # the process, the weights, and what reading a prompt needs beside them
+    assert known["token"] > 0
+    (tmp_path / "measured.json").write_text(json.dumps({f"{spec().digest} auto": {"fixed": 2**40, "token": 1}}))
+    async with running_pool(tmp_path) as pool:
+        loading = asyncio.create_task(touch(pool, spec()))
+        await until(lambda: any(model.size >= 2**30 for model in pool.loaded()))
+        await loading
 
 
 async def test_an_idle_model_unloads_at_once_and_a_busy_one_after_its_requests(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ import random
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
+from omlx.pool.pressure import tree_bytes
 from tests.pool.support import HELLO, answer, names, question, running_pool, spec, touch
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -44,8 +44,7 @@ async def test_a_mixed_soak_stays_under_its_cap(tmp_path: Path) -> None:
         async def watch() -> int:
             most = 0
             while time.monotonic() < end:
-                tree = [child.memory_info().rss for child in psutil.Process().children() if child.is_running()]
-                most = max(most, sum(tree))
+                most = max(most, tree_bytes())
                 await asyncio.sleep(0.5)
             return most
 

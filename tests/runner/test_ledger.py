@@ -43,3 +43,16 @@ def test_promises_never_exceed_the_budget_and_an_empty_ledger_takes_anyone(sizes
     for number in range(len(sizes)):
         ledger.release(number)
     assert ledger.reserved == 0
+
+
+def test_a_smaller_budget_keeps_what_is_promised_and_makes_new_requests_wait() -> None:
+    ledger = Ledger(1000, 10)
+    assert ledger.reserve(1, 80)
+    ledger.resize(600)
+    assert ledger.reserved_bytes == 800
+    assert not ledger.reserve(2, 10)
+    assert not ledger.can_ever_hold(61)
+    ledger.release(1)
+    assert ledger.reserve(2, 60)
+    ledger.resize(0)
+    assert ledger.can_ever_hold(10**9)

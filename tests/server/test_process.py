@@ -97,10 +97,10 @@ def test_it_answers_after_less_than_a_second_of_work_and_ends_with_zero(tmp_path
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_promptly_with_streams_open(tmp_path: Path, started: list[Process], number: int) -> None:
     stocked(tmp_path)
-    server = Process(tmp_path, free_port(), *SCRIPTED)
+    server = Process(tmp_path, free_port(), *SCRIPTED, OMLX_SHUTDOWN_GRACE="1s")
     started.append(server)
     server.wait_until_up()
-    body = {"model": "plain", "prompt": "begin"}
+    body = {"model": "plain", "prompt": "begin"}  # it never ends
     with httpx.stream("POST", f"{server.url}/api/generate", json=body, trust_env=False, timeout=30) as response:
         lines = response.iter_lines()
         assert json.loads(next(lines))["response"] == "begun"
@@ -123,6 +123,16 @@ def test_a_taken_port_is_told_in_a_sentence(tmp_path: Path, started: list[Proces
         _, log = server.process.communicate(timeout=15)
     assert server.process.returncode == 1
     assert log == f"Error: listen tcp 127.0.0.1:{port}: bind: address already in use\n"
+
+
+def test_a_models_folder_that_cannot_be_used_stops_the_start(tmp_path: Path, started: list[Process]) -> None:
+    (tmp_path / "file").touch()
+    server = Process(tmp_path / "file" / "models", free_port())
+    started.append(server)
+    _, log = server.process.communicate(timeout=15)
+    assert server.process.returncode == 1
+    assert log.startswith(f"Error: the models folder {tmp_path}/file/models cannot be used: not a directory; make it")
+    assert log.count("\n") == 1
 
 
 def test_an_origin_that_means_nothing_stops_the_start(tmp_path: Path, started: list[Process]) -> None:

@@ -1,0 +1,161 @@
+"""What can be wrong with this machine: MLX, memory, disks, folders, the port, the token for Hugging Face."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import platform
+import shutil
+import socket
+import sys
+from pathlib import Path
+
+import psutil
+
+from omlx import __version__
+from omlx.doctor.finding import Finding
+from omlx.folders import nearest_existing, why_unusable
+from omlx.pool import admission
+from omlx.runner.host import LoadError, RunnerHost
+from omlx.runner.protocol import Hello
+from omlx.settings import Settings, bind_address
+from omlx.units import human_bytes
+
+_LITTLE_DISK = 20_000_000_000
+_NO_DISK = 2_000_000_000
+_LITTLE_MEMORY = 2_000_000_000
+
+
+async def examine(settings: Settings, *, server_runs: bool) -> list[Finding]:
+    """All checks. With `server_runs` the port is not looked at: the server has it. Nothing is changed."""
+    hello = await _start_runner()
+    return [
+        Finding("omlx", "ok", f"{__version__} on {platform.system()} {platform.machine()}, Python {_python()}"),
+        *([hello] if isinstance(hello, Finding) else _device(hello)),
+        _memory(settings, hello if isinstance(hello, Hello) else None),
+        _models(settings),
+        *_cache(settings),
+        *([] if server_runs else [_port(settings)]),
+        await asyncio.to_thread(_token),
+    ]
+
+
+def _python() -> str:
+    return ".".join(str(part) for part in sys.version_info[:3])
+
+
+async def _start_runner() -> Hello | Finding:
+    """What a runner says of MLX and its device: the same process that would hold a model."""
+    how = "reinstall oMLX in a fresh environment; `python -m omlx.runner 0` shows the reason"
+    try:
+        host = await RunnerHost.spawn()
+    except OSError as error:
+        return Finding("mlx", "fail", f"a model runner cannot be started: {error}", how)
+    try:
+        return await host.hello()
+    except LoadError as error:
+        return Finding("mlx", "fail", error.message, how)
+    finally:
+        await host.close(grace=2.0)
+
+
+def _device(hello: Hello) -> list[Finding]:
+    versions = ", ".join(f"{name} {version}" for name, version in hello.versions.items())
+    found = [Finding("mlx", "ok", f"{versions}, computes on {_DEVICES.get(hello.device, hello.device)}")]
+    if hello.device != "cpu":
+        return found
+    if sys.platform == "darwin":
+        how = "use the arm64 Python on Apple silicon; oMLX has no use for Rosetta"
+        found.append(Finding("gpu", "warn", "Metal is not available: models run on the CPU, slowly", how))
+    elif Path("/proc/driver/nvidia/version").exists():
+        how = 'pip install "omlx[cuda13]" (README, Install)'
+        found.append(Finding("gpu", "warn", "there is an NVIDIA driver, but MLX was installed for the CPU", how))
+    if hello.blas.startswith("bundled"):
+        how = "pip install ngsolve-openblas, or install the system's libopenblas0"
+        found.append(Finding("blas", "warn", "MLX's own BLAS is in use, many times slower than OpenBLAS", how))
+    else:
+        found.append(Finding("blas", "ok", hello.blas))
+    return found
+
+
+_DEVICES = {"cpu": "the CPU", "metal": "the GPU (Metal)", "cuda": "the GPU (CUDA)"}
+
+
+def _memory(settings: Settings, hello: Hello | None) -> Finding:
+    machine = admission.machine(hello.device, hello.device_memory) if hello else admission.machine()
+    profile = admission.profile(machine.ram)
+    cap = admission.parse_cap(settings.max_process_memory, machine)
+    places = settings.max_concurrent_requests or profile.concurrent
+    hot = admission.hot_bytes(settings.hot_cache_max_size, machine.ram)
+    gpu = f", {human_bytes(machine.device_memory)} for the GPU" if machine.gpu else ""
+    text = (
+        f"{human_bytes(machine.ram)} of RAM, {human_bytes(machine.available)} free{gpu}; models may take "
+        f"{human_bytes(cap)}, cached prefixes {human_bytes(hot)} of RAM; {places} requests at once per model"
+    )
+    if cap > machine.base:
+        return Finding("memory", "warn", text, "max_process_memory is more than there is")
+    if not machine.gpu and machine.available < _LITTLE_MEMORY:
+        return Finding("memory", "warn", text, "close other programs: hardly a model will fit")
+    return Finding("memory", "ok", text)
+
+
+def _models(settings: Settings) -> Finding:
+    folder = Path(settings.models)
+    reason = why_unusable(folder, create=False)
+    if reason:
+        how = "make it writable, or name another with --models or OMLX_MODELS"
+        return Finding("models folder", "fail", f"{folder} cannot be used: {reason}", how)
+    free = shutil.disk_usage(nearest_existing(folder)).free
+    text = f"{folder}, {human_bytes(free)} free"
+    if free < _NO_DISK:
+        return Finding("models folder", "fail", text, "free some space: no model can be pulled")
+    if free < _LITTLE_DISK:
+        return Finding("models folder", "warn", text, "large models will not fit")
+    return Finding("models folder", "ok", text)
+
+
+def _cache(settings: Settings) -> list[Finding]:
+    name, limit = "cache folder", admission.cold_bytes(settings)
+    if not limit:
+        return [Finding(name, "ok", "the SSD cache is switched off (paged_ssd_cache_max_size is 0)")]
+    folder = Path(settings.paged_ssd_cache_dir)
+    reason = why_unusable(folder, create=False)
+    if reason:
+        how = "prompts are cached in RAM only: name another with --paged-ssd-cache-dir"
+        return [Finding(name, "warn", f"{folder} cannot be used: {reason}", how)]
+    free = shutil.disk_usage(nearest_existing(folder)).free
+    text = f"{folder}, at most {human_bytes(limit)}, {human_bytes(free)} free"
+    if free < limit // 4:
+        return [Finding(name, "warn", text, "lower --paged-ssd-cache-max-size, or free some space")]
+    return [Finding(name, "ok", text)]
+
+
+def _port(settings: Settings) -> Finding:
+    host, port = bind_address(settings)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        reason = os.strerror(error.errno).lower() if error.errno else str(error)
+        how = f"end what listens there{_listener(port)}, or choose another address with OMLX_HOST"
+        return Finding("port", "fail", f"{host}:{port} cannot be used: {reason}", how)
+    return Finding("port", "ok", f"{host}:{port} is free; no server runs there")
+
+
+def _listener(port: int) -> str:
+    """ " (name, process 4711)" of who listens; "" where the system does not tell."""
+    with contextlib.suppress(psutil.Error):
+        for found in psutil.net_connections(kind="tcp"):
+            if found.status == psutil.CONN_LISTEN and found.laddr.port == port and found.pid:
+                return f" ({psutil.Process(found.pid).name()}, process {found.pid})"
+    return ""
+
+
+def _token() -> Finding:
+    """Only whether there is one; nothing of it is shown or sent."""
+    from huggingface_hub import get_token
+
+    if get_token():
+        return Finding("hugging face", "ok", "there is a token, for gated and private repositories")
+    return Finding("hugging face", "ok", "no token: gated and private repositories need HF_TOKEN in the environment")
