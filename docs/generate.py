@@ -45,7 +45,7 @@ def _default(setting: Setting) -> str:
             return f"`{format_duration(value)}`"
         case "size":
             return f"`{human_bytes(value).replace(' ', '')}`"
-        case "path":
+        case "path" if value:
             return f"platform's folder, `…/{'/'.join(Path(value).parts[-2:])}`"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"

@@ -23,11 +23,16 @@ class StreamOptions(msgspec.Struct, kw_only=True):
 class ResponseFormat(msgspec.Struct, kw_only=True):
     type: str = ""
     json_schema: dict[str, Any] = {}
+    syntax: str = ""
+    """Ours, as is `definition`: of a grammar."""
+    definition: str = ""
 
 
 class Reasoning(msgspec.Struct, kw_only=True):
     effort: str = ""
     summary: str = ""
+    max_tokens: int | None = None
+    """Most tokens of thinking; OpenRouter's field."""
 
 
 class Message(msgspec.Struct, kw_only=True):

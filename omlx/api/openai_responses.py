@@ -108,13 +108,17 @@ class ErrorInfo(msgspec.Struct):
     message: str
 
 
+class Incomplete(msgspec.Struct):
+    reason: str
+
+
 class Response(msgspec.Struct, kw_only=True):
     id: str
     object: str = "response"
     created_at: int
     completed_at: int | None = None
     status: str = "in_progress"
-    incomplete_details: None = None
+    incomplete_details: Incomplete | None = None
     model: str
     previous_response_id: str | None = None
     instructions: str | None = None

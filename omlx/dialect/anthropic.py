@@ -15,7 +15,7 @@ from omlx.api import anthropic as wire
 from omlx.api import gojson
 from omlx.api import ollama as native
 from omlx.dialect.ollama import ModelFacts, conversation
-from omlx.dialect.openai_common import Content, chosen_tools
+from omlx.dialect.openai_common import Choice, Content, read_choice
 from omlx.dialect.refusal import Refusal
 from omlx.request import GenerateRequest
 
@@ -47,21 +47,21 @@ def chat_request(asked: wire.CountRequest) -> native.ChatRequest:
     return native.ChatRequest(
         model=asked.model,
         messages=messages,
-        tools=_tools(asked),
+        tools=_choice(asked).tools,
         options=_options(asked) if isinstance(asked, wire.MessagesRequest) else {},
         think=_think(asked),
         format=_format(asked.output_config),
     )
 
 
-def generation(request: native.ChatRequest, model: ModelFacts) -> GenerateRequest:
+def generation(asked: wire.CountRequest, request: native.ChatRequest, model: ModelFacts) -> GenerateRequest:
     """The internal request. A model that cannot think is not asked to. Raises Refusal, OptionError."""
     if "thinking" not in model.capabilities:
         request = msgspec.structs.replace(request, think=None)
     wanted = conversation(request, model)
     if wanted is None:
         raise Refusal(400, "messages is required")
-    return wanted
+    return _choice(asked).enforce(wanted, one_call=one_call_only(asked))
 
 
 def counting(request: GenerateRequest, context: int) -> GenerateRequest:
@@ -82,6 +82,7 @@ def _options(asked: wire.MessagesRequest) -> dict[str, Any]:
         "top_p": asked.top_p,
         "top_k": asked.top_k,
         "stop": asked.stop_sequences or None,
+        "think_budget": asked.thinking.budget_tokens if asked.thinking and asked.thinking.budget_tokens > 0 else None,
     }
     return {name: value for name, value in given.items() if value is not None}
 
@@ -110,10 +111,13 @@ def _tools(asked: wire.CountRequest) -> list[dict[str, Any]]:
         function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
         # A schema reads to a plain object, pruned as in a native request.
         tools.append(cast(dict[str, Any], gojson.read({"type": "function", "function": function}, native.Tool)))
+    return tools
+
+
+def _choice(asked: wire.CountRequest) -> Choice:
     kind = asked.tool_choice.get("type")
-    if kind == "tool":
-        return chosen_tools(tools, {"name": asked.tool_choice.get("name")})
-    return chosen_tools(tools, kind)
+    choice = {"name": asked.tool_choice.get("name")} if kind == "tool" else "required" if kind == "any" else kind
+    return read_choice(_tools(asked), choice)
 
 
 def _turn(turn: wire.MessageParam) -> list[native.Message]:

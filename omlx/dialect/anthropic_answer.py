@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from msgspec import UNSET
 
 from omlx.api import anthropic as wire
+from omlx.dialect.anthropic import one_call_only
 from omlx.dialect.ollama import new_call_id
 from omlx.dialect.openai_common import arguments_text
 from omlx.request import Delta, Finish, ToolCall
@@ -22,15 +23,16 @@ _CHARACTERS_PER_TOKEN = 4
 class MessageAnswer:
     """Writes one message. `characters`: length of the prompt, from which `message_start` estimates its tokens."""
 
-    def __init__(self, model: str, *, characters: int, one_call_only: bool = False) -> None:
+    def __init__(self, asked: wire.MessagesRequest, *, characters: int) -> None:
         self._message = wire.Message(
             id=f"msg_{secrets.token_hex(12)}",
-            model=model,
+            model=asked.model,
             content=[],
             stop_reason=None,
             usage=wire.Usage(input_tokens=max(1, characters // _CHARACTERS_PER_TOKEN)),
         )
-        self._one_call_only = one_call_only
+        self._stops = asked.stop_sequences
+        self._one_call = one_call_only(asked)
         self._blocks: list[wire.Block] = []
         self._open = False
         self._begun = False
@@ -43,12 +45,12 @@ class MessageAnswer:
         if delta.content:
             events += self._text("text", delta.content)
         for call in delta.tool_calls:
-            if not (self._called and self._one_call_only):
+            if not (self._called and self._one_call):
                 events += self._call(call)
         return events
 
     def finish(self, choice: int, finish: Finish, load_ns: int) -> list[wire.StreamEvent]:
-        ended = wire.MessageDelta(delta=wire.MessageChange(self._reason(finish)), usage=usage(finish))
+        ended = wire.MessageDelta(delta=wire.MessageChange(*self._reason(finish)), usage=usage(finish))
         return [*self._begin(), *self._close(), ended, wire.MessageStop()]
 
     def end(self) -> list[wire.StreamEvent]:
@@ -58,7 +60,7 @@ class MessageAnswer:
         delta, finish = answers[0]
         self.delta(0, delta)
         self._message.content = self._blocks
-        self._message.stop_reason = self._reason(finish)
+        self._message.stop_reason, self._message.stop_sequence = self._reason(finish)
         self._message.usage = usage(finish)
         return self._message
 
@@ -115,10 +117,13 @@ class MessageAnswer:
         self._open = False
         return [wire.BlockStop(index=len(self._blocks) - 1)]
 
-    def _reason(self, finish: Finish) -> str:
+    def _reason(self, finish: Finish) -> tuple[str, str | None]:
+        """Why it ended, and the stop sequence it ended with; one that the model's Modelfile brings is no news."""
         if self._called:
-            return "tool_use"
-        return "max_tokens" if finish.reason == "length" else "end_turn"
+            return "tool_use", None
+        if finish.stop_string and finish.stop_string in self._stops:
+            return "stop_sequence", finish.stop_string
+        return "max_tokens" if finish.reason == "length" else "end_turn", None
 
 
 def usage(finish: Finish) -> wire.Usage:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from msgspec import UNSET
 
 from omlx.api import ollama as native
@@ -31,7 +32,8 @@ def chat_request(asked: wire.ChatCompletionRequest) -> native.ChatRequest:
         format=_format(asked.response_format),
         options=options(asked, limit),
         think=common.read_effort(effort),
-        tools=common.chosen_tools(asked.tools, asked.tool_choice),
+        think_budget=asked.reasoning.max_tokens if asked.reasoning else None,
+        tools=common.read_choice(asked.tools, asked.tool_choice).tools,
         logprobs=asked.logprobs,
         top_logprobs=asked.top_logprobs,
         debug_render_only=asked.debug_render_only,
@@ -46,7 +48,9 @@ def generations(
     wanted = conversation(request, model)
     if wanted is None:
         raise Refusal(400, "[] is too short - 'messages'")
-    return common.choices(common.bias(wanted, asked.logit_bias), 1 if wanted.render_only else count)
+    choice = common.read_choice(asked.tools, asked.tool_choice)
+    wanted = choice.enforce(common.bias(wanted, asked.logit_bias), one_call=not asked.parallel_tool_calls)
+    return common.choices(wanted, 1 if wanted.render_only else count)
 
 
 def options(asked: wire.ChatCompletionRequest | wire.CompletionRequest, limit: int | None) -> dict[str, Any]:
@@ -65,10 +69,14 @@ def options(asked: wire.ChatCompletionRequest | wire.CompletionRequest, limit: i
 
 
 def _format(wanted: wire.ResponseFormat | None) -> Any:
-    kind = wanted.type if wanted else ""
-    if wanted is None or kind not in {"json_object", "json_schema"}:
-        return None
-    return "json" if kind == "json_object" else wanted.json_schema.get("schema")
+    match wanted.type if wanted else "":
+        case "json_object":
+            return "json"
+        case "json_schema" if wanted:
+            return wanted.json_schema.get("schema")
+        case "grammar":
+            return msgspec.to_builtins(wanted)
+    return None
 
 
 def _message(given: wire.Message) -> native.Message:

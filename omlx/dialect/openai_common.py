@@ -78,15 +78,46 @@ def read_arguments(text: Any, refusal: str) -> dict[str, Any]:
     return value or {}
 
 
-def chosen_tools(tools: Sequence[dict[str, Any]], choice: Any) -> list[dict[str, Any]]:
-    """The tools that `tool_choice` leaves: none, the one it names, or all."""
+class Choice(NamedTuple):
+    """The tools that are offered, and whether one of them (or the one named) has to be called."""
+
+    tools: list[dict[str, Any]]
+    must_call: bool | str = False
+
+    def enforce(self, request: GenerateRequest, *, one_call: bool) -> GenerateRequest:
+        """`request`, whose answer keeps to the choice and to at most `one_call`."""
+        if not self.tools:
+            return request
+        return msgspec.structs.replace(request, must_call=self.must_call, one_call=one_call)
+
+
+def read_choice(tools: Sequence[dict[str, Any]], choice: Any) -> Choice:
+    """What `tool_choice` ("auto", "none", "required", a function, or allowed_tools) makes of `tools`. Raises Refusal.
+
+    Where one is named the others are offered all the same: the prompt is then the one that the cache knows.
+    """
+    offered = list(tools)
     if choice == "none":
-        return []
-    if isinstance(choice, Mapping):
-        function = choice.get("function")
-        name = function.get("name") if isinstance(function, Mapping) else choice.get("name")
-        return [tool for tool in tools if tool["function"]["name"] == name] or list(tools)
-    return list(tools)
+        return Choice([])
+    if not isinstance(choice, Mapping) or not offered:
+        return Choice(offered, choice == "required" and bool(offered))
+    if choice.get("type") == "allowed_tools":
+        inner = choice.get("allowed_tools")
+        allowed = inner if isinstance(inner, Mapping) else choice
+        named = {_name(tool) for tool in allowed.get("tools") or [] if isinstance(tool, Mapping)}
+        offered = [tool for tool in offered if tool["function"]["name"] in named]
+        return Choice(offered, allowed.get("mode") == "required" and bool(offered))
+    name = _name(choice)
+    if name and all(tool["function"]["name"] != name for tool in offered):
+        raise Refusal(400, f"tool_choice names {name}, which is not among the tools")
+    return Choice(offered, name)
+
+
+def _name(tool: Mapping[str, Any]) -> str:
+    """The function that a choice names, in the shape of chat completions or of responses; "" for any other tool."""
+    function = tool.get("function")
+    name = function.get("name") if isinstance(function, Mapping) else tool.get("name")
+    return name if isinstance(name, str) else ""
 
 
 def bias(request: GenerateRequest, logit_bias: Mapping[str, float]) -> GenerateRequest:

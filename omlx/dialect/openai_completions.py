@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from omlx.api import ollama as native
@@ -20,30 +21,56 @@ from omlx.dialect.refusal import Refusal
 from omlx.request import Delta, Finish, GenerateRequest, TokenLogprob
 
 _FORMATS = ("float", "base64")
+Input = str | list[int]
+"""A text, or token ids of the model's own tokenizer."""
 
 
 # ---------------------------------------------------------------- completions
-def read_prompts(value: Any) -> list[str]:
-    """`prompt`: a text or several; none counts as "". Raises Refusal."""
-    prompts = [""] if value is None else [value] if isinstance(value, str) else value
-    if not isinstance(prompts, list) or not all(isinstance(prompt, str) for prompt in prompts):
-        raise Refusal(400, "invalid type for 'prompt': it must be a string or a list of strings")
-    if len(prompts) > 1 and "" in prompts:
+def read_prompts(value: Any) -> list[Input]:
+    """`prompt`: a text, its tokens, or several of these; none counts as "". Raises Refusal."""
+    prompts = [""] if value is None else _several(value)
+    if prompts is None:
+        raise Refusal(400, "invalid type for 'prompt': it must be a string, a list of strings, or token ids")
+    if len(prompts) > 1 and not all(prompts):
         raise Refusal(400, "a list of prompts must not hold an empty one")
     return prompts or [""]
 
 
-def completions(asked: wire.CompletionRequest, prompts: Sequence[str], model: ModelFacts) -> list[GenerateRequest]:
+def _several(value: Any) -> list[Input] | None:
+    """One input or a list of them, as a list; None where it is neither."""
+    if isinstance(value, str) or (value and _are_tokens(value)):
+        return [value]
+    if not isinstance(value, list) or not all(isinstance(item, str) or _are_tokens(item) for item in value):
+        return None
+    return value
+
+
+def _are_tokens(value: Any) -> bool:
+    # A bool is an int, too; a number a frame cannot carry is no token either.
+    return isinstance(value, list) and all(type(token) is int and 0 <= token < 1 << 31 for token in value)
+
+
+def completions(asked: wire.CompletionRequest, prompts: Sequence[Input], model: ModelFacts) -> list[GenerateRequest]:
     """The internal requests: `n` for each prompt; none where the model is only to be loaded. Raises Refusal."""
     count = common.check_count(asked.n)
     if count * len(prompts) > common.MOST_CHOICES:
         raise Refusal(400, f"n times the number of prompts must be at most {common.MOST_CHOICES}")
     found: list[GenerateRequest] = []
     for prompt in prompts:
-        wanted = generation(_native(asked, prompt), model)
+        wanted = _generation(asked, prompt, model)
         if wanted is not None:
             found += common.choices(common.bias(wanted, asked.logit_bias), count)
     return found
+
+
+def _generation(asked: wire.CompletionRequest, prompt: Input, model: ModelFacts) -> GenerateRequest | None:
+    if isinstance(prompt, str):
+        return generation(_native(asked, prompt), model)
+    if asked.echo or asked.suffix:
+        raise Refusal(400, "echo and suffix need the prompt as text, not as tokens")
+    wanted = generation(_native(asked, "tokens" if prompt else ""), model)
+    # Tokens say exactly what the model is to read: no template, no system message.
+    return wanted and msgspec.structs.replace(wanted, messages=[], raw_prompt="", context=prompt, return_context=False)
 
 
 def _native(asked: wire.CompletionRequest, prompt: str) -> native.GenerateRequest:
@@ -64,7 +91,7 @@ def _native(asked: wire.CompletionRequest, prompt: str) -> native.GenerateReques
 class CompletionAnswer:
     """Writes one completion, streamed (`delta`, `finish`, `end`) or `whole`. Thoughts are left out."""
 
-    def __init__(self, asked: wire.CompletionRequest, prompts: Sequence[str]) -> None:
+    def __init__(self, asked: wire.CompletionRequest, prompts: Sequence[Input]) -> None:
         self.id = f"cmpl-{secrets.token_hex(12)}"
         self.created = int(time.time())
         self.model = asked.model
@@ -111,7 +138,7 @@ class CompletionAnswer:
 
     def _choice(self, choice: int, delta: Delta, reason: str | None) -> wire.CompletionChoice:
         first = choice not in self._written
-        echo = self._prompts[choice // self._count] if first and self._prompts is not None else ""
+        echo = str(self._prompts[choice // self._count]) if first and self._prompts is not None else ""
         start = self._written.get(choice, 0) + len(echo)
         self._written[choice] = start + len(delta.content)
         logprobs: wire.CompletionLogprobs | UnsetType = UNSET
@@ -156,14 +183,14 @@ def _legacy_logprobs(tokens: Sequence[TokenLogprob], start: int) -> wire.Complet
 
 
 # ---------------------------------------------------------------- embeddings and models
-def read_texts(value: Any) -> list[str]:
-    """`input` of an embedding request. Raises Refusal."""
+def read_inputs(value: Any) -> list[Input]:
+    """`input` of an embedding request: a text, its tokens, or several of these. Raises Refusal."""
     if value is None or value == []:
         raise Refusal(400, "invalid input")
-    texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+    inputs = _several(value)
+    if inputs is None:
         raise Refusal(400, "invalid input type")
-    return texts
+    return inputs
 
 
 def check_encoding(name: str) -> None:

@@ -13,7 +13,9 @@ from omlx.api import gojson
 from omlx.api import ollama as native
 from omlx.api import openai_responses as wire
 from omlx.dialect import openai_common as common
+from omlx.dialect.ollama import ModelFacts, conversation
 from omlx.dialect.refusal import Refusal
+from omlx.request import GenerateRequest
 
 _SKIPPED = frozenset({"item_reference", "compaction", "mcp_list_tools", "additional_tools"})
 _ROLES = {"developer": "system"}
@@ -35,8 +37,21 @@ def chat_request(asked: wire.ResponsesRequest, messages: Sequence[native.Message
         format=_format(asked.text),
         options={name: value for name, value in options.items() if value is not None},
         think=common.read_effort(asked.reasoning.effort if asked.reasoning else ""),
-        tools=common.chosen_tools(read_tools(asked.tools), asked.tool_choice),
+        think_budget=asked.reasoning.max_tokens if asked.reasoning else None,
+        tools=_choice(asked).tools,
     )
+
+
+def generation(asked: wire.ResponsesRequest, request: native.ChatRequest, model: ModelFacts) -> GenerateRequest:
+    """The internal request. Raises Refusal, OptionError."""
+    wanted = conversation(request, model)
+    if wanted is None:
+        raise Refusal(400, "[] is too short - 'input'")
+    return _choice(asked).enforce(wanted, one_call=not asked.parallel_tool_calls)
+
+
+def _choice(asked: wire.ResponsesRequest) -> common.Choice:
+    return common.read_choice(read_tools(asked.tools), asked.tool_choice)
 
 
 def _format(text: wire.Text | None) -> Any:

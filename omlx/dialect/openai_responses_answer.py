@@ -55,9 +55,9 @@ class ResponseAnswer:
         return events
 
     def finish(self, choice: int, finish: Finish, load_ns: int) -> list[StreamEvent]:
-        events = [*self._begin(), *self._close()]
+        events = [*self._begin(), *self._close(_status(finish))]
         self._complete(finish)
-        return [*events, self._event("response.completed", response=self._response)]
+        return [*events, self._event(f"response.{self._response.status}", response=self._response)]
 
     def end(self) -> list[StreamEvent]:
         return []
@@ -74,14 +74,17 @@ class ResponseAnswer:
     def whole(self, answers: Sequence[tuple[Delta, Finish]]) -> wire.Response:
         delta, finish = answers[0]
         self.delta(0, delta)
-        self._close()
+        self._close(_status(finish))
         self._complete(finish)
         return self._response
 
     def _complete(self, finish: Finish) -> None:
         response = self._response
-        response.status = "completed"
-        response.completed_at = int(time.time())
+        response.status = _status(finish)
+        if response.status == "incomplete":
+            response.incomplete_details = wire.Incomplete("max_output_tokens")
+        else:
+            response.completed_at = int(time.time())
         response.output = self._items
         response.usage = wire.Usage(
             input_tokens=finish.prompt_tokens,
@@ -110,6 +113,10 @@ class ResponseAnswer:
         events: list[StreamEvent] = []
         if not (self._open and isinstance(self._items[-1], wire.ReasoningItem)):
             events += self._start(wire.ReasoningItem(id=_new_id("rs")))
+            part = wire.SummaryText(text="")
+            events.append(
+                self._event("response.reasoning_summary_part.added", **self._place(), summary_index=0, part=part)
+            )
         self._pieces.append(text)
         told = {**self._place(), "summary_index": 0, "delta": text}
         return [*events, self._event("response.reasoning_summary_text.delta", **told)]
@@ -144,22 +151,24 @@ class ResponseAnswer:
         shown = msgspec.structs.replace(item)
         return [*closed, self._event("response.output_item.added", output_index=index, item=shown)]
 
-    def _close(self) -> list[StreamEvent]:
+    def _close(self, status: str = "completed") -> list[StreamEvent]:
         if not self._open:
             return []
         self._open = False
         item, place = self._items[-1], self._place()
-        self._settle(item, "completed")
+        self._settle(item, status)
         events: list[StreamEvent] = []
         match item:
             case wire.ReasoningItem():
                 told = {**place, "summary_index": 0, "text": item.encrypted_content}
                 events.append(self._event("response.reasoning_summary_text.done", **told))
+                part = item.summary[0]
+                events.append(self._event("response.reasoning_summary_part.done", **place, summary_index=0, part=part))
             case wire.MessageItem():
-                part = item.content[0]
-                told = {**place, "content_index": 0, "text": part.text, "logprobs": []}
+                said = item.content[0]
+                told = {**place, "content_index": 0, "text": said.text, "logprobs": []}
                 events.append(self._event("response.output_text.done", **told))
-                events.append(self._event("response.content_part.done", **place, content_index=0, part=part))
+                events.append(self._event("response.content_part.done", **place, content_index=0, part=said))
             case wire.FunctionCallItem():
                 told = {**place, "name": item.name, "arguments": item.arguments}
                 events.append(self._event("response.function_call_arguments.done", **told))
@@ -191,6 +200,10 @@ class ResponseAnswer:
         event = {"type": kind, "sequence_number": self._sequence, **fields}
         self._sequence += 1
         return event
+
+
+def _status(finish: Finish) -> str:
+    return "incomplete" if finish.reason == "length" else "completed"
 
 
 def _new_id(prefix: str) -> str:

@@ -98,6 +98,7 @@ def test_limits_and_stop_sequences(client: anthropic.Anthropic) -> None:
     assert (cut.stop_reason, cut.usage.output_tokens) == ("max_tokens", 5)
     stopped = client.messages.create(**given(lesson("story"), stop_sequences=["One winter"]))
     assert "".join(block.text for block in stopped.content if block.type == "text") == STORY.partition("One winter")[0]
+    assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", "One winter")
 
 
 def test_thinking_can_be_switched_off(client: anthropic.Anthropic) -> None:

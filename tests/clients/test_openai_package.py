@@ -8,9 +8,11 @@ from typing import Any
 
 import openai
 import pytest
+from tokenizers import Tokenizer
 
 from tests.server.local import LocalServer, eventually
 from tests.support.lessons import LESSONS, STORY, Lesson, lesson
+from tests.support.tiny import DATA
 
 MODEL = "taught"
 
@@ -188,6 +190,29 @@ def test_completions_echo_and_several_prompts(client: openai.OpenAI) -> None:
     assert echoed.choices[0].text == "Hello" + wanted[0]
     streamed = client.completions.create(model=MODEL, prompt="Hello", temperature=0, stream=True)
     assert "".join(chunk.choices[0].text for chunk in streamed) == wanted[0]
+
+
+def test_a_prompt_and_a_text_may_come_as_tokens(client: openai.OpenAI) -> None:
+    tokenizer = Tokenizer.from_file(str(DATA / "taught-qwen3" / "tokenizer.json"))
+    prompt = tokenizer.encode("<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n").ids
+    # As they are: with the template around them they would be a text that this model has never seen.
+    reply = client.completions.create(model=MODEL, prompt=prompt, temperature=0)
+    assert reply.choices[0].text == lesson("hello").content
+    assert reply.usage is not None
+    assert reply.usage.prompt_tokens == len(prompt)
+    several = client.completions.create(model=MODEL, prompt=[prompt, prompt], temperature=0, max_tokens=2, n=2)
+    assert [choice.index for choice in several.choices] == [0, 1, 2, 3]
+    with pytest.raises(openai.BadRequestError, match="outside the vocabulary"):
+        client.completions.create(model=MODEL, prompt=[5, 1_000_000])
+
+    text = "The capital of France"
+    as_text, as_tokens = (
+        client.embeddings.create(model=MODEL, input=given).data[0].embedding
+        for given in (text, tokenizer.encode(text).ids)
+    )
+    assert as_tokens == as_text
+    with pytest.raises(openai.BadRequestError, match="outside the vocabulary"):
+        client.embeddings.create(model=MODEL, input=[[5], [1_000_000]])
 
 
 def test_completions_with_the_older_logprobs(client: openai.OpenAI) -> None:

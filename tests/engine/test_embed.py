@@ -16,10 +16,11 @@ blas.prepare()
 
 import numpy as np
 from mlx_vlm.embedding_loader import load_embedding_model
+from tokenizers import Tokenizer
 
 from omlx.engine.embed import chat_embedder, known_pooling, load_embedder, normalised, read_pooling
 from omlx.engine.loader import LoadError
-from omlx.engine.rows import Encoder, TooLong, pad
+from omlx.engine.rows import BadTokens, Encoder, TooLong, pad
 from omlx.runner.protocol import LoadSpec
 from tests.engine.support import loaded
 from tests.support.tiny import tiny_model
@@ -35,6 +36,24 @@ def load(folder: Path, **spec: Any) -> Encoder:
 
 def embed(embedder: Encoder, texts: list[str]) -> Any:
     return normalised(embedder.compute(embedder.rows(texts, truncate=True)))
+
+
+@pytest.mark.parametrize("model_type", CONFIGS)
+def test_the_tokens_of_a_text_give_the_row_of_the_text(model_type: str, tmp_path: Path) -> None:
+    folder = make_encoder(tmp_path, model_type)
+    embedder = load(folder)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    for text in TEXTS:
+        (row,) = embedder.rows([text], truncate=True)
+        for special in (False, True):
+            tokens = tokenizer.encode(text, add_special_tokens=special).ids
+            assert embedder.rows([tokens], truncate=True) == [row]
+    long = tokenizer.encode("hello " * 100, add_special_tokens=False).ids
+    assert embedder.rows(["a", long, "b"], truncate=True) == embedder.rows(["a", "hello " * 100, "b"], truncate=True)
+    with pytest.raises(TooLong):
+        embedder.rows([long], truncate=False)
+    with pytest.raises(BadTokens):
+        embedder.rows([[0, 10_000_000]], truncate=True)
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,8 @@ It speaks the real frames over the real socket. Commands, as the last message's 
     begin                one delta, then nothing              fail KIND TEXT    a failure before any output
     break KIND TEXT      a delta, then a failure              die         the process kills itself
     crash                a delta, then the same               many N      N deltas as fast as they go
+    mixed                thinking, text, a call, text         cut TEXT    a delta, then the limit is reached
+    stop STRING          a delta, then this stop string
 """
 
 from __future__ import annotations
@@ -101,6 +103,18 @@ class Runner:
                 self.delta(Delta(number, tool_calls=[ToolCall("f", {"b": 1, "a": "<x>"})]))
                 self.delta(Delta(number, tool_calls=[ToolCall("g", {})]))
                 self.finish(request)
+            case "mixed":
+                call = ToolCall("f", {"a": 1})
+                for part in (Delta(number, thinking="T"), Delta(number, content="before"),
+                             Delta(number, tool_calls=[call]), Delta(number, content="after")):  # fmt: skip
+                    self.delta(part)
+                self.finish(request)
+            case "cut":
+                self.delta(Delta(number, content=rest))
+                self.finish(request, reason="length")
+            case "stop":
+                self.delta(Delta(number, content="begun"))
+                self.finish(request, stop_string=rest)
             case "logprobs":
                 other = TokenLogprob("B", -1.5, [66])
                 self.delta(Delta(number, content="A", logprobs=[TokenLogprob("A", -0.5, [65], [other])]))
@@ -136,11 +150,11 @@ class Runner:
         self.send(frames.Events([Failure(number, kind, message)]))  # type: ignore[arg-type]
         self.beat()
 
-    def finish(self, request: GenerateRequest, rendered: str | None = None) -> None:
+    def finish(self, request: GenerateRequest, **fields: Any) -> None:
         self.open.discard(request.id)
         context = [1, 2, 3] if request.return_context else []
-        done = Finish(id=request.id, reason="stop", prompt_tokens=7, completion_tokens=3, prompt_ns=500,
-                      generation_ns=0, context=context, rendered=rendered)  # fmt: skip
+        done = Finish(id=request.id, prompt_tokens=7, completion_tokens=3, prompt_ns=500, generation_ns=0,
+                      context=context, **{"reason": "stop", **fields})  # fmt: skip
         self.send(frames.Events([done]))
         self.beat()
 

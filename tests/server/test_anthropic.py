@@ -57,6 +57,7 @@ def test_what_claude_code_sends_becomes_a_conversation(http: httpx.Client) -> No
     found = internal(http, messages, system=[{"type": "text", "text": "S1 "}, {"type": "text", "text": "S2"}],
                      tools=[TOOL], tool_choice={"type": "auto"}, metadata={"user_id": "u"}, service_tier="auto",
                      thinking={"type": "enabled", "budget_tokens": 1024}, container=None)  # fmt: skip
+    assert found["limits"] == {"num_predict": 50, "think_budget": 1024}
     assert found["messages"] == [
         {"role": "system", "content": "S1 S2"},
         {"role": "user", "content": "ab"},
@@ -101,11 +102,14 @@ def test_a_model_that_cannot_think_is_not_asked_to(http: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("choice", "count"), [({"type": "none"}, 0), ({"type": "any"}, 2), ({"type": "tool", "name": "weather"}, 1)]
+    ("choice", "must_call"),
+    [({"type": "auto"}, False), ({"type": "any"}, True), ({"type": "tool", "name": "weather"}, "weather")],
 )
-def test_tool_choice_decides_which_tools_are_offered(http: httpx.Client, choice: dict[str, Any], count: int) -> None:
+def test_tool_choice_demands_a_call(http: httpx.Client, choice: dict[str, Any], must_call: bool | str) -> None:
     tools = [TOOL, {**TOOL, "name": "other", "type": "custom"}, {"type": "bash_20250124", "name": "bash"}]
-    assert len(internal(http, tools=tools, tool_choice=choice).get("tools", [])) == count
+    found = internal(http, tools=tools, tool_choice={**choice, "disable_parallel_tool_use": True})
+    assert (found.get("must_call", False), found["one_call"], len(found["tools"])) == (must_call, True, 2)
+    assert "tools" not in internal(http, tools=tools, tool_choice={"type": "none"})
 
 
 def test_images_of_turns_and_of_tool_results(http: httpx.Client) -> None:
@@ -157,6 +161,30 @@ def test_each_tool_use_is_a_block_of_its_own(http: httpx.Client) -> None:
     assert found[-2].data["delta"]["stop_reason"] == "tool_use"
     whole = ask(http, "call").json()
     assert [block["input"] for block in whole["content"]] == [{"b": 1, "a": "<x>"}, {}]
+
+
+def test_nothing_said_beside_a_tool_use_is_lost(http: httpx.Client) -> None:
+    found = events(ask(http, "mixed", stream=True))
+    started = [event.data["content_block"]["type"] for event in found if event.name == "content_block_start"]
+    assert started == ["thinking", "text", "tool_use", "text"]
+    assert [event.data["index"] for event in found if event.name == "content_block_stop"] == [0, 1, 2, 3]
+    whole = ask(http, "mixed").json()
+    assert [block["type"] for block in whole["content"]] == ["thinking", "text", "tool_use"]
+    assert whole["content"][1]["text"] == "beforeafter"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "reason", "sequence"),
+    [("stop \n\nHuman", "stop_sequence", "\n\nHuman"), ("stop END", "end_turn", None), ("cut x", "max_tokens", None),
+     ("say x", "end_turn", None)],
+)  # fmt: skip
+def test_the_stop_sequence_that_ended_an_answer_is_named(
+    http: httpx.Client, prompt: str, reason: str, sequence: str | None
+) -> None:
+    whole = ask(http, prompt, stop_sequences=["x", "\n\nHuman", ""]).json()
+    assert (whole["stop_reason"], whole["stop_sequence"]) == (reason, sequence)
+    last = events(ask(http, prompt, stop_sequences=["x", "\n\nHuman", ""], stream=True))[-2]
+    assert last.data["delta"] == {"stop_reason": reason, "stop_sequence": sequence}
 
 
 def test_an_empty_answer_is_complete_too(http: httpx.Client) -> None:

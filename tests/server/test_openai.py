@@ -148,14 +148,34 @@ def test_tool_turns_keep_ids_names_and_thoughts(http: httpx.Client) -> None:
     [
         (None, ["weather", "other"]),
         ("auto", ["weather", "other"]),
-        ("required", ["weather", "other"]),
         ("none", []),
-        ({"type": "function", "function": {"name": "other"}}, ["other"]),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [OTHER]}}, ["other"]),
     ],
 )
 def test_tool_choice_decides_which_tools_are_offered(http: httpx.Client, choice: Any, names: list[str]) -> None:
-    offered = internal(http, tools=[WEATHER, OTHER], tool_choice=choice).get("tools", [])
-    assert [tool["function"]["name"] for tool in offered] == names
+    found = internal(http, tools=[WEATHER, OTHER], tool_choice=choice)
+    assert [tool["function"]["name"] for tool in found.get("tools", [])] == names
+    assert "must_call" not in found
+
+
+@pytest.mark.parametrize(
+    ("choice", "must_call"),
+    [
+        ("required", True),
+        ({"type": "function", "function": {"name": "other"}}, "other"),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [WEATHER, OTHER]}}, True),
+    ],
+)
+def test_a_call_can_be_demanded_and_all_tools_are_offered_still(
+    http: httpx.Client, choice: Any, must_call: bool | str
+) -> None:
+    found = internal(http, tools=[WEATHER, OTHER], tool_choice=choice, parallel_tool_calls=False)
+    assert (found["must_call"], found["one_call"], len(found["tools"])) == (must_call, True, 2)
+    assert "must_call" not in internal(http, tool_choice=choice)
+
+
+def test_thinking_has_a_budget(http: httpx.Client) -> None:
+    assert internal(http, reasoning={"max_tokens": 128})["limits"]["think_budget"] == 128
 
 
 # ---------------------------------------------------------------- answers
@@ -197,6 +217,16 @@ def test_a_stream_has_openais_chunks_in_order(http: httpx.Client) -> None:
     assert {(chunk["id"], chunk["created"], chunk["object"]) for chunk in (*said, usage)} == {
         (usage["id"], usage["created"], "chat.completion.chunk")
     }
+
+
+def test_nothing_said_beside_a_call_is_lost(http: httpx.Client) -> None:
+    message = chat(http, "mixed").json()["choices"][0]["message"]
+    assert (message["reasoning"], message["content"], len(message["tool_calls"])) == ("T", "beforeafter", 1)
+    *chunks, _ = events(chat(http, "mixed", stream=True))
+    deltas = [chunk.data["choices"][0]["delta"] for chunk in chunks]
+    assert deltas[0] == {"role": "assistant", "content": "", "reasoning": "T"}
+    assert [delta.get("content") for delta in deltas] == ["", "before", "", "after", None]
+    assert chunks[-1].data["choices"][0]["finish_reason"] == "tool_calls"
 
 
 def test_an_answer_without_any_text_is_still_an_answer(http: httpx.Client) -> None:
@@ -313,6 +343,12 @@ def test_models_are_listed_and_shown_under_the_name_asked_for(http: httpx.Client
          "invalid_request_error", "registry.ollama.ai/library/plain:latest does not support tools"),
         ("chat/completions", {"model": "plain", "messages": user("x"), "top_logprobs": 21}, 400,
          "invalid_request_error", "top_logprobs must be between 0 and 20"),
+        ("chat/completions", {"model": "thinker", "messages": user("x"), "tools": [WEATHER],
+                              "tool_choice": {"type": "function", "function": {"name": "absent"}}}, 400,
+         "invalid_request_error", "tool_choice names absent, which is not among the tools"),
+        ("chat/completions", {"model": "plain", "messages": user("x"), "response_format": {"type": "grammar"}}, 400,
+         "invalid_request_error",
+         'invalid format: a grammar needs "syntax" ("regex", "lark" or "gbnf") and "definition"'),
         ("chat/completions", {"model": "plain", "messages": user("x"), "n": 0}, 400, "invalid_request_error",
          "n must be between 1 and 128"),
         ("chat/completions", {"model": "plain", "messages": user("x"), "logit_bias": {"a": 1}}, 400,
@@ -321,13 +357,21 @@ def test_models_are_listed_and_shown_under_the_name_asked_for(http: httpx.Client
          "json: cannot unmarshal number into Go struct field ChatCompletionRequest.model of type string"),
         ("chat/completions", {"model": "embedder", "messages": user("x")}, 400, "invalid_request_error",
          '"embedder" does not support chat'),
-        ("completions", {"model": "plain", "prompt": [1, 2]}, 400, "invalid_request_error",
-         "invalid type for 'prompt': it must be a string or a list of strings"),
+        ("completions", {"model": "plain", "prompt": [1, "a"]}, 400, "invalid_request_error",
+         "invalid type for 'prompt': it must be a string, a list of strings, or token ids"),
+        ("completions", {"model": "plain", "prompt": [1, True]}, 400, "invalid_request_error",
+         "invalid type for 'prompt': it must be a string, a list of strings, or token ids"),
+        ("completions", {"model": "plain", "prompt": [1], "echo": True}, 400, "invalid_request_error",
+         "echo and suffix need the prompt as text, not as tokens"),
+        ("completions", {"model": "plain", "prompt": ["a", []]}, 400, "invalid_request_error",
+         "a list of prompts must not hold an empty one"),
         ("completions", {"model": "plain", "prompt": "a", "suffix": "b"}, 400, "invalid_request_error",
          "registry.ollama.ai/library/plain:latest does not support insert"),
         ("embeddings", {"model": "embedder"}, 400, "invalid_request_error", "invalid input"),
         ("embeddings", {"model": "embedder", "input": []}, 400, "invalid_request_error", "invalid input"),
-        ("embeddings", {"model": "embedder", "input": [1, 2]}, 400, "invalid_request_error", "invalid input type"),
+        ("embeddings", {"model": "embedder", "input": [1, -2]}, 400, "invalid_request_error", "invalid input type"),
+        ("embeddings", {"model": "embedder", "input": [1.5]}, 400, "invalid_request_error", "invalid input type"),
+        ("embeddings", {"model": "embedder", "input": {}}, 400, "invalid_request_error", "invalid input type"),
         ("embeddings", {"model": "embedder", "input": "a", "encoding_format": "x"}, 400, "invalid_request_error",
          "Invalid value for 'encoding_format' = x. Supported values: ['float', 'base64']."),
         ("embeddings", {"model": "embedder", "input": "fail"}, 400, "invalid_request_error",

@@ -99,8 +99,10 @@ def test_a_stream_of_thoughts_and_text_tells_every_step(http: httpx.Client) -> N
         "created",
         "in_progress",
         "output_item.added",
+        "reasoning_summary_part.added",
         "reasoning_summary_text.delta",
         "reasoning_summary_text.done",
+        "reasoning_summary_part.done",
         "output_item.done",
         "output_item.added",
         "content_part.added",
@@ -110,10 +112,10 @@ def test_a_stream_of_thoughts_and_text_tells_every_step(http: httpx.Client) -> N
         "output_item.done",
         "completed",
     ]
-    assert [event.data.get("output_index") for event in found[2:-1]] == [0] * 4 + [1] * 6
+    assert [event.data.get("output_index") for event in found[2:-1]] == [0] * 6 + [1] * 6
     assert (found[0].data["response"]["status"], found[0].data["response"]["usage"]) == ("in_progress", None)
     final = found[-1].data["response"]
-    assert final["output"] == [found[5].data["item"], found[11].data["item"]]
+    assert final["output"] == [found[7].data["item"], found[13].data["item"]]
     assert final["usage"]["total_tokens"] == 10
     assert http.get(f"/v1/responses/{final['id']}").json() == final
 
@@ -127,6 +129,34 @@ def test_a_stream_of_calls_gives_each_an_item(http: httpx.Client) -> None:
     assert found[2].data["item"] == {**first, "status": "in_progress", "arguments": ""}
     only = respond(http, "call", parallel_tool_calls=False).json()["output"]
     assert [item["name"] for item in only] == ["f"]
+
+
+def test_nothing_said_beside_a_call_is_lost(http: httpx.Client) -> None:
+    found = events(respond(http, "mixed", stream=True))
+    done = [event.data["item"] for event in found if event.name == "response.output_item.done"]
+    assert [item["type"] for item in done] == ["reasoning", "message", "function_call", "message"]
+    assert found[-1].data["response"]["output"] == done
+    assert [event.data["sequence_number"] for event in found] == list(range(len(found)))
+    whole = respond(http, "mixed").json()["output"]
+    assert [item["type"] for item in whole] == ["reasoning", "message", "function_call"]
+    assert whole[1]["content"][0]["text"] == "beforeafter"
+
+
+def test_an_answer_that_reached_its_limit_is_incomplete(http: httpx.Client) -> None:
+    last = events(respond(http, "cut so far", stream=True))[-1]
+    whole = respond(http, "cut so far").json()
+    assert last.name == "response.incomplete"
+    for response in (last.data["response"], whole):
+        assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+        assert (response["output"][0]["status"], response["completed_at"]) == ("incomplete", None)
+        assert http.get(f"/v1/responses/{response['id']}").json() == response
+
+
+@pytest.mark.parametrize(
+    ("choice", "must_call"), [("required", True), ({"type": "function", "name": "weather"}, "weather")]
+)
+def test_a_call_can_be_demanded(http: httpx.Client, choice: Any, must_call: bool | str) -> None:
+    assert internal(http, [], tools=[FUNCTION], tool_choice=choice)["must_call"] == must_call
 
 
 def test_a_function_of_a_namespace_is_called_by_both_names(http: httpx.Client) -> None:

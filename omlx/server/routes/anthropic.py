@@ -23,8 +23,8 @@ async def messages(request: HttpRequest, registry: GivenRegistry, pool: GivenPoo
     dialect.check(asked)
     native = dialect.chat_request(asked)
     spec = await find(registry, asked.model)
-    wanted = dialect.generation(native, spec)
-    answer = MessageAnswer(asked.model, characters=_characters(wanted), one_call_only=dialect.one_call_only(asked))
+    wanted = dialect.generation(asked, native, spec)
+    answer = MessageAnswer(asked, characters=_characters(wanted))
     job = Job(spec, [wanted])
     if asked.stream:
         return LiveStream(stream(pool, job, answer, _named), ANTHROPIC)
@@ -40,7 +40,7 @@ async def count_tokens(
     dialect.check_count(asked)
     native = dialect.chat_request(asked)
     spec = await find(registry, asked.model)
-    wanted = dialect.counting(dialect.generation(native, spec), spec.context_length)
+    wanted = dialect.counting(dialect.generation(asked, native, spec), spec.context_length)
     return LiveObject(whole(pool, Job(spec, [wanted]), lambda found, _: wire.TokenCount(found[0].finish.prompt_tokens)))
 
 

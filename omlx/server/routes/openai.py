@@ -62,16 +62,18 @@ async def completions(
 @post("/v1/embeddings", status_code=200, exception_handlers=OPENAI_ERRORS)
 async def embeddings(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.EmbedRequest, settings.max_body)
-    texts = completions_dialect.read_texts(asked.input)
+    inputs = completions_dialect.read_inputs(asked.input)
     completions_dialect.check_encoding(asked.encoding_format)
     spec = await find(registry, required(asked.model), double_quoted)
-    return LiveObject(_embed(pool, spec, asked, texts))
+    return LiveObject(_embed(pool, spec, asked, inputs))
 
 
-async def _embed(pool: Pool, spec: ModelSpec, asked: wire.EmbedRequest, texts: list[str]) -> bytes:
+async def _embed(
+    pool: Pool, spec: ModelSpec, asked: wire.EmbedRequest, inputs: list[completions_dialect.Input]
+) -> bytes:
     async with await pool.acquire(spec) as lease:
         try:
-            found = await lease.embed(texts, dimensions=max(0, asked.dimensions))
+            found = await lease.embed(inputs, dimensions=max(0, asked.dimensions))
         except RequestFailed as failure:
             # Whatever goes wrong with a text is the request's fault here; only a dead runner is not.
             raise failure if failure.kind == "crashed" else Refusal(400, failure.message) from None

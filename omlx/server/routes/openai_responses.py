@@ -11,7 +11,6 @@ from litestar.params import FromPath
 from omlx.api import ollama as native
 from omlx.api import openai_responses as wire
 from omlx.dialect import openai_responses as dialect
-from omlx.dialect.ollama import conversation
 from omlx.dialect.openai_responses_answer import Keep, ResponseAnswer, StreamEvent
 from omlx.dialect.refusal import Refusal
 from omlx.server.body import read_json
@@ -34,10 +33,7 @@ async def create(
     messages = [*_previous(responses, asked.previous_response_id), *dialect.read_input(asked.input)]
     chat = dialect.chat_request(asked, messages)
     spec = await find(registry, required(asked.model))
-    wanted = conversation(chat, spec)
-    if wanted is None:
-        raise Refusal(400, "[] is too short - 'input'")
-    job = Job(spec, [wanted])
+    job = Job(spec, [dialect.generation(asked, chat, spec)])
     answer = ResponseAnswer(asked, _keeper(responses, messages))
     if asked.stream:
         framing = Framing(EVENT_STREAM, lambda found: _named(answer.failed(found.message)))
