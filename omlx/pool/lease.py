@@ -11,13 +11,14 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from omlx.pool.errors import PoolError
 from omlx.pool.slot import Slot
+from omlx.record import current
 from omlx.request import Delta, Finish, GenerateRequest, Priority
 from omlx.runner.host import CRASHED, RequestFailed, RunnerHost
-from omlx.runner.protocol import Embedded, Ranked
+from omlx.runner.protocol import CacheCall, Embedded, Ranked
 
 if TYPE_CHECKING:
     from omlx_registry import ModelSpec
@@ -68,6 +69,7 @@ class Lease:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta | Finish, None]:
         """The events of one generation, ending with a Finish. Raises RequestFailed; closing it cancels the request."""
         replayed = started = False
+        timing = current().begin(request)
         while True:
             host = self._host
             try:
@@ -76,6 +78,10 @@ class Lease:
                         started = True
                         if isinstance(event, Finish):
                             self._pool.worked(self._held)
+                            if not request.render_only:
+                                timing.finish(event)
+                        else:
+                            timing.piece()
                         yield event
                 return
             except RequestFailed as failure:
@@ -93,21 +99,25 @@ class Lease:
         priority: Priority = "batch",
     ) -> Embedded:
         """One L2-normalised vector per text, or per list of token ids. Raises RequestFailed."""
-        return await self._once_more(
+        found = await self._once_more(
             lambda host: host.embed(inputs, truncate=truncate, dimensions=dimensions, priority=priority)
         )
+        current().read(found.prompt_tokens)
+        return found
 
     async def rerank(self, query: str, documents: list[str], *, priority: Priority = "batch") -> Ranked:
         """One score per document, in their order. Raises RequestFailed."""
-        return await self._once_more(lambda host: host.rerank(query, documents, priority=priority))
+        found = await self._once_more(lambda host: host.rerank(query, documents, priority=priority))
+        current().read(found.prompt_tokens)
+        return found
 
     async def stats(self) -> dict[str, Any]:
         """The runner's own counters. Raises RequestFailed."""
         return await self._host.stats()
 
-    async def cache(self, op: Literal["stats", "clear", "explain", "checkpoint"], text: str = "") -> dict[str, Any]:
+    async def cache(self, op: CacheCall, text: str = "", *, session: str = "") -> dict[str, Any]:
         """Ask the model's KV store something. Raises RequestFailed."""
-        return await self._host.cache(op, text)
+        return await self._host.cache(op, text, session=session)
 
     async def _once_more(self, ask: Callable[[RunnerHost], Awaitable[T]]) -> T:
         host = self._host
