@@ -24,10 +24,14 @@ class ToolCall(msgspec.Struct, omit_defaults=True):
 
 
 class Video(msgspec.Struct, omit_defaults=True):
-    """Frames of a video, 1/`fps` seconds apart, each the bytes of an image file."""
+    """Frames of a video, 1/`fps` seconds apart, each the bytes of an image file; or one animated file.
+
+    Of an animated file `fps` frames a second are looked at. More than `max_frames` are thinned out evenly; 0: no limit.
+    """
 
     frames: list[bytes]
     fps: float = 2.0
+    max_frames: int = 0
 
 
 class Message(msgspec.Struct, omit_defaults=True):

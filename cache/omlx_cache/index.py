@@ -173,10 +173,11 @@ class Index:
         return sorted(name for (name,) in rows)
 
     def recent(self, namespace: bytes, limit: int) -> list[Name]:
-        """The model's most recently used records, latest and beginnings of chains first."""
+        """The model's most recently used records of prompts, latest and beginnings of chains first."""
         rows = self._db.execute(
-            "SELECT key, kind FROM records WHERE namespace = ? AND writer = 0 ORDER BY used DESC, start LIMIT ?",
-            (namespace, limit),
+            "SELECT key, kind FROM records WHERE namespace = ? AND writer = 0 AND kind != ?"
+            " ORDER BY used DESC, start LIMIT ?",
+            (namespace, Kind.FEATURES, limit),
         )
         return [Name(key, Kind(kind)) for key, kind in rows]
 

@@ -7,6 +7,7 @@ behind the last full block. Kinds:
 - `WINDOW`: the same for layers that look back a limited distance; only the last window of a prompt is ever needed, so
   these records may go earlier than the `KV` records of the same piece.
 - `STATE`: the state of recurrent layers right behind the piece's last token; useless at any other position.
+- `FEATURES`: what a vision tower made of a picture. Its key is the picture's digest, and its piece holds no tokens.
 
 Arrays of a record are stacked over layers: a few arrays per record, not hundreds. A record never changes. The hot tier
 owns records in RAM, the cold tier owns their files.
@@ -24,6 +25,7 @@ class Kind(IntEnum):
     KV = 0
     WINDOW = 1
     STATE = 2
+    FEATURES = 3
 
 
 class Name(NamedTuple):

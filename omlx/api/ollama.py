@@ -77,6 +77,14 @@ class ToolCall(msgspec.Struct, kw_only=True):
     function: ToolCallFunction = msgspec.field(default_factory=ToolCallFunction)
 
 
+class Video(msgspec.Struct, kw_only=True):
+    """oMLX's own: frames of a video, or one animated file; `fps` of the frames, or wanted of the file."""
+
+    frames: Images = []
+    fps: float = 2.0
+    max_frames: int = 0
+
+
 class Message(msgspec.Struct, kw_only=True):
     """A turn as a request gives it."""
 
@@ -84,6 +92,7 @@ class Message(msgspec.Struct, kw_only=True):
     content: str = ""
     thinking: str = ""
     images: Images = []
+    videos: Annotated[list[Video], Go("[]api.Video")] = []
     tool_calls: Annotated[list[ToolCall], Go("[]api.ToolCall")] = []
     tool_name: str = ""
     tool_call_id: str = ""

@@ -11,6 +11,7 @@ import re
 import secrets
 import string
 import time
+from collections.abc import Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Literal, Protocol, TypedDict
@@ -21,11 +22,12 @@ from omlx.api import ollama as wire
 from omlx.dialect.errors import TemplateError
 from omlx.dialect.options import Options, parse_options
 from omlx.dialect.refusal import Refusal
-from omlx.request import Delta, Finish, GenerateRequest, Message, TextGrammar, TokenLogprob, ToolCall
+from omlx.request import Delta, Finish, GenerateRequest, Message, TextGrammar, TokenLogprob, ToolCall, Video
 
 PULL_AGAIN = ". Pull the model again to get the latest version with full thinking support"
 RAW_CONFLICT = "raw mode does not support template, system, or context"
 NO_IMAGES = "this model does not support image input"
+MOST_FPS = 120
 _ID_LETTERS = string.ascii_lowercase + string.digits
 _THOUGHT = re.compile(r"\A\s*<think>.*?</think>\s*", re.DOTALL)
 
@@ -111,7 +113,7 @@ def conversation(request: wire.ChatRequest, model: ModelFacts) -> GenerateReques
     if not request.messages:
         return None
     given = [_message(message) for message in request.messages]
-    _check_images([image for message in given for image in message.images], model)
+    _check_images([picture for message in given for picture in (*message.images, *message.videos)], model)
     messages = [*_preset(model), *given]
     if model.system and given[0].role != "system":
         messages.insert(0, Message(role="system", content=model.system))
@@ -160,7 +162,7 @@ def _check_capabilities(asked: str, model: ModelFacts, verb: str, needed: list[s
         raise Refusal(400, f"{model.full_name} does not support " + "\n".join(missing))
 
 
-def _check_images(images: list[bytes], model: ModelFacts) -> None:
+def _check_images(images: Sequence[Any], model: ModelFacts) -> None:
     if images and "vision" not in model.capabilities:
         raise Refusal(400, NO_IMAGES)
 
@@ -200,12 +202,21 @@ def read_format(value: Any) -> _Constraint:
     raise Refusal(500, f'invalid format: {quoted}; expected "json" or a valid JSON Schema object')
 
 
+def _video(given: wire.Video) -> Video:
+    if not 0 < given.fps <= MOST_FPS:
+        raise Refusal(400, f"the fps of a video must be above 0 and at most {MOST_FPS}")
+    if not given.frames or given.max_frames < 0:
+        raise Refusal(400, "a video needs frames, and max_frames must not be negative")
+    return Video(given.frames, given.fps, given.max_frames)
+
+
 def _message(given: wire.Message) -> Message:
     return Message(
         role=given.role.lower(),
         content=given.content,
         thinking=given.thinking,
         images=given.images,
+        videos=[_video(video) for video in given.videos],
         tool_calls=[
             ToolCall(call.function.name, call.function.arguments, call.id if isinstance(call.id, str) else "")
             for call in given.tool_calls

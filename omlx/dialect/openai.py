@@ -86,6 +86,7 @@ def _message(given: wire.Message) -> native.Message:
         content=content.text,
         thinking=given.reasoning or given.reasoning_content,
         images=content.images,
+        videos=[*content.videos],
         tool_calls=[_call(call) for call in given.tool_calls],
         tool_name=given.name if given.role == "tool" else "",
         tool_call_id=given.tool_call_id,
@@ -108,17 +109,20 @@ def _join(parts: Sequence[Any]) -> common.Content:
     """One message of all its parts, a line for each text."""
     texts: list[str] = []
     images: list[bytes] = []
+    videos: list[native.Video] = []
     for part in parts:
         match part:
             case {"type": "text", "text": str(text)} | {"type": "refusal", "refusal": str(text)}:
                 texts.append(text)
             case {"type": "image_url", "image_url": {"url": url}} | {"type": "image_url", "image_url": url}:
                 images.append(common.read_image(url))
+            case {"type": "video" | "video_url"}:
+                videos.append(common.read_video(part))
             case {"type": "input_audio"}:
                 raise Refusal(400, common.NO_AUDIO)
             case _:
                 raise Refusal(400, "invalid message format")
-    return common.Content("\n".join(texts), images)
+    return common.Content("\n".join(texts), images, videos)
 
 
 def _call(call: dict[str, Any]) -> native.ToolCall:

@@ -20,10 +20,11 @@ from omlx.request import Finish, GenerateRequest, TokenLogprob, ToolCall
 
 FINGERPRINT = "fp_ollama"
 NO_URLS = "image URLs are not currently supported, please use base64 encoded data instead"
+NO_VIDEO_URLS = "videos are taken as frames: a list of images, or a data URI with base64 frames behind commas"
 NO_AUDIO = "this model does not support audio input"
 MOST_CHOICES = 128
-_IMAGE_TYPES = ("data:image/jpeg;base64,", "data:image/jpg;base64,", "data:image/png;base64,",
-                "data:image/webp;base64,", "data:;base64,")  # fmt: skip
+_IMAGE_TYPES = tuple(f"data:image/{kind};base64," for kind in ("jpeg", "jpg", "png", "webp", "gif", "bmp"))
+_IMAGE_TYPES += ("data:;base64,",)
 _EFFORTS: dict[str, bool | str] = {
     "none": False,
     "minimal": "low",
@@ -39,6 +40,7 @@ _EFFORTS: dict[str, bool | str] = {
 class Content(NamedTuple):
     text: str
     images: list[bytes]
+    videos: Sequence[native.Video] = ()
 
 
 def read_image(url: Any) -> bytes:
@@ -53,6 +55,24 @@ def read_image(url: Any) -> bytes:
         return native.read_base64(text[len(prefix) :])
     except ValueError:
         raise Refusal(400, "invalid image input") from None
+
+
+def read_video(part: Mapping[str, Any]) -> native.Video:
+    """A video part: `video` is a list of frames (data URIs), `video_url` one URI with frames behind commas, as in vLLM,
+    or with an animated image. Raises Refusal."""
+    given = part.get("video", part.get("video_url"))
+    given = given.get("url") if isinstance(given, Mapping) else given
+    if isinstance(given, str):
+        kind, comma, data = given.partition(",")
+        if not comma or not kind.startswith("data:") or not kind.endswith(";base64"):
+            raise Refusal(400, NO_VIDEO_URLS)
+        given = ["data:;base64," + frame for frame in data.split(",")]
+    if not isinstance(given, list):
+        raise Refusal(400, "a video must be a list of frames or a data URI")
+    fps, most = part.get("fps", 2.0), part.get("max_frames", 0)
+    if not isinstance(fps, (int, float)) or not isinstance(most, int):
+        raise Refusal(400, "fps and max_frames of a video must be numbers")
+    return native.Video(frames=[read_image(frame) for frame in given], fps=float(fps), max_frames=most)
 
 
 def read_effort(effort: str) -> bool | str | None:

@@ -6,6 +6,7 @@ Modelfile or request, or none at all (plain text, for base models).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
@@ -25,6 +26,7 @@ from omlx.request import GenerateRequest, Message, Video
 
 __all__ = ["PromptTemplate", "Rendered", "TemplateError"]
 
+_IMAGE_TAG = re.compile(r"\[img-(\d{1,6})\]")
 _CONTINUE = "\u2063omlx\u2063"
 """Marks where an unfinished assistant message ends, to cut the template's end-of-turn text off."""
 
@@ -92,7 +94,7 @@ class PromptTemplate:
         TemplateError, whose message says what to change.
         """
         if request.raw_prompt is not None:
-            return Rendered(request.raw_prompt, ends_inside_thinking(request.raw_prompt), add_special=True)
+            return _raw(request.raw_prompt, _images(request.messages), image_marker)
         if request.template:
             return _Go(request.template).render(request, image_marker)
         if request.suffix and not isinstance(self._source, _Go):
@@ -101,6 +103,19 @@ class PromptTemplate:
             before = request.messages[-1].content if request.messages else ""
             return Rendered(self._infill.render(before, request.suffix), add_special=True)
         return self._source.render(request, image_marker)
+
+
+def _raw(prompt: str, images: tuple[bytes, ...], image_marker: str | None) -> Rendered:
+    """A prompt as it is. Ollama's `[img-0]` … stand for its images; those without a mark go in front."""
+    if images:
+        if image_marker is None:
+            raise TemplateError("this model does not support image input")
+        order = [int(number) for number in _IMAGE_TAG.findall(prompt) if int(number) < len(images)]
+        missing = [number for number in range(len(images)) if number not in order]
+        marked = _IMAGE_TAG.sub(lambda tag: image_marker if int(tag[1]) < len(images) else tag[0], prompt)
+        prompt = image_marker * len(missing) + marked
+        images = tuple(images[number] for number in (*missing, *order))
+    return Rendered(prompt, ends_inside_thinking(prompt), add_special=True, images=images)
 
 
 def _images(messages: Iterable[Message]) -> tuple[bytes, ...]:

@@ -151,6 +151,8 @@ def _read(spec: LoadSpec, progress: Progress, ranks: Ranks) -> _Read:
         else:
             model, config = mlx_load_model(path, lazy=True, trust_remote_code=spec.trust_remote_code)
         tokenizer = load_tokenizer(path, eos_token_ids=_end_tokens(path, config))
+        if sees:
+            vision_loader.add_chat_template(path, tokenizer)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise LoadError(f"{spec.name} cannot be loaded: {error}") from error
     plan = weights.choose(

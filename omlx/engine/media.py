@@ -44,8 +44,13 @@ class Picture:
             self._pixels = self._make()
         return self._pixels
 
+    @property
+    def nbytes(self) -> int:
+        """Of the pixels that are kept."""
+        return sum(array.nbytes for array in self._pixels.values()) if self._pixels is not None else 0
+
     def release(self) -> None:
-        """The features exist: the pixels need not be kept."""
+        """The pixels need not be kept."""
         self._pixels = None
 
 

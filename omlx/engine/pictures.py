@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import io
 import warnings
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -22,8 +23,11 @@ LONGEST_SIDE: Final = 20_000
 SHORTEST_SIDE: Final = 2
 MOST_PICTURES: Final = 256
 """In one request, frames included."""
+MOST_VIDEO_PIXELS: Final = 400_000_000
+"""Of all frames of an animation together."""
 FORMATS: Final = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "AVIF", "HEIF")
 """As far as the installed Pillow has them: it reads HEIF with a plugin only."""
+T = TypeVar("T")
 _READ = "PNG, JPEG, WebP, GIF or BMP"
 
 
@@ -52,6 +56,49 @@ def decode(data: bytes) -> Image.Image:
         raise PictureError(f"an image has more than the {MOST_PIXELS:,} pixels that are taken") from None
     except Exception as error:  # decoders raise whatever a damaged file makes them raise
         raise PictureError(f"an image cannot be read: {error or type(error).__name__}") from error
+
+
+def frames(data: bytes, fps: float) -> list[bytes]:
+    """An animated file as single pictures, `fps` a second; a file that does not move as one. Raises PictureError."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(data), formats=_formats()) as file:
+                _check_size(*file.size)
+                count = getattr(file, "n_frames", 1)
+                if count == 1:
+                    return [data]
+                if count * file.width * file.height > MOST_VIDEO_PIXELS:
+                    raise PictureError(f"an animation of {count} frames of {file.width} x {file.height} is too large")
+                return _sampled(file, count, 1000 / fps)
+    except PictureError:
+        raise
+    except Exception as error:
+        raise PictureError(f"an animation cannot be read: {error or type(error).__name__}") from error
+
+
+def _sampled(file: Any, count: int, step_ms: float) -> list[bytes]:
+    """The frames that are shown every `step_ms`, each as a file of its own."""
+    found: list[bytes] = []
+    now = 0.0
+    for number in range(count):
+        file.seek(number)
+        file.load()
+        now += max(float(file.info.get("duration") or 100), 1.0)
+        if len(found) * step_ms >= now:
+            continue
+        buffer = io.BytesIO()
+        _upright_rgb(file).save(buffer, "BMP")
+        while len(found) * step_ms < now and len(found) < MOST_PICTURES:
+            found.append(buffer.getvalue())
+    return found
+
+
+def thinned(items: Sequence[T], most: int) -> list[T]:
+    """At most `most` of them (0: all), evenly spread, the first among them."""
+    if not 0 < most < len(items):
+        return list(items)
+    return [items[at * len(items) // most] for at in range(most)]
 
 
 def digest(picture: Image.Image, salt: bytes = b"") -> bytes:

@@ -36,9 +36,9 @@ _ENCODE_BYTES = 64 << 20
 class Shelf(Protocol):
     """Where features are kept beyond memory: the prefix store, on disk."""
 
-    def keep_features(self, digest: bytes, features: Sequence[mx.array]) -> None: ...
+    def keep(self, digest: bytes, features: Sequence[mx.array]) -> None: ...
 
-    def features(self, digest: bytes) -> tuple[mx.array, ...] | None: ...
+    def find(self, digest: bytes) -> tuple[mx.array, ...] | None: ...
 
 
 class VisionStats(msgspec.Struct, kw_only=True):
@@ -77,7 +77,7 @@ class FeatureCache:
             self._items.move_to_end(digest)
             self.from_memory += 1
             return found
-        found = self.shelf.features(digest) if self.shelf is not None else None
+        found = self.shelf.find(digest) if self.shelf is not None else None
         if found is not None:
             self.from_disk += 1
             self._keep(digest, found)
@@ -86,7 +86,12 @@ class FeatureCache:
     def put(self, digest: bytes, features: Features) -> None:
         self._keep(digest, features)
         if self.shelf is not None:
-            self.shelf.keep_features(digest, features)
+            self.shelf.keep(digest, features)
+
+    def clear(self) -> None:
+        """Forget what is in memory."""
+        self._items.clear()
+        self.nbytes = 0
 
     def _keep(self, digest: bytes, features: Features) -> None:
         size = sum(array.nbytes for array in features)
@@ -119,16 +124,20 @@ class Vision:
         picture = self._known(b"image:", data, lambda: self._open(data))
         return Shown(picture.layout.text, (Part(picture),))
 
-    def video(self, frames: Sequence[bytes], fps: float) -> Shown:
-        """Frames that are 1/`fps` seconds apart, two of them a moment. Raises PictureError.
+    def video(self, files: Sequence[bytes], fps: float, most: int = 0) -> Shown:
+        """Frames that are 1/`fps` seconds apart, two of them a moment, or one animated file. Raises PictureError.
 
-        A moment is known by its own frames: a clip that overlaps an earlier one shares its features.
+        More than `most` frames are thinned out (0: none are). A moment is known by its own frames, so a clip that
+        overlaps an earlier one shares its features.
         """
         family = self.family
         if not isinstance(family, QwenVL):
             raise PictureError("this model does not support video input")
-        if not frames:
+        if not files:
             raise PictureError("a video has no frames")
+        frames = pictures.frames(files[0], fps) if len(files) == 1 else files
+        kept = pictures.thinned(frames, most)
+        frames, fps = kept, fps * len(kept) / len(frames)
         pairs = [(frames[at], frames[min(at + 1, len(frames) - 1)]) for at in range(0, len(frames), 2)]
         options = family.frame_options(len(pairs))
         label = b"moment %d:" % options["size"]["longest_edge"]

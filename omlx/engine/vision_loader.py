@@ -52,8 +52,8 @@ def open_vision(
     return Vision(family, salt=hashlib.sha256(f"{salt} {settings}".encode()).digest(), max_bytes=max_bytes)
 
 
-def chat_template(path: Path, tokenizer: Any) -> None:
-    """Models that see often keep their chat template beside the tokenizer, where nobody looks for it."""
+def add_chat_template(path: Path, tokenizer: Any) -> None:
+    """Models that see often keep their chat template beside the tokenizer's files, where nobody looks for it."""
     if tokenizer.chat_template:
         return
     for name in ("chat_template.json", "processor_config.json"):

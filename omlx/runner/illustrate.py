@@ -13,6 +13,9 @@ from omlx.engine.pictures import MOST_PICTURES, PictureError
 from omlx.engine.vision import Vision
 from omlx.request import GenerateRequest
 
+_HELD_BYTES = 1 << 30
+"""Pixels of one request that are kept from when it comes in until they are encoded; others are made again then."""
+
 
 class Illustrator:
     """What a prompter asks about pictures. `vision` is None for a model that does not see."""
@@ -32,15 +35,22 @@ class Illustrator:
             raise PictureError("this model does not support image input")
         if count > MOST_PICTURES:
             raise PictureError(f"the request has {count} images; {MOST_PICTURES} are taken, frames of videos included")
-        images = [self._vision.image(image) for message in messages for image in message.images]
-        return images + [self._vision.video(it.frames, it.fps) for message in messages for it in message.videos]
+        shown, room = [], _HELD_BYTES
+        for message in messages:
+            for image in message.images:
+                shown.append(self._vision.image(image))
+                room = _spend(room, shown[-1])
+            for video in message.videos:
+                shown.append(self._vision.video(video.frames, video.fps, video.max_frames))
+                room = _spend(room, shown[-1])
+        return shown
 
     def tokens(self, rendered: Rendered, encode: Callable[[str], list[int]]) -> tuple[list[int], Media | None]:
         """The tokens of the rendered text with its pictures among them. Raises PictureError."""
         if self._vision is None or not (rendered.images or rendered.videos):
             return encode(rendered.text), None
         images = [self._vision.image(image) for image in rendered.images]
-        videos = [self._vision.video(video.frames, video.fps) for video in rendered.videos]
+        videos = [self._vision.video(video.frames, video.fps, video.max_frames) for video in rendered.videos]
         try:
             text, parts = self._vision.place(rendered.text, images, videos)
             return self._vision.media(encode(text), parts)
@@ -48,3 +58,12 @@ class Illustrator:
             family = self._vision.family
             marks = " and ".join(filter(None, (family.image_marker, family.video_marker)))
             raise PictureError(f"the text must not hold what marks an image in this model's prompts: {marks}") from None
+
+
+def _spend(room: int, shown: Shown) -> int:
+    """What is left of `room` once these pictures are kept; those that no longer fit let go of their pixels."""
+    for part in shown.parts:
+        room -= part.picture.nbytes
+        if room < 0:
+            part.picture.release()
+    return room

@@ -22,6 +22,10 @@ _EMBEDDING_TYPES: Final = frozenset(
     {"bert", "distilbert", "roberta", "xlm-roberta", "mpnet", "nomic_bert", "modernbert", "gemma3_embedding", "siglip",
      "gte", "new"}
 )  # fmt: skip
+VISION_TYPES: Final = frozenset(
+    {"qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "gemma3", "idefics3", "smolvlm"}
+)
+"""Kinds of models whose pictures are served; others with a vision tower are text models here."""
 _GO_FIELD: Final = re.compile(r"\.(\w+)")
 _JINJA_START: Final = re.compile(r"\{[{%]")
 _JINJA_END: Final = re.compile(r"[%}]\}")
@@ -61,7 +65,7 @@ def derive_capabilities(
             found.append(VISION)
     else:
         found = [COMPLETION, *_of_template(template, chat_template, str(config.get("model_type", "")))]
-        if has_vision(config):
+        if has_vision(config) and config.get("model_type") in VISION_TYPES:
             found.append(VISION)
         if _has(config, "audio_config", "sound_config"):
             found.append(AUDIO)

@@ -19,7 +19,7 @@ from omlx_registry.errors import InvalidModel
 from omlx_registry.manifest import ADAPTER, FILE, WEIGHTS, Facts, Layer
 from omlx_registry.weights import Census, Tensor, read_header, take_census
 
-REVISION: Final = 1
+REVISION: Final = 2
 """Raise it when capabilities, counting or the fingerprint are derived in another way than before."""
 
 _TOKENIZER_FILES: Final = (

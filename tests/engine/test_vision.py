@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 from mlx_vlm.models.cache import make_prompt_cache
+from omlx_cache.features import FeatureShelf
 from omlx_cache.store import PrefixStore
 
 from omlx.engine.engine import Engine, EngineConfig
@@ -226,3 +227,24 @@ def test_an_encoder_that_fails_fails_its_request_alone(monkeypatch: pytest.Monke
     assert replies.tokens[2] == expected
     failure = replies.ends[3].failure
     assert failure is not None and "out of memory" in failure[1]
+
+
+def test_features_survive_a_restart_on_disk(tmp_path: Path) -> None:
+    vision, text = vision_of("qwen3_vl"), "@ What is it?"
+    store = store_for(model_of("qwen3_vl"), tmp_path)
+    engine = machine("qwen3_vl")
+    vision.cache.shelf = FeatureShelf(store)
+    expected = reply(engine, asked("qwen3_vl", 1, text, as_file(RED)))
+    store.close()
+    # Without the prefix: the engine has no store of its own here.
+    store = store_for(model_of("qwen3_vl"), tmp_path)
+    engine, encoded = machine("qwen3_vl"), vision.encoded
+    vision.cache.shelf = FeatureShelf(store)
+    assert reply(engine, asked("qwen3_vl", 2, text, as_file(RED))) == expected
+    assert (vision.encoded, vision.cache.from_disk) == (encoded, 1)
+    store.clear()
+    engine = machine("qwen3_vl")
+    vision.cache.shelf = FeatureShelf(store)
+    assert reply(engine, asked("qwen3_vl", 3, text, as_file(RED))) == expected
+    assert vision.encoded == encoded + 1
+    store.close()

@@ -11,8 +11,9 @@ from omlx.dialect.anthropic_answer import MessageAnswer
 from omlx.request import GenerateRequest
 from omlx.server.body import read_json
 from omlx.server.envelopes import ANTHROPIC, ANTHROPIC_ERRORS
-from omlx.server.generation import Job, stream, whole
+from omlx.server.generation import Job, prepared, stream, whole
 from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
+from omlx.server.image_urls import inline_images
 from omlx.server.names import find
 from omlx.server.stream import Answer, LiveObject, LiveStream, event
 
@@ -20,10 +21,11 @@ from omlx.server.stream import Answer, LiveObject, LiveStream, event
 @post("/v1/messages", status_code=200, exception_handlers=ANTHROPIC_ERRORS)
 async def messages(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.MessagesRequest, settings.max_body)
+    await inline_images([message.content for message in asked.messages], settings)
     dialect.check(asked)
     native = dialect.chat_request(asked)
     spec = await find(registry, asked.model)
-    wanted = dialect.generation(asked, native, spec)
+    wanted = prepared(dialect.generation(asked, native, spec), settings)
     answer = MessageAnswer(asked, characters=_characters(wanted))
     job = Job(spec, [wanted])
     if asked.stream:
@@ -37,10 +39,11 @@ async def count_tokens(
 ) -> Answer:
     """Exact: the prompt is rendered and tokenized by the model's own runner, which is loaded for it."""
     asked = await read_json(request, wire.CountRequest, settings.max_body)
+    await inline_images([message.content for message in asked.messages], settings)
     dialect.check_count(asked)
     native = dialect.chat_request(asked)
     spec = await find(registry, asked.model)
-    wanted = dialect.counting(dialect.generation(asked, native, spec), spec.context_length)
+    wanted = dialect.counting(prepared(dialect.generation(asked, native, spec), settings), spec.context_length)
     return LiveObject(whole(pool, Job(spec, [wanted]), lambda found, _: wire.TokenCount(found[0].finish.prompt_tokens)))
 
 

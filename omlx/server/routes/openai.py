@@ -17,8 +17,9 @@ from omlx.dialect.refusal import Refusal
 from omlx.pool import Pool, RequestFailed
 from omlx.server.body import read_json
 from omlx.server.envelopes import OPENAI, OPENAI_ERRORS
-from omlx.server.generation import Job, load, stream, whole
+from omlx.server.generation import Job, load, prepared, stream, whole
 from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
+from omlx.server.image_urls import inline_images
 from omlx.server.names import double_quoted, find, required
 from omlx.server.routes.ollama_embed import shortened
 from omlx.server.stream import Answer, LiveObject, LiveStream, as_json, encode, event
@@ -31,10 +32,11 @@ async def chat_completions(
     request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings
 ) -> Answer:
     asked = await read_json(request, wire.ChatCompletionRequest, settings.max_body)
+    await inline_images([message.content for message in asked.messages], settings)
     native = dialect.chat_request(asked)
     check_top_logprobs(asked.top_logprobs)
     spec = await find(registry, required(asked.model))
-    job = Job(spec, dialect.generations(asked, native, spec))
+    job = Job(spec, [prepared(one, settings) for one in dialect.generations(asked, native, spec)])
     answer = dialect.ChatAnswer(asked)
     if asked.stream and not native.debug_render_only:
         return LiveStream(stream(pool, job, answer, event, DONE), OPENAI)

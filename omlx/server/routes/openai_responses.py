@@ -16,8 +16,9 @@ from omlx.dialect.refusal import Refusal
 from omlx.server.body import read_json
 from omlx.server.envelopes import OPENAI_ERRORS
 from omlx.server.errors import JSON_TYPE
-from omlx.server.generation import Job, stream, whole
+from omlx.server.generation import Job, prepared, stream, whole
 from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
+from omlx.server.image_urls import inline_images
 from omlx.server.names import find, required
 from omlx.server.responses_store import ResponsesStore, Stored
 from omlx.server.stream import EVENT_STREAM, Answer, Complete, Framing, LiveObject, LiveStream, as_json, encode, event
@@ -30,10 +31,11 @@ async def create(
     request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings, responses: GivenStore
 ) -> Answer:
     asked = await read_json(request, wire.ResponsesRequest, settings.max_body)
+    await inline_images(asked.input, settings)
     messages = [*_previous(responses, asked.previous_response_id), *dialect.read_input(asked.input)]
     chat = dialect.chat_request(asked, messages)
     spec = await find(registry, required(asked.model))
-    job = Job(spec, [dialect.generation(asked, chat, spec)])
+    job = Job(spec, [prepared(dialect.generation(asked, chat, spec), settings)])
     answer = ResponseAnswer(asked, _keeper(responses, messages))
     if asked.stream:
         framing = Framing(EVENT_STREAM, lambda found: _named(answer.failed(found.message)))
