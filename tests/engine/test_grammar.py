@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,42 @@ PERSON = {
 }
 COLOUR = {"type": "object", "properties": {"colour": {"enum": ["red", "green"]}}, "required": ["colour"]}
 WILD = Sampling(temperature=1.2, seed=11, top_k=0)
+
+
+def nested(levels: int, **inner: Any) -> dict[str, Any]:
+    schema: dict[str, Any] = inner
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+def doubling(levels: int) -> dict[str, Any]:
+    """Each definition is used twice by the next, in a way that makes the compiler write all of it out."""
+    definitions: dict[str, Any] = {"d0": {"type": "string"}}
+    for level in range(1, levels):
+        below = {"$ref": f"#/$defs/d{level - 1}"}
+        definitions[f"d{level}"] = {"anyOf": [below, {"allOf": [below, below]}]}
+    return {"$defs": definitions, "$ref": f"#/$defs/d{levels - 1}"}
+
+
+HOSTILE: dict[str, dict[str, Any]] = {
+    "deep": nested(300, type="string"),
+    "wide": {"type": "object", "properties": {f"k{at}": {"type": "string"} for at in range(10_000)}},
+    "large": {"enum": [str(at) for at in range(60_000)]},
+    "exponential": doubling(30),
+    "a choice of everything": {
+        "allOf": [
+            {"anyOf": [{"type": "object", "properties": {f"a{i}{j}": {"type": "integer"}}} for j in range(9)]}
+            for i in range(9)
+        ]
+    },
+    "a huge automaton": {"type": "integer", "multipleOf": 7919 * 7907},
+    "a huge automaton, in parts": {"allOf": [{"type": "integer", "multipleOf": at} for at in (7919, 7907)]},
+    "itself": {"$ref": "#"},
+    "impossible": {"type": "string", "minLength": 5, "maxLength": 3},
+    "impossible, required": {"type": "object", "properties": {"a": False}, "required": ["a"]},
+    "somewhere else": {"$ref": "http://example.com/schema.json"},
+}
 
 
 def test_each_row_obeys_its_own_grammar_and_free_rows_are_untouched() -> None:
@@ -80,6 +117,11 @@ def test_a_constrained_reply_is_the_same_alone_and_in_a_batch() -> None:
         Grammar(kind="schema", source={"type": "no such type"}),
         Grammar(kind="regex", source="(unclosed"),
         Grammar(kind="lark", source="start: undefined_rule"),
+        Grammar(kind="lark", source='start: %json {"type": "object"}'),
+        Grammar(kind="lark", source="start: start"),
+        Grammar(kind="regex", source="a" * 70_000),
+        Grammar(kind="gbnf", source="root ::= (unclosed"),
+        *(Grammar(kind="schema", source=schema) for schema in HOSTILE.values()),
     ],
 )
 def test_a_grammar_that_cannot_be_used_is_refused_with_the_reason(grammar: Grammar) -> None:
@@ -87,5 +129,34 @@ def test_a_grammar_that_cannot_be_used_is_refused_with_the_reason(grammar: Gramm
     with pytest.raises(EngineError) as refused:
         machine.add(spec(0, prompt(5), grammar=grammar))
     assert refused.value.kind == "invalid"
-    assert len(refused.value.message) > 30
+    assert refused.value.message.startswith("the format cannot be used: ")
+    assert 30 < len(refused.value.message) < 400
+    assert "recursion" not in refused.value.message and "<state>" not in refused.value.message
     assert not machine.has_work
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        nested(40, type="string"),
+        {"type": "object", "properties": {"a": {"$ref": "#"}, "b": {"type": "integer"}}, "required": ["b"]},
+        {"oneOf": [{"type": "integer"}, {"type": "null"}]},
+        {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True, "maxItems": 4},
+        {"type": "object", "properties": {f"k{at}": {"type": "null"} for at in range(400)}},
+    ],
+    ids=["deep", "recursive", "one of", "a keyword nobody enforces", "wide"],
+)
+def test_what_people_write_is_taken(schema: dict[str, Any]) -> None:
+    machine = engine()
+    machine.add(spec(0, prompt(5), grammar=Grammar(kind="schema", source=schema)))
+    assert machine.has_work
+
+
+def test_a_compilation_that_takes_too_long_is_given_up_and_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = engine()
+    wide = {"type": "object", "properties": {f"k{at}": {"type": "string"} for at in range(2000)}}
+    monkeypatch.setattr("omlx.engine.grammar.MAX_SECONDS", 0.0)
+    with pytest.raises(EngineError, match="takes longer than"):
+        machine.compile(Grammar(kind="schema", source=wide))
+    monkeypatch.undo()
+    machine.compile(Grammar(kind="schema", source=PERSON))
