@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,6 +14,9 @@ from omlx.cli.command import Count, verb
 if TYPE_CHECKING:
     from omlx.doctor import Finding
     from omlx.settings import Settings
+
+
+_PATIENCE_S = 10.0
 
 
 @verb("doctor", count=Count(0, 0))
@@ -59,9 +63,13 @@ async def _server(effective: Settings) -> list[Finding]:
 
     async with own_client() as client:
         try:
-            status = await client.status()
+            async with asyncio.timeout(_PATIENCE_S):
+                status = await client.status()
         except Unreachable:
             return []
+        except TimeoutError:
+            how = "see what runs there: it took the connection and says nothing"
+            return [Finding("server", "fail", f"{client.url} does not answer", how)]
         except ClientError as error:
             if error.status == 404:
                 how = "stop it, or give oMLX another address with OMLX_HOST"

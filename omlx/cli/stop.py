@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from omlx.client import Client
 
+_ANSWER_S = 10.0
 _POLL_S = 0.1
 _PATIENCE_S = 30.0
 """Beyond the time that running requests get: runners write their caches to disk."""
@@ -87,7 +88,10 @@ async def _server_process(client: Client) -> psutil.Process:
     from omlx.client import ClientError, Unreachable
 
     try:
-        pid = (await client.status()).pid
+        async with asyncio.timeout(_ANSWER_S):
+            pid = (await client.status()).pid
+    except TimeoutError:
+        raise CliError(f"the server at {client.url} does not answer: end its process with kill") from None
     except Unreachable as error:
         raise CliError(f"no server runs at {client.url}") from error
     except ClientError as error:

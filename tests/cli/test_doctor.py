@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.cli.conftest import PLAIN, Omlx, run_omlx
 from tests.support.server import ServerProcess, free_port
@@ -63,6 +65,14 @@ def test_doctor_tells_a_port_that_others_have(omlx: Omlx, tmp_path: Path) -> Non
     assert f"127.0.0.1:{port}" in ran.out
     assert stopped.code == 1
     assert stopped.err.startswith("Error: ")
+
+
+def test_a_server_that_says_nothing_does_not_hold_up(inline: Omlx, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("omlx.cli.stop._ANSWER_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        ran = inline("stop", "--server", host=f"127.0.0.1:{silent.getsockname()[1]}")
+    assert ran.code == 1
+    assert "does not answer" in ran.err
 
 
 def test_doctor_stops_at_a_setting_that_cannot_be_used(omlx: Omlx) -> None:
