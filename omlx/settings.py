@@ -129,6 +129,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, _setting("Most requests a minute with one key, where the file says nothing else; 0: no limit")
     ] = 0
     no_auth: Annotated[bool, _setting("Ask for no key, and do not warn about it, wherever the server is bound")] = False
+    steady_prefix: Annotated[
+        bool,
+        _setting("Keep what agents change each turn (billing headers, clocks) out of the beginning of the prompt"),
+    ] = True
+    unsupported_tools: Annotated[
+        Literal["error", "ignore", "emulate"],
+        _setting("Tools offered to a model that knows none: error, ignore, or emulate (described in the prompt)"),
+    ] = "error"
     max_body: Annotated[int, _setting("Largest request body", parse="size")] = 512 * 1024 * 1024
     max_decode_gap: Annotated[
         float, _setting("Longest pause of a running stream while a long prompt is read, in ms")
@@ -171,6 +179,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     allow_image_urls: Annotated[
         bool, _setting("Fetch images that requests name by URL (never from private addresses)")
     ] = False
+    distributed: Annotated[
+        Literal["off", "ring", "jaccl", "mpi", "nccl"],
+        _setting("Divide text models over several processes, which talk by this MLX backend (docs/distributed.md)"),
+    ] = "off"
+    hostfile: Annotated[
+        str,
+        _setting("Machines of distributed models, as mlx.distributed_config writes them; none: this one", parse="path"),
+    ] = ""
+    distributed_ranks: Annotated[
+        int, _setting("Processes of a distributed model where no hostfile says", between=(2, 1024))
+    ] = 2
+    parallel: Annotated[
+        Literal["auto", "tensor", "pipeline"],
+        _setting("How models are divided: every layer over all processes (tensor), or whole layers to each (pipeline)"),
+    ] = "auto"
     ollama_version: Annotated[str, _setting("Ollama version that /api/version reports")] = "0.33.0"
     log_level: Annotated[Literal["debug", "info", "warning", "error"], _setting("What is logged")] = "info"
     log_format: Annotated[Literal["text", "json"], _setting("How the log is written: text or json")] = "text"

@@ -14,7 +14,7 @@ import msgspec
 from omlx.api import anthropic as wire
 from omlx.api import gojson
 from omlx.api import ollama as native
-from omlx.dialect.ollama import ModelFacts, conversation
+from omlx.dialect.ollama import ModelFacts, UnsupportedTools, conversation
 from omlx.dialect.openai_common import Choice, Content, read_choice
 from omlx.dialect.refusal import Refusal
 from omlx.request import GenerateRequest
@@ -54,11 +54,16 @@ def chat_request(asked: wire.CountRequest) -> native.ChatRequest:
     )
 
 
-def generation(asked: wire.CountRequest, request: native.ChatRequest, model: ModelFacts) -> GenerateRequest:
+def generation(
+    asked: wire.CountRequest,
+    request: native.ChatRequest,
+    model: ModelFacts,
+    unsupported_tools: UnsupportedTools = "error",
+) -> GenerateRequest:
     """The internal request. A model that cannot think is not asked to. Raises Refusal, OptionError."""
     if "thinking" not in model.capabilities:
         request = msgspec.structs.replace(request, think=None)
-    wanted = conversation(request, model)
+    wanted = conversation(request, model, unsupported_tools)
     if wanted is None:
         raise Refusal(400, "messages is required")
     return _choice(asked).enforce(wanted, one_call=one_call_only(asked))

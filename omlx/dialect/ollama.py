@@ -105,10 +105,21 @@ def generation(request: wire.GenerateRequest, model: ModelFacts) -> GenerateRequ
     )
 
 
-def conversation(request: wire.ChatRequest, model: ModelFacts) -> GenerateRequest | None:
-    """The internal request of /api/chat; None where the model is only to be loaded. Raises Refusal, OptionError."""
+UnsupportedTools = Literal["error", "ignore", "emulate"]
+
+
+def conversation(
+    request: wire.ChatRequest, model: ModelFacts, unsupported_tools: UnsupportedTools = "error"
+) -> GenerateRequest | None:
+    """The internal request of /api/chat; None where the model is only to be loaded. Raises Refusal, OptionError.
+
+    `unsupported_tools`: what becomes of tools that the model does not know.
+    """
     _check_thinking(request, model)
-    _check_capabilities(request.model, model, "chat", ["tools"] if request.tools else [])
+    tools, emulate = request.tools, False
+    if "tools" not in model.capabilities and unsupported_tools != "error":
+        tools, emulate = ([], False) if unsupported_tools == "ignore" else (tools, bool(tools))
+    _check_capabilities(request.model, model, "chat", ["tools"] if tools and not emulate else [])
     sampling, limits = _options(request, model)
     if not request.messages:
         return None
@@ -120,7 +131,8 @@ def conversation(request: wire.ChatRequest, model: ModelFacts) -> GenerateReques
     return GenerateRequest(
         id=0,
         messages=_without_old_thoughts(messages, model),
-        tools=request.tools,
+        tools=tools,
+        emulate_tools=emulate,
         think=_level(request.think, model),
         **read_format(request.format),
         sampling=sampling,

@@ -13,7 +13,7 @@ from msgspec import UNSET
 from omlx.api import ollama as native
 from omlx.api import openai as wire
 from omlx.dialect import openai_common as common
-from omlx.dialect.ollama import ModelFacts, conversation
+from omlx.dialect.ollama import ModelFacts, UnsupportedTools, conversation
 from omlx.dialect.refusal import Refusal
 from omlx.request import Delta, Finish, GenerateRequest
 
@@ -41,11 +41,14 @@ def chat_request(asked: wire.ChatCompletionRequest) -> native.ChatRequest:
 
 
 def generations(
-    asked: wire.ChatCompletionRequest, request: native.ChatRequest, model: ModelFacts
+    asked: wire.ChatCompletionRequest,
+    request: native.ChatRequest,
+    model: ModelFacts,
+    unsupported_tools: UnsupportedTools = "error",
 ) -> list[GenerateRequest]:
     """The internal requests, one per choice. Raises Refusal, OptionError."""
     count = common.check_count(asked.n)
-    wanted = conversation(request, model)
+    wanted = conversation(request, model, unsupported_tools)
     if wanted is None:
         raise Refusal(400, "[] is too short - 'messages'")
     choice = common.read_choice(asked.tools, asked.tool_choice)

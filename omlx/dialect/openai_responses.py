@@ -13,7 +13,7 @@ from omlx.api import gojson
 from omlx.api import ollama as native
 from omlx.api import openai_responses as wire
 from omlx.dialect import openai_common as common
-from omlx.dialect.ollama import ModelFacts, conversation
+from omlx.dialect.ollama import ModelFacts, UnsupportedTools, conversation
 from omlx.dialect.refusal import Refusal
 from omlx.request import GenerateRequest
 
@@ -42,9 +42,14 @@ def chat_request(asked: wire.ResponsesRequest, messages: Sequence[native.Message
     )
 
 
-def generation(asked: wire.ResponsesRequest, request: native.ChatRequest, model: ModelFacts) -> GenerateRequest:
+def generation(
+    asked: wire.ResponsesRequest,
+    request: native.ChatRequest,
+    model: ModelFacts,
+    unsupported_tools: UnsupportedTools = "error",
+) -> GenerateRequest:
     """The internal request. Raises Refusal, OptionError."""
-    wanted = conversation(request, model)
+    wanted = conversation(request, model, unsupported_tools)
     if wanted is None:
         raise Refusal(400, "[] is too short - 'input'")
     return _choice(asked).enforce(wanted, one_call=not asked.parallel_tool_calls)

@@ -128,7 +128,7 @@ def _videos(messages: Iterable[Message]) -> tuple[Video, ...]:
 
 class _Plain:
     def render(self, request: GenerateRequest, image_marker: str | None) -> Rendered:
-        messages = conversation.spell_out_tools(_with_markers(request.messages, image_marker))
+        messages = conversation.spell_out_tools(_with_markers(_explained(request), image_marker))
         text = "\n\n".join(message.content for message in messages if message.content)
         return Rendered(text, add_special=True, images=_images(request.messages))
 
@@ -138,8 +138,13 @@ class _Go:
         self._chat = GoChat(source)
 
     def render(self, request: GenerateRequest, image_marker: str | None) -> Rendered:
-        text = self._chat.render(request, _with_markers(request.messages, image_marker))
+        text = self._chat.render(request, _with_markers(_explained(request), image_marker))
         return Rendered(text, ends_inside_thinking(text), add_special=True, images=_images(request.messages))
+
+
+def _explained(request: GenerateRequest) -> list[Message]:
+    """The messages, the tools told in words where the template has no place for them."""
+    return describe_tools(request.messages, request.tools) if request.emulate_tools else request.messages
 
 
 def _with_markers(messages: list[Message], image_marker: str | None) -> list[Message]:

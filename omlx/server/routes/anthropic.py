@@ -25,7 +25,7 @@ async def messages(request: HttpRequest, registry: GivenRegistry, pool: GivenPoo
     dialect.check(asked)
     native = dialect.chat_request(asked)
     spec = await find(registry, asked.model)
-    wanted = prepared(dialect.generation(asked, native, spec), settings)
+    wanted = prepared(dialect.generation(asked, native, spec, settings.unsupported_tools), settings)
     answer = MessageAnswer(asked, characters=_characters(wanted))
     job = Job(spec, [wanted])
     if asked.stream:
@@ -43,7 +43,9 @@ async def count_tokens(
     dialect.check_count(asked)
     native = dialect.chat_request(asked)
     spec = await find(registry, asked.model)
-    wanted = dialect.counting(prepared(dialect.generation(asked, native, spec), settings), spec.context_length)
+    wanted = dialect.counting(
+        prepared(dialect.generation(asked, native, spec, settings.unsupported_tools), settings), spec.context_length
+    )
     return LiveObject(whole(pool, Job(spec, [wanted]), lambda found, _: wire.TokenCount(found[0].finish.prompt_tokens)))
 
 

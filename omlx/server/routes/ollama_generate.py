@@ -44,7 +44,7 @@ async def chat(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, s
     answer = dialect.ChatAnswer(asked.model, started, images)
     if dialect.unloads(asked):
         return await _unload(pool, spec, answer)
-    return _answer(pool, spec, asked, dialect.conversation(asked, spec), answer)
+    return _answer(pool, spec, asked, dialect.conversation(asked, spec, settings.unsupported_tools), answer)
 
 
 async def _unload(pool: Pool, spec: ModelSpec, answer: dialect.Answer) -> Answer:

@@ -36,7 +36,9 @@ async def chat_completions(
     native = dialect.chat_request(asked)
     check_top_logprobs(asked.top_logprobs)
     spec = await find(registry, required(asked.model))
-    job = Job(spec, [prepared(one, settings) for one in dialect.generations(asked, native, spec)])
+    job = Job(
+        spec, [prepared(one, settings) for one in dialect.generations(asked, native, spec, settings.unsupported_tools)]
+    )
     answer = dialect.ChatAnswer(asked)
     if asked.stream and not native.debug_render_only:
         return LiveStream(stream(pool, job, answer, event, DONE), OPENAI)

@@ -35,7 +35,7 @@ async def create(
     messages = [*_previous(responses, asked.previous_response_id), *dialect.read_input(asked.input)]
     chat = dialect.chat_request(asked, messages)
     spec = await find(registry, required(asked.model))
-    job = Job(spec, [prepared(dialect.generation(asked, chat, spec), settings)])
+    job = Job(spec, [prepared(dialect.generation(asked, chat, spec, settings.unsupported_tools), settings)])
     answer = ResponseAnswer(asked, _keeper(responses, messages))
     if asked.stream:
         framing = Framing(EVENT_STREAM, lambda found: _named(answer.failed(found.message)))
