@@ -38,11 +38,10 @@ def read_prompts(value: Any) -> list[Input]:
 
 def _several(value: Any) -> list[Input] | None:
     """One input or a list of them, as a list; None where it is neither."""
-    if isinstance(value, str) or (value and _are_tokens(value)):
-        return [value]
-    if not isinstance(value, list) or not all(isinstance(item, str) or _are_tokens(item) for item in value):
+    items: list[Input] = [value] if isinstance(value, str) or (value and _are_tokens(value)) else value
+    if not isinstance(items, list) or not all(isinstance(item, str) or _are_tokens(item) for item in items):
         return None
-    return value
+    return items
 
 
 def _are_tokens(value: Any) -> bool:

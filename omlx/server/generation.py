@@ -14,9 +14,11 @@ from typing import Any, NamedTuple, Protocol
 from omlx_registry import ModelSpec
 
 from omlx.dialect.ollama import Collected, worth_a_chunk
+from omlx.dialect.steady import steady
 from omlx.pool import Lease, Pool
 from omlx.request import Delta, Finish, GenerateRequest
 from omlx.server.stream import encode
+from omlx.settings import Settings
 
 _WAITING_EVENTS = 64
 """Events of a job with several choices that wait for a slow client."""
@@ -28,6 +30,11 @@ class Job(NamedTuple):
     spec: ModelSpec
     wanted: Sequence[GenerateRequest]
     keep_alive: float | None = None
+
+
+def prepared(request: GenerateRequest, settings: Settings) -> GenerateRequest:
+    """`request` as an agent's is best served; native routes take theirs word for word."""
+    return steady(request) if settings.steady_prefix else request
 
 
 class Answered(NamedTuple):

@@ -1,0 +1,124 @@
+"""Agents that write something new into the beginning of each request are served from the cache all the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from omlx_registry import Registry
+
+from omlx.settings import Settings
+from tests.server.local import LocalServer
+from tests.support.lessons import WEATHER_TOOL
+from tests.support.tiny import DATA
+
+RULES = "You help with code. Read files before you change them, keep changes small, and run the tests. " * 6
+TOOL = {"name": "get_weather", "input_schema": WEATHER_TOOL["function"]["parameters"]}
+
+
+def sent_to_messages(http: httpx.Client, turn: int, said: list[dict[str, Any]]) -> dict[str, Any]:
+    """As Claude Code does: the header is a block of its own, and its checksum is another with each request."""
+    system = [
+        {"type": "text", "text": f"x-anthropic-billing-header: cc_version=2.1.39.c3{turn}; cc_entrypoint=cli; "
+                                 f"cch={turn}6445;"},
+        {"type": "text", "text": RULES, "cache_control": {"type": "ephemeral"}},
+    ]  # fmt: skip
+    body = {"model": "taught", "max_tokens": 8, "temperature": 0, "system": system, "tools": [TOOL], "messages": said}
+    reply = http.post("/v1/messages", json=body).json()
+    usage = reply["usage"]
+    return {"said": reply["content"], "cached": usage["cache_read_input_tokens"], "new": usage["input_tokens"]}
+
+
+def sent_to_chat(http: httpx.Client, turn: int, said: list[dict[str, Any]]) -> dict[str, Any]:
+    """As agents do that tell the time at the beginning of their system prompt."""
+    system = {"role": "system", "content": f"Current time: 2026-11-29 17:0{turn}:12\nToday's date: 2026-11-29\n{RULES}"}
+    body = {"model": "taught", "max_tokens": 8, "temperature": 0, "messages": [system, *said], "tools": [WEATHER_TOOL]}
+    reply = http.post("/v1/chat/completions", json=body).json()
+    usage = reply["usage"]
+    cached = usage["prompt_tokens_details"]["cached_tokens"]
+    answer = reply["choices"][0]["message"]["content"]
+    return {"said": answer, "cached": cached, "new": usage["prompt_tokens"] - cached}
+
+
+@contextmanager
+def server(root: Path, *, steady: bool) -> Iterator[httpx.Client]:
+    registry = Registry(root / "models", [])
+    registry.add_model_folder("taught", DATA / "taught-qwen3", transfer="copy")
+    settings = Settings(models=str(root / "models"), paged_ssd_cache_dir=str(root / "kv"), spare_runner=False,
+                        cache_block_size=16, steady_prefix=steady)  # fmt: skip
+    with LocalServer(registry, settings) as running, running.client() as http:
+        yield http
+
+
+def test_cached_tokens_of_a_conversation_with_and_without(tmp_path: Path) -> None:
+    found = {}
+    for steady in (True, False):
+        with server(tmp_path / str(steady), steady=steady) as http:
+            for send in (sent_to_messages, sent_to_chat):
+                said: list[dict[str, Any]] = []
+                turns = []
+                for turn in range(3):
+                    said.append({"role": "user", "content": f"Question {turn}: what is in the file?"})
+                    turns.append(send(http, turn, said))
+                    said.append({"role": "assistant", "content": turns[-1]["said"] or "Nothing."})
+                found[send.__name__, steady] = turns
+    for send in (sent_to_messages, sent_to_chat):
+        for turn in (1, 2):
+            with_it, without = found[send.__name__, True][turn], found[send.__name__, False][turn]
+            # All but the last exchange comes from the cache; without it, at most what stands before the change.
+            assert with_it["cached"] > 4 * with_it["new"], (send, turn, found)
+            assert without["cached"] < without["new"] / 4, (send, turn, found)
+
+
+def internal(http: httpx.Client, system: str, *said: dict[str, Any]) -> list[dict[str, Any]]:
+    messages = [{"role": "system", "content": system}, *said]
+    reply = http.post("/v1/chat/completions", json={"model": "thinker", "messages": messages}).json()
+    found: list[dict[str, Any]] = json.loads(reply["choices"][0]["message"]["content"])["messages"]
+    return found
+
+
+def test_the_header_goes_and_what_follows_it_stays(http: httpx.Client) -> None:
+    header = "x-anthropic-billing-header: cc_version=2.1.177.01c; cc_entrypoint=sdk-cli; cch=36ee5;"
+    request = {"role": "user", "content": "request"}
+    assert internal(http, f"{header}You are an agent.", request)[0] == {
+        "role": "system",
+        "content": "You are an agent.",
+    }
+    assert internal(http, f"A\n{header}\nB", request)[0]["content"] == "A\nB"
+    assert internal(http, header, request) == [{"role": "user", "content": "request"}]
+
+
+@pytest.mark.parametrize(
+    ("line", "moves"),
+    [
+        ("Current time: 17:03", True),
+        ("The current date and time is Sunday, 29 November 2026 at 5:03 PM.", True),
+        ("<now>2026-11-29T17:03:12Z</now>", True),
+        ("Today's date: 2026-11-29", False),
+        ("Office hours are 09:00 to 17:00.", False),
+        ("Ports are now written as host:8080.", False),
+        ("now 10:30 " + "x" * 200, False),
+    ],
+)
+def test_a_clock_goes_to_the_end_and_nothing_else_does(http: httpx.Client, line: str, moves: bool) -> None:
+    asked = [{"role": "user", "content": "first"}, {"role": "assistant", "content": "yes"}]
+    # The blank ends the scripted model's command, whatever comes behind it.
+    found = internal(http, f"A\n{line}\nB", *asked, {"role": "user", "content": "request "})
+    if moves:
+        assert found[0]["content"] == "A\nB"
+        assert found[-1]["content"] == f"request \n\n<system-reminder>\n{line}\n</system-reminder>"
+    else:
+        assert found[0]["content"] == f"A\n{line}\nB"
+        assert found[-1]["content"] == "request "
+    assert [message["content"] for message in found[1:3]] == ["first", "yes"]
+
+
+def test_a_native_request_is_taken_word_for_word(http: httpx.Client) -> None:
+    messages = [{"role": "system", "content": "Current time: 17:03"}, {"role": "user", "content": "request"}]
+    reply = http.post("/api/chat", json={"model": "thinker", "messages": messages, "stream": False}).json()
+    assert json.loads(reply["message"]["content"])["messages"] == messages
