@@ -9,7 +9,8 @@ It speaks the real frames over the real socket. Commands, as the last message's 
     break KIND TEXT      a delta, then a failure              die         the process kills itself
     crash                a delta, then the same               many N      N deltas as fast as they go
     mixed                thinking, text, a call, text         cut TEXT    a delta, then the limit is reached
-    stop STRING          a delta, then this stop string
+    stop STRING          a delta, then this stop string       cached      a delta; 5 of 7 prompt tokens were cached
+    log TEXT             a warning in the log, then a delta
 """
 
 from __future__ import annotations
@@ -25,12 +26,16 @@ import msgspec
 from omlx.request import Delta, Failure, Finish, GenerateRequest, TokenLogprob, ToolCall
 from omlx.runner import protocol as frames
 
+STORE = {"enabled": True, "hot_bytes": 1000, "hot_max_bytes": 8000, "cold_bytes": 30_000, "cold_max_bytes": 90_000,
+         "hot_evictions": 4, "cold_counts": {"evicted": 5, "damaged": 2, "written_bytes": 600}}  # fmt: skip
+"""What it says of its KV store."""
+
 
 class Runner:
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.open: set[int] = set()
-        self.steps = 0
+        self.steps = self.generated = self.read = 0
 
     def send(self, frame: frames.FromRunner) -> None:
         self.connection.sendall(frames.encode(frame))
@@ -38,7 +43,9 @@ class Runner:
     def beat(self) -> None:
         self.steps += 1
         count = len(self.open)
-        self.send(frames.Heartbeat(steps=self.steps, running=count, waiting=0, memory_bytes=1, max_batch=count))
+        self.send(frames.Heartbeat(steps=self.steps, running=count, waiting=0, memory_bytes=1, max_batch=count,
+                                   decode_steps=self.generated, decoded_rows=self.generated, tokens_read=self.read,
+                                   tokens_generated=self.generated))  # fmt: skip
 
     def receive(self) -> frames.ToRunner:
         header = self.connection.recv(frames.HEADER_SIZE, socket.MSG_WAITALL)
@@ -62,6 +69,8 @@ class Runner:
                     self.beat()
                 case frames.Embed() as job:
                     self.embed(job)
+                case frames.CacheOp() as question:
+                    self.send(frames.Reply(question.id, STORE))
                 case frames.Shutdown():
                     sys.exit(0)
                 case _:
@@ -82,6 +91,14 @@ class Runner:
         command, _, rest = text.partition(" ")
         number = request.id
         match command:
+            case "cached":
+                self.delta(Delta(number, content="ok"))
+                why = {"cache_reason": "diverged", "cache_message": "at token 5"}
+                self.finish(request, cached_tokens=5, disk_tokens=2, **why)
+            case "log":
+                print(f"WARNING: [{request.trace}] {rest}", file=sys.stderr, flush=True)
+                self.delta(Delta(number, content="ok"))
+                self.finish(request)
             case "say":
                 for word in rest.split(" "):
                     self.delta(Delta(number, content=word))
@@ -142,6 +159,7 @@ class Runner:
                 self.finish(request)
 
     def delta(self, delta: Delta) -> None:
+        self.generated += 1
         self.send(frames.Events([delta]))
 
     def fail(self, number: int, rest: str) -> None:
@@ -152,6 +170,7 @@ class Runner:
 
     def finish(self, request: GenerateRequest, **fields: Any) -> None:
         self.open.discard(request.id)
+        self.read += 7
         context = [1, 2, 3] if request.return_context else []
         done = Finish(id=request.id, prompt_tokens=7, completion_tokens=3, prompt_ns=500, generation_ns=0,
                       context=context, **{"reason": "stop", **fields})  # fmt: skip
