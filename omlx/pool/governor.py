@@ -16,8 +16,9 @@ import msgspec
 
 from omlx.pool import admission, pressure
 from omlx.pool.admission import RUNNER_OVERHEAD, gib
+from omlx.pool.errors import PoolError
 from omlx.pool.measured import Measurement, Measurements
-from omlx.pool.plan import LoadPlan, plan_load
+from omlx.pool.plan import LoadPlan, manner, plan_load
 from omlx.pool.pressure import Pressure, relieve, taken_by
 from omlx.pool.slot import Slot
 from omlx.pool.spare import Spare
@@ -84,20 +85,23 @@ class Governor:
     def plan(self, spec: ModelSpec, hello: Hello) -> LoadPlan:
         """Context, memory and room of a load, by the machine as it is now. Raises PoolError "too_large"."""
         self._machine = admission.machine(hello.device, hello.device_memory)
-        measured = self._measured.find(spec.digest, self._settings.weights)
+        measured = self._measured.find(spec.digest, manner(spec, self._settings))
         return plan_load(spec, self._settings, self._machine, held=self._resident(), measured=measured)
 
     def loaded(self, slot: Slot, ready: Ready) -> None:
         """Take over what was measured at a load, and remember it."""
-        fixed = ready.memory_bytes + ready.transient_bytes + RUNNER_OVERHEAD
-        found = Measurement(fixed, ready.kv_bytes_per_token)
+        fixed = (ready.memory_bytes + ready.transient_bytes + RUNNER_OVERHEAD) * slot.processes
+        found = Measurement(fixed, ready.kv_bytes_per_token * slot.processes)
         slot.fixed, slot.memory = fixed, found.with_context(ready.num_ctx)
-        self._measured.note(slot.spec.digest, self._settings.weights, found)
+        self._measured.note(slot.spec.digest, manner(slot.spec, self._settings), found)
 
     def expected(self, spec: ModelSpec) -> int:
-        """Bytes the model would take if it were loaded, whether that is possible or not."""
-        measured = self._measured.find(spec.digest, self._settings.weights)
-        return plan_load(spec, self._settings, self._machine, held=0, measured=measured, strict=False).need
+        """Bytes the model would take if it were loaded, whether that is possible or not; 0 where nobody can say."""
+        try:
+            measured = self._measured.find(spec.digest, manner(spec, self._settings))
+            return plan_load(spec, self._settings, self._machine, held=0, measured=measured, strict=False).need
+        except PoolError:
+            return 0
 
     # ------------------------------------------------------------ shares
     def hot_share(self) -> int:
@@ -126,7 +130,7 @@ class Governor:
             if before is None or before[0] != hot or abs(memory - before[1]) > _WORTH_TELLING * before[1]:
                 self._told[pid] = (hot, memory)
                 assert slot.host is not None
-                slot.host.share(hot_cache_bytes=hot, memory_bytes=memory)
+                slot.host.share(hot_cache_bytes=hot // slot.processes, memory_bytes=memory // slot.processes)
 
     def _budget(self) -> int:
         cap = admission.parse_cap(self._settings.max_process_memory, self._machine)

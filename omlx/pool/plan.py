@@ -14,7 +14,8 @@ from omlx.pool.admission import Estimate, Machine
 from omlx.pool.errors import PoolError
 from omlx.pool.measured import Measurement
 from omlx.pool.policy import Room
-from omlx.runner.protocol import LoadSpec
+from omlx.runner.launch import GroupPlan, LaunchError, ranks_here
+from omlx.runner.protocol import Backend, LoadSpec
 from omlx.settings import Settings
 from omlx.units import parse_keep_alive
 
@@ -46,6 +47,7 @@ def plan_load(
     Raises PoolError "too_large" when the model can never run here, unless `strict` is False.
     """
     config = admission.read_config(spec.path)
+    here, ranks = division(spec, settings)
     cap = admission.parse_cap(settings.max_process_memory, machine)
     model_cap = admission.parse_cap(settings.max_model_memory, machine) if settings.max_model_memory else None
     available = machine.free(held)
@@ -53,7 +55,7 @@ def plan_load(
 
     def estimate(context: int) -> Estimate:
         found = admission.estimate(
-            size=spec.size, config=config, context=context, weights=settings.weights, gpu=machine.gpu
+            size=spec.size * here // ranks, config=config, context=context, weights=settings.weights, gpu=machine.gpu
         )
         return found if measured is None else Estimate(least=found.least, likely=measured.with_context(context))
 
@@ -70,6 +72,36 @@ def plan_load(
         raise PoolError("too_large", refusal)
     room = Room(places=settings.max_loaded_models or _DEFAULT_PLACES, budget=budget)
     return LoadPlan(context=context, need=found.likely, room=room)
+
+
+def group_for(spec: ModelSpec, settings: Settings) -> GroupPlan | None:
+    """How the model is divided over several processes, by its Modelfile or the settings; None: it is not."""
+    backend = spec.parameters.get("distributed") or settings.distributed
+    if backend == "off" or kind_of(spec.capabilities) != "generate":
+        return None
+    return GroupPlan(
+        backend=msgspec.convert(backend, Backend),
+        parallel=settings.parallel,
+        hostfile=settings.hostfile,
+        ranks=settings.distributed_ranks or 2,
+    )
+
+
+def division(spec: ModelSpec, settings: Settings) -> tuple[int, int]:
+    """Processes of the model on this machine, and on all machines. Raises PoolError where a hostfile is unusable."""
+    group = group_for(spec, settings)
+    if group is None:
+        return 1, 1
+    try:
+        return ranks_here(group)
+    except LaunchError as error:
+        raise PoolError("load_failed", str(error)) from error
+
+
+def manner(spec: ModelSpec, settings: Settings) -> str:
+    """How the model would be held in memory here; what was measured holds for the same manner only."""
+    here, ranks = division(spec, settings)
+    return settings.weights if ranks == 1 else f"{settings.weights} {here} of {ranks} {settings.parallel}"
 
 
 def keep_alive_for(spec: ModelSpec, settings: Settings) -> float:

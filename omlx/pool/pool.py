@@ -22,7 +22,7 @@ from omlx.pool.events import PoolEvents, Unheard, UnloadReason
 from omlx.pool.governor import Governor, MemoryReport
 from omlx.pool.lease import Lease
 from omlx.pool.pins import Pins, too_many_pins
-from omlx.pool.plan import keep_alive_for, load_spec
+from omlx.pool.plan import division, group_for, keep_alive_for, load_spec
 from omlx.pool.slot import LoadedModel, Slot
 from omlx.pool.spare import Spare
 from omlx.pool.supervisor import supervise
@@ -334,7 +334,9 @@ class Pool:
         try:
             await asyncio.sleep(policy.restart_delay(self._crashes.get(slot.spec.digest, 0)))
             begun = self._now()
-            host = await self._spare.take()
+            group = group_for(slot.spec, self._settings)
+            slot.processes, _ = division(slot.spec, self._settings)
+            host = await (self._spare.take() if group is None else RunnerHost.spawn_group(group))
             host.name = slot.spec.name
             hello = await host.hello()
             async with self._finding_room:
@@ -345,8 +347,8 @@ class Pool:
                 self._settings,
                 context=slot.context,
                 concurrent=self.places,
-                hot_bytes=self._governor.hot_share(),
-                memory_bytes=self._governor.memory_share(slot),
+                hot_bytes=self._governor.hot_share() // slot.processes,
+                memory_bytes=self._governor.memory_share(slot) // slot.processes,
             )
             ready = await host.load(told, stall_timeout=self._settings.load_timeout)
             self._become_ready(slot, host, hello, ready, self._now() - begun)

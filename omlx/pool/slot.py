@@ -70,6 +70,8 @@ class Slot:
         self.host: RunnerHost | None = None
         self.loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.load_task: asyncio.Task[None] | None = None
+        self.processes = 1
+        """Of a distributed model, on this machine; its runner speaks for one of them."""
         self.admitted = False
         """It has been given room, so its memory counts."""
         self.memory = 0
@@ -121,7 +123,7 @@ class Slot:
         host = self.host
         beat = host.heartbeat if host is not None else _NO_BEAT
         ready = host.ready if host is not None else None
-        size = max(beat.memory_bytes, ready.memory_bytes) if ready else self.memory
+        size = max(beat.memory_bytes, ready.memory_bytes) * self.processes if ready else self.memory
         return LoadedModel(
             spec=self.spec,
             state=self.state,

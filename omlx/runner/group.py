@@ -116,21 +116,27 @@ class Group:
     def split(self, model: Any) -> None:
         """Tensor parallel where the model can (every layer on every rank), else pipeline (whole layers by rank)."""
         inner = getattr(model, "model", None)
-        tensor, pipeline = hasattr(model, "shard"), hasattr(inner, "pipeline")
-        kind = type(model).__module__.rsplit(".", 1)[-1]
-        if self._parallel != "pipeline" and tensor:
+        uneven = self._uneven(getattr(model, "args", None))
+        if self._parallel != "pipeline" and hasattr(model, "shard") and not uneven:
             model.shard(self._group)
             self.description = f", tensor parallel over {self.size} ranks"
-        elif self._parallel != "tensor" and pipeline and inner is not None:
+        elif self._parallel != "tensor" and inner is not None and hasattr(inner, "pipeline"):
             inner.pipeline(self._group)
             self.description = f", pipeline parallel over {self.size} ranks"
+        elif self._parallel != "pipeline" and hasattr(model, "shard"):
+            raise ValueError(f"{uneven}; choose another number of processes")
         else:
-            ways = " and ".join(name for name, can in (("tensor", tensor), ("pipeline", pipeline)) if can)
-            raise ValueError(
-                f"{kind} models cannot be divided over several processes"
-                + ("" if self._parallel == "auto" else f" by {self._parallel} parallelism")
-                + (f"; they can by {ways} parallelism" if ways else "; run it on one device")
-            )
+            kind = type(model).__module__.rsplit(".", 1)[-1]
+            how = "" if self._parallel == "auto" else f" by {self._parallel} parallelism"
+            raise ValueError(f"{kind} models cannot be divided over several processes{how}")
+
+    def _uneven(self, config: Any) -> str:
+        """What of the model does not divide by the number of ranks, as a sentence; "" where all does."""
+        for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
+            count = getattr(config, name, None)
+            if isinstance(count, int) and count % self.size:
+                return f"its {name} of {count} cannot be shared evenly by {self.size} processes"
+        return ""
 
     def expect_end(self) -> None:
         for link in self._links:

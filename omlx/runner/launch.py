@@ -74,6 +74,15 @@ def read_hosts(plan: GroupPlan) -> list[Host]:
     return hosts
 
 
+def ranks_here(plan: GroupPlan) -> tuple[int, int]:
+    """How many of its processes run on this machine, which is the first of the hostfile, and how many there are in all.
+
+    Raises LaunchError.
+    """
+    hosts = read_hosts(plan)
+    return sum(host.ssh in _HERE or host.ssh == hosts[0].ssh for host in hosts), len(hosts)
+
+
 async def start(plan: GroupPlan) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Start all ranks; returns the launcher and the socket of rank 0, once that has come. Raises LaunchError, OSError.
 
@@ -141,7 +150,7 @@ async def _rank_0(listener: socket.socket, process: subprocess.Popen[bytes]) -> 
 
 
 def _calm(launcher: subprocess.Popen[bytes]) -> None:
-    """Stop the launcher from spinning: it waits until a process takes input, which one that has none pending always does.
+    """Stop the launcher from spinning: it waits until a process can take input, which is nearly always.
 
     Input that a process cannot take makes it give up on that; ours close theirs first thing.
     """

@@ -50,6 +50,8 @@ SEMVER: Final = re.compile(
 )
 _DURATION: Final = re.compile(r"[+-]?(?:[0-9]+|(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h))+)")
 """Of `keep_alive`, which oMLX alone has: a Go duration, or whole seconds."""
+_BACKENDS: Final = ("off", "ring", "jaccl", "mpi", "nccl")
+"""Of `distributed`, which oMLX alone has, too."""
 _BYTE_ORDER_MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
@@ -175,6 +177,10 @@ def parse_parameter(name: str, text: str) -> int | float | bool | str:
     if name == "keep_alive":
         if not _DURATION.fullmatch(text):
             raise ModelfileError(f"invalid duration value [{text}]")
+        return text
+    if name == "distributed":
+        if text not in _BACKENDS:
+            raise ModelfileError(f"invalid value [{text}], must be one of {', '.join(_BACKENDS)}")
         return text
     if name == "stop":
         return text
