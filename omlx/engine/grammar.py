@@ -23,6 +23,8 @@ MAX_SECONDS = 10.0
 """Longest wait for one compilation. Ordinary grammars need milliseconds."""
 _AT_ONCE = 2
 """Compilations that may run at the same time, those that were given up included."""
+_MESSAGE = 300
+"""Characters of the compiler's messages that are passed on."""
 _KEPT = 64
 """Compiled grammars that are kept: clients send the same schema again and again."""
 
@@ -118,7 +120,7 @@ class GrammarCompiler:
         if isinstance(result[0], GrammarError):
             raise result[0]
         if isinstance(result[0], Exception):  # llguidance raises several kinds
-            raise GrammarError(_first_line(str(result[0]))) from result[0]
+            raise GrammarError(_sentence(str(result[0]))) from result[0]
         return result[0]
 
     def _compile(self, grammar: Grammar) -> Any:
@@ -134,7 +136,7 @@ class GrammarCompiler:
             if not matcher.is_error() and not bits.any():
                 raise GrammarError("no text obeys it")
         if matcher.is_error():
-            raise GrammarError(_first_line(matcher.get_error()))
+            raise GrammarError(_sentence(matcher.get_error()))
         return matcher
 
     def _vocabulary_trie(self) -> Any:
@@ -149,9 +151,9 @@ class GrammarCompiler:
             return self._trie
 
 
-def _first_line(message: str) -> str:
-    """The compiler's message without its dumps of state."""
-    text = message.strip().partition("\n<")[0]
+def _sentence(message: str) -> str:
+    """The compiler's message on one line, without its dumps of state."""
+    text = " ".join(message.partition("\n<")[0].split())[:_MESSAGE]
     return "no text obeys it" if text.startswith("NoExtension") else text.removeprefix("panic: ")
 
 
