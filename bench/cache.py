@@ -4,11 +4,12 @@
     python bench/cache.py --quick              small everything, to see that it runs
     python bench/cache.py --shape qwen3-8b --prompt 8192 --blocks 100000 --folder /mnt/ssd/kv
 
-Three parts. *Prefix*: time to first token of a prompt computed, restored from RAM and restored from disk (a store
+Four parts. *Prefix*: time to first token of a prompt computed, restored from RAM and restored from disk (a store
 opened anew, the system asked to forget the files it has read), next to one decode step and to reading the same files
-plainly. *Cost*: what storing adds to a prefill and to the steps of a running decode. *Index*: opening a folder of many
-blocks, and looking up a prompt of 32k tokens. Medians of several rounds. A model of the right shape with random weights
-is as fast as a trained one.
+plainly. *Sharing*: sixteen prompts that begin alike and arrive together at an engine, against one, and against as many
+without a store. *Cost*: what storing adds to a prefill and to the steps of a running decode. *Index*: opening a folder
+of many blocks, and deciding from where a prompt of 32k tokens is restored. Medians of several rounds. A model of the
+right shape with random weights is as fast as a trained one. `bench/cache_product.py` measures through HTTP.
 """
 
 from __future__ import annotations
@@ -30,49 +31,30 @@ from omlx.engine import blas
 BLAS = blas.prepare()
 
 import mlx.core as mx
-from mlx_lm.models import qwen3
 from mlx_lm.models.cache import make_prompt_cache
 from omlx_cache import CacheLayout, PrefixStore, StoreConfig
 from omlx_cache.chain import Chain
 from omlx_cache.cold import ColdTier
 from omlx_cache.container import HostArray, HostRecord, Identity
+from omlx_cache.hot import HotTier
 from omlx_cache.keys import namespace
+from omlx_cache.plan import Needs, plan_restore
 from omlx_cache.records import Entry, Kind
+from omlx_cache.survey import survey
 
-_COMMON: dict[str, Any] = {
-    "model_type": "qwen3", "rms_norm_eps": 1e-6, "max_position_embeddings": 40960, "rope_theta": 1000000.0,
-}  # fmt: skip
-SHAPES: dict[str, dict[str, Any]] = {
-    "qwen3-8b": _COMMON | {
-        "hidden_size": 4096, "num_hidden_layers": 36, "intermediate_size": 12288, "num_attention_heads": 32,
-        "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "tie_word_embeddings": False,
-    },
-    "qwen3-0.6b": _COMMON | {
-        "hidden_size": 1024, "num_hidden_layers": 28, "intermediate_size": 3072, "num_attention_heads": 16,
-        "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "tie_word_embeddings": True,
-    },
-    "smollm2-135m": _COMMON | {
-        "hidden_size": 576, "num_hidden_layers": 30, "intermediate_size": 1536, "num_attention_heads": 9,
-        "num_key_value_heads": 3, "head_dim": 64, "vocab_size": 49152, "tie_word_embeddings": True,
-    },
-    "tiny": _COMMON | {
-        "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 512, "tie_word_embeddings": True,
-    },
-}  # fmt: skip
+from bench.shapes import SHAPES, Subject, random_model
+from omlx.engine.engine import Engine, EngineConfig
+from omlx.engine.sequence import SequenceSpec
+from omlx.request import Limits, Sampling
+
 GIB = 1 << 30
 CHUNK = 512
+TOGETHER, OWN = 16, 32
+"""Prompts that arrive together, and tokens that each has for itself."""
 
 
 def accelerated() -> bool:
     return "gpu" in str(mx.default_device())
-
-
-def build(shape: str) -> Any:
-    model = qwen3.Model(qwen3.ModelArgs.from_dict(SHAPES[shape]))
-    model.set_dtype(mx.bfloat16 if accelerated() else mx.float32)
-    mx.eval(model.parameters())
-    return model
 
 
 def open_store(model: Any, folder: Path | None) -> PrefixStore:
@@ -120,8 +102,7 @@ def forget_files(folder: Path) -> None:
         os.close(descriptor)
 
 
-def measure_prefix(shape: str, length: int, rounds: int, folder: Path) -> dict[str, Any]:
-    model = build(shape)
+def measure_prefix(shape: str, model: Any, length: int, rounds: int, folder: Path) -> dict[str, Any]:
     vocabulary = SHAPES[shape]["vocab_size"]
     tokens = [(at * 131 + at // 7) % (vocabulary - 10) for at in range(length)]
     other = [(token + 3) % vocabulary for token in tokens]
@@ -166,9 +147,38 @@ def one_step(model: Any, caches: list[Any]) -> float:
     return time.perf_counter() - began
 
 
-def measure_cost(shape: str, length: int, rounds: int, folder: Path) -> dict[str, Any]:
+def measure_sharing(shape: str, subject: Subject, length: int, rounds: int) -> dict[str, Any]:
+    """Seconds until the last of the first tokens, of one prompt and of `TOGETHER` with `length` tokens in common."""
+    vocabulary = SHAPES[shape]["vocab_size"]
+
+    def ask(count: int, number: int, *, stored: bool) -> tuple[float, int]:
+        shared = [(at * 61 + at // 5 + number * 17) % (vocabulary - 10) for at in range(length)]
+        engine = Engine(
+            subject.ours, EngineConfig(num_ctx=2 * length + 256, max_concurrent=count),
+            PrefixStore(subject.ours.layout, StoreConfig(fingerprint="bench", hot_bytes=16 * GIB)) if stored else None,
+        )  # fmt: skip
+        began = time.perf_counter()
+        for at in range(count):
+            own = [(at * 31 + place * 7 + 1) % (vocabulary - 10) for place in range(OWN)]
+            limits = Limits(num_predict=1)
+            engine.add(SequenceSpec(id=at, tokens=shared + own, sampling=Sampling(temperature=0), limits=limits))
+        while engine.has_work:
+            engine.step()
+        return time.perf_counter() - began, engine.tokens_read
+
+    ask(2, 0, stored=True)  # Kernels of these shapes are compiled.
+    one = median(rounds, lambda: ask(1, 1, stored=True)[0])
+    many = median(rounds, lambda: ask(TOGETHER, 2, stored=True)[0])
+    apart = ask(TOGETHER, 3, stored=False)[0]
+    return {
+        "prompts": TOGETHER, "tokens in common": length, "own tokens": OWN,
+        "computed tokens": ask(TOGETHER, 4, stored=True)[1], "one ms": one * 1e3, "together ms": many * 1e3,
+        "together, of one": many / one, "without a store ms": apart * 1e3, "together, of without": many / apart,
+    }  # fmt: skip
+
+
+def measure_cost(shape: str, model: Any, length: int, rounds: int, folder: Path) -> dict[str, Any]:
     """Prefill with and without a capture, turn by turn; decode steps while the writer is busy and while it is not."""
-    model = build(shape)
     vocabulary = SHAPES[shape]["vocab_size"]
     store = open_store(model, folder)
     prompt = [at % vocabulary for at in range(length)]
@@ -220,9 +230,10 @@ def measure_index(count: int, rounds: int, folder: Path) -> dict[str, Any]:
         number = 0
         while added < count:
             tokens = wanted if not number else [(token * 31 + number) % 100_000 for token in wanted]
-            for piece in Chain(space, 256, tokens).blocks[: count - added]:
-                index.adopt(Entry(piece, Kind.KV, 4096), space, float(number))
-                added += 1
+            with index._transaction():  # One for many: filling the folder is not what is measured.
+                for piece in Chain(space, 256, tokens).blocks[: count - added]:
+                    index._insert(Entry(piece, Kind.KV, 4096), space, float(number), 0)
+                    added += 1
             number += 1
 
     tier.change(fill)
@@ -241,13 +252,16 @@ def measure_index(count: int, rounds: int, folder: Path) -> dict[str, Any]:
     opening = median(rounds, open_it)
     tier = ColdTier(folder, space, model="bench", max_bytes=64 * GIB)
 
+    ram, needs = HotTier(0, 0), Needs(frozenset({Kind.KV}))
+
     def look_up() -> float:
         began = time.perf_counter()
         chain = Chain(space, 256, wanted)
-        found = tier.find([piece.key for piece in chain.blocks])
-        tier.neighbours(chain.parent(depth), Kind.KV, b"")
-        assert len(found) == depth
-        return time.perf_counter() - began
+        found = survey(chain, ram, tier, needs)
+        plan = plan_restore(found.levels, 256, needs, len(chain))
+        seconds = time.perf_counter() - began
+        assert plan.position == len(wanted) - 1
+        return seconds
 
     looking = median(max(rounds, 20), look_up)
     tier.close(5)
@@ -271,27 +285,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, default="qwen3-8b" if accelerated() else "smollm2-135m")
     parser.add_argument("--prompt", type=int, default=8192 if accelerated() else 2048)
-    parser.add_argument("--blocks", type=int, default=10_000)
+    parser.add_argument("--blocks", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", choices=["prefix", "cost", "index"])
+    parser.add_argument("--shared", type=int, default=8192 if accelerated() else 128, help="tokens in common, sharing")
+    parser.add_argument("--only", choices=["prefix", "sharing", "cost", "index"])
     parser.add_argument("--folder", type=Path, help="where to put the cache: the disk to be measured")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.quick:
-        options.shape, options.prompt, options.blocks, options.rounds = "tiny", 600, 500, 2
+        options.shape, options.prompt, options.shared, options.blocks, options.rounds = "tiny", 600, 300, 500, 2
     root = Path(tempfile.mkdtemp(prefix="omlx-bench-", dir=options.folder))
     measured: dict[str, Any] = {"device": str(mx.default_device()), "blas": str(BLAS)}
     print(f"device {measured['device']}, blas {BLAS}, commit {commit()}")
+    shape, rounds = options.shape, options.rounds
     try:
+        if options.only != "index":
+            subject = random_model(shape)
         if options.only in (None, "prefix"):
-            measured["prefix"] = measure_prefix(options.shape, options.prompt, options.rounds, root / "prefix")
+            measured["prefix"] = measure_prefix(shape, subject.plain, options.prompt, rounds, root / "prefix")
             show("Prefix", measured["prefix"])
+        if options.only in (None, "sharing"):
+            measured["sharing"] = measure_sharing(shape, subject, options.shared, rounds)
+            show("Sharing", measured["sharing"])
         if options.only in (None, "cost"):
-            measured["cost"] = measure_cost(options.shape, options.prompt // 2, options.rounds, root / "cost")
+            measured["cost"] = measure_cost(shape, subject.plain, options.prompt // 2, rounds, root / "cost")
             show("Cost", measured["cost"])
         if options.only in (None, "index"):
-            measured["index"] = measure_index(options.blocks, options.rounds, root / "index")
+            measured["index"] = measure_index(options.blocks, rounds, root / "index")
             show("Index", measured["index"])
     finally:
         shutil.rmtree(root)
