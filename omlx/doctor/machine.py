@@ -47,7 +47,7 @@ def _python() -> str:
 
 async def _start_runner() -> Hello | Finding:
     """What a runner says of MLX and its device: the same process that would hold a model."""
-    how = "reinstall oMLX in a fresh environment; `python -m omlx.runner 0` shows the reason"
+    how = f"`{sys.executable} -c 'import mlx.core, mlx_lm'` shows the reason; install oMLX in a fresh environment"
     try:
         host = await RunnerHost.spawn()
     except OSError as error:

@@ -127,7 +127,7 @@ def test_a_taken_port_is_told_in_a_sentence(tmp_path: Path, started: list[Proces
 
 def test_a_models_folder_that_cannot_be_used_stops_the_start(tmp_path: Path, started: list[Process]) -> None:
     (tmp_path / "file").touch()
-    server = Process(tmp_path / "file" / "models", free_port())
+    server = Process(tmp_path, free_port(), OMLX_MODELS=str(tmp_path / "file" / "models"))
     started.append(server)
     _, log = server.process.communicate(timeout=15)
     assert server.process.returncode == 1
