@@ -22,6 +22,7 @@ from omlx.engine.detokenize import TextStream, TokenTexts
 from omlx.engine.grammar import Grammar, GrammarCompiler, GrammarError
 from omlx.engine.guide import make_guide
 from omlx.engine.loader import LoadedModel
+from omlx.engine.media import Media
 from omlx.engine.pace import Pace, Read
 from omlx.engine.prefill import Prefill
 from omlx.engine.ranks import SOLO, Orders, Ranks
@@ -152,6 +153,11 @@ class Engine:
             self._grammars.matcher(grammar)
         except GrammarError as error:
             raise EngineError("invalid", f"the format cannot be used: {error}") from error
+
+    def expect(self, tokens: list[int], media: Media | None = None) -> None:
+        """A prompt that will be added soon, but not yet: what it wants of the prefix store is read from disk."""
+        if self._store is not None:
+            self._store.read_ahead(tokens, media.keys if media is not None else ())
 
     def cancel(self, id: int) -> None:
         """End a sequence at the next step, in whatever phase it is; nothing more is said about it."""

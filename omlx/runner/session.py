@@ -87,6 +87,8 @@ class Session:
         self._prepared: queue.SimpleQueue[_Prepared] = queue.SimpleQueue()
         self._held: dict[int, _Ready] = {}
         """Prepared requests that wait for KV memory, oldest first."""
+        self._next_up = 0
+        """The held request that the engine was told to expect."""
         self._rows: dict[int, _Row] = {}
         self._progress: dict[int, tuple[int, int]] = {}
         self.prompts = 0
@@ -197,6 +199,9 @@ class Session:
             request = ready.request
             expected = expected_tokens(len(ready.prompt.tokens), self._context_of(request), request.limits)
             if not self._ledger.reserve(number, expected):
+                if self._next_up != number:
+                    self._next_up = number
+                    self._engine.expect(ready.prompt.tokens, ready.prompt.media)
                 break
             del self._held[number]
             failure = self._start(ready)
