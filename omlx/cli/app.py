@@ -43,6 +43,7 @@ VERBS = {
     "search": Entry("search", "Find models on Hugging Face"),
     "alias": Entry("alias", "Give a repository a short name"),
     "import": Entry("importing", "Register models that other programs have on this machine"),
+    "launch": Entry("launch", "Start a coding agent or Open WebUI on this server"),
     "cache": Entry("cache", "Look into the cache of prompts"),
     "registry": Entry("registry", "Look after the files of the models"),
     "doctor": Entry("doctor", "Look for problems of this machine and of the server"),

@@ -28,7 +28,7 @@ Input = str | list[int]
 # ---------------------------------------------------------------- completions
 def read_prompts(value: Any) -> list[Input]:
     """`prompt`: a text, its tokens, or several of these; none counts as "". Raises Refusal."""
-    prompts = [""] if value is None else _several(value)
+    prompts: list[Input] | None = [""] if value is None else _several(value)
     if prompts is None:
         raise Refusal(400, "invalid type for 'prompt': it must be a string, a list of strings, or token ids")
     if len(prompts) > 1 and not all(prompts):

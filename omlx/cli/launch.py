@@ -1,0 +1,148 @@
+"""`omlx launch`: start a coding agent or Open WebUI on this server."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+import rich_click as click
+
+from omlx.cli.command import CliError, verb
+
+if TYPE_CHECKING:
+    from omlx.cli.launch_tools import Place, Start, Tool
+    from omlx.client import Client
+
+
+@verb("launch", usage="[TOOL [-- ARGUMENTS...]]", environment=("host", "api_key"))
+@click.option("--model", help="Model to use (default: the newest one that knows tools)")
+@click.option("--print", "show", is_flag=True, help="Print the command and its variables, start nothing")
+@click.option("--config", is_flag=True, help="Write the tool's own configuration file, start nothing")
+@click.option("--restore", is_flag=True, help="Put the configuration file back as it was before --config")
+@click.option("-y", "--yes", is_flag=True, help="Change a configuration file that exists; a backup is kept")
+def command(args: tuple[str, ...], model: str | None, show: bool, config: bool, restore: bool, yes: bool) -> None:
+    """Start a coding agent or Open WebUI on this server
+
+    Without TOOL the tools are listed. A start changes no file: the tool is told by its command line and environment.
+    What stands behind `--` goes to the tool: `omlx launch claude -- -p "What is in this folder?"`
+    """
+    from omlx.cli.console import run_async
+    from omlx.cli.launch_tools import TOOLS
+
+    if not args:
+        _list()
+        return
+    name, *rest = args
+    if name not in TOOLS:
+        raise CliError(f"{name} is not a tool that launch knows: {', '.join(TOOLS)}")
+    tool = TOOLS[name]
+    if restore:
+        _restore(name, tool)
+        return
+    place = run_async(_place(model or ""))
+    if config:
+        _configure(name, tool, place, yes)
+        return
+    start = tool.start(place)
+    start = start._replace(command=[*start.command, *rest])
+    if show:
+        _show(start)
+    else:
+        _run(tool, start)
+
+
+def _list() -> None:
+    from omlx.cli.console import out
+    from omlx.cli.launch_tools import TOOLS, Place
+    from omlx.cli.tables import render
+
+    nowhere = Place("", "", "")
+    rows = []
+    for name, tool in TOOLS.items():
+        there = shutil.which(tool.start(nowhere).command[0]) is not None
+        rows.append((name, tool.title, "yes" if there else tool.install))
+    out(render(rows, ("NAME", "TOOL", "INSTALLED"), max_cell=60), end="")
+
+
+async def _place(model: str) -> Place:
+    from omlx.cli.console import connected, effective, err
+    from omlx.cli.launch_tools import NO_KEY, Place
+
+    async with connected() as client:
+        model = model or await _newest(client)
+        found = await client.show(model)
+        if "tools" not in found.capabilities:
+            err(f"note: {model} knows no tools, which agents need to do anything")
+        family = str(found.model_info.get("general.architecture", ""))
+        context = found.model_info.get(f"{family}.context_length", 0)
+    key = next(iter(effective().api_key), "") or NO_KEY
+    return Place(client.url, key, model, context if isinstance(context, int) else 0)
+
+
+async def _newest(client: Client) -> str:
+    from omlx.cli.console import err
+
+    models = [model.name for model in await client.tags() if "tools" in model.capabilities]
+    if not models:
+        raise CliError("there is no model that knows tools; try `omlx pull qwen3:8b`, or name one with --model")
+    err(f"using {models[0]}")
+    return models[0]
+
+
+def _show(start: Start) -> None:
+    from omlx.cli.console import out
+
+    if start.own_file is not None:
+        path = start.own_file.path
+        out(f"mkdir -p {shlex.quote(str(path.parent))}")
+        out(f"cat > {shlex.quote(str(path))} <<'END'\n{start.own_file.content}END")
+    for name, value in start.environment.items():
+        out(f"export {name}={shlex.quote(value)}")
+    out(shlex.join(start.command))
+
+
+def _configure(name: str, tool: Tool, place: Place, yes: bool) -> None:
+    from omlx.cli.console import out
+    from omlx.cli.launch_files import text_of, write
+
+    if tool.file is None:
+        raise CliError(f"{tool.title} is configured by its environment: see `omlx launch {name} --print`")
+    file = tool.file(place)
+    text = text_of(file)
+    if file.path.exists() and not yes:
+        # Not the whole text: what the user has in there is nobody else's business.
+        shown = file.content if isinstance(file.content, str) else json.dumps(file.content, indent=2) + "\n"
+        out(f"# for {file.path}\n{shown}", end="")
+        raise CliError(f"{file.path} exists: give --yes to change it (a backup is kept)")
+    saved = write(file, text)
+    out(f"wrote {file.path}" + (f"; what was there is in {saved}" if saved else ""))
+
+
+def _restore(name: str, tool: Tool) -> None:
+    from omlx.cli.console import out
+    from omlx.cli.launch_files import restore
+    from omlx.cli.launch_tools import Place
+
+    if tool.file is None:
+        raise CliError(f"{tool.title} has no configuration file that launch writes")
+    path = tool.file(Place("", "", "")).path
+    restore(path)
+    out(f"{path} is what it was")
+
+
+def _run(tool: Tool, start: Start) -> None:
+    """Become the tool; raises CliError where it is not installed."""
+    from omlx.cli.launch_files import write
+
+    program = shutil.which(start.command[0])
+    if program is None:
+        raise CliError(f"{tool.title} is not installed; try `{tool.install}`")
+    if start.own_file is not None:
+        write(start.own_file, str(start.own_file.content))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(program, start.command, {**os.environ, **start.environment})  # noqa: S606 (no shell is wanted)

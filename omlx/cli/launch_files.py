@@ -1,0 +1,82 @@
+"""Writing a tool's configuration without losing the user's: merged where it can be, with a backup to put back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omlx.cli.command import CliError
+from omlx.cli.launch_tools import File
+
+_BACKUP = ".omlx-backup"
+
+
+def backup_of(path: Path) -> Path:
+    return path.with_name(path.name + _BACKUP)
+
+
+def text_of(file: File) -> str:
+    """What `file` is to hold, with what is there now. Raises CliError where that cannot be merged."""
+    if isinstance(file.content, str):
+        return file.content
+    return json.dumps(_merged(_read(file.path), file.content), indent=2, ensure_ascii=False) + "\n"
+
+
+def write(file: File, text: str) -> Path | None:
+    """Write the user's file; returns the backup where there was one to make. Raises CliError.
+
+    The first backup stays: it is the original.
+    """
+    saved = backup_of(file.path)
+    try:
+        file.path.parent.mkdir(parents=True, exist_ok=True)
+        made = file.path.exists() and not saved.exists()
+        if made:
+            saved.write_bytes(file.path.read_bytes())
+            saved.chmod(0o600)
+        _replace(file.path, text)
+    except OSError as error:
+        raise CliError(f"{file.path} cannot be written: {error.strerror}") from error
+    return saved if made else None
+
+
+def restore(path: Path) -> None:
+    """Put the backup back. Raises CliError."""
+    saved = backup_of(path)
+    if not saved.exists():
+        raise CliError(f"there is no backup of {path}")
+    try:
+        saved.replace(path)
+    except OSError as error:
+        raise CliError(f"{path} cannot be restored: {error.strerror}") from error
+
+
+def _replace(path: Path, text: str) -> None:
+    """Never half a file; readable by its owner alone, since it may hold a key. A link's target is what is written."""
+    path = path.resolve()
+    draft = path.with_name(path.name + ".omlx-new")
+    draft.touch(0o600)
+    draft.write_text(text, "utf-8")
+    draft.replace(path)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise CliError(f"{path} cannot be read as JSON, so nothing can be added to it: {error}") from error
+    if not isinstance(found, dict):
+        raise CliError(f"{path} holds no JSON object, so nothing can be added to it")
+    return found
+
+
+def _merged(there: dict[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(there)
+    for name, value in new.items():
+        before = merged.get(name)
+        merged[name] = _merged(before, value) if isinstance(before, dict) and isinstance(value, Mapping) else value
+    return merged

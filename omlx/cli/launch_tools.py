@@ -1,0 +1,169 @@
+"""The tools `omlx launch` knows: how each is told, for one start or for good, to use this server.
+
+A start changes no file of the user: everything goes through the environment and the command line. `File` is what makes
+the choice last, for those who want that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import platformdirs
+
+NO_KEY = "omlx"
+"""What tools are given that insist on a key, where the server asks for none."""
+
+
+class Place(NamedTuple):
+    """The server, a key it takes, and the model to use. `context` in tokens; 0: not known."""
+
+    url: str
+    key: str
+    model: str
+    context: int = 0
+
+
+class File(NamedTuple):
+    """A configuration file. `content`: its text, or values to be merged into the JSON that is there."""
+
+    path: Path
+    content: str | Mapping[str, Any]
+
+
+class Start(NamedTuple):
+    """A command, what its environment has beside the user's, and a file of our own that it reads."""
+
+    command: list[str]
+    environment: dict[str, str]
+    own_file: File | None = None
+
+
+class Tool(NamedTuple):
+    title: str
+    install: str
+    start: Callable[[Place], Start]
+    file: Callable[[Place], File] | None = None
+
+
+def _home(variable: str, default: str) -> Path:
+    return Path(os.environ.get(variable) or Path.home() / default)
+
+
+# ---------------------------------------------------------------- Claude Code
+def _claude_environment(place: Place) -> dict[str, str]:
+    models = {f"ANTHROPIC_DEFAULT_{size}_MODEL": place.model for size in ("OPUS", "SONNET", "HAIKU")}
+    return {
+        "ANTHROPIC_BASE_URL": place.url,
+        "ANTHROPIC_AUTH_TOKEN": place.key,
+        # A key in the environment would win over the token.
+        "ANTHROPIC_API_KEY": "",
+        **models,
+        "CLAUDE_CODE_SUBAGENT_MODEL": place.model,
+        # Another line in front of each prompt would keep it out of the cache.
+        "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
+    }
+
+
+def _claude(place: Place) -> Start:
+    return Start(["claude", "--model", place.model], _claude_environment(place))
+
+
+def _claude_file(place: Place) -> File:
+    values = {"model": place.model, "env": _claude_environment(place)}
+    return File(_home("CLAUDE_CONFIG_DIR", ".claude") / "settings.json", values)
+
+
+# ---------------------------------------------------------------- Codex
+def _codex_provider(place: Place) -> dict[str, str]:
+    return {"name": "oMLX", "base_url": f"{place.url}/v1", "wire_api": "responses", "env_key": "OMLX_API_KEY"}
+
+
+def _codex(place: Place) -> Start:
+    # TOML's basic strings are written as JSON's.
+    provider = ", ".join(f"{name} = {json.dumps(value)}" for name, value in _codex_provider(place).items())
+    choice = ["-c", 'model_provider="omlx"', "-c", f"model_providers.omlx={{{provider}}}"]
+    window = ["-c", f"model_context_window={place.context}"] if place.context else []
+    return Start(["codex", *choice, *window, "-m", place.model], {"OMLX_API_KEY": place.key})
+
+
+def _codex_file(place: Place) -> File:
+    """A profile of its own: `codex --profile omlx`."""
+    provider = "".join(f"{name} = {json.dumps(value)}\n" for name, value in _codex_provider(place).items())
+    text = f'model = {json.dumps(place.model)}\nmodel_provider = "omlx"\n\n[model_providers.omlx]\n{provider}'
+    return File(_home("CODEX_HOME", ".codex") / "omlx.config.toml", text)
+
+
+# ---------------------------------------------------------------- opencode
+def _opencode_values(place: Place) -> dict[str, Any]:
+    limit = {"limit": {"context": place.context, "output": min(place.context, 32_768)}} if place.context else {}
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "name": "oMLX",
+        "options": {"baseURL": f"{place.url}/v1", "apiKey": place.key},
+        "models": {place.model: {"name": place.model, "tool_call": True, **limit}},
+    }
+    chosen = f"omlx/{place.model}"
+    return {"provider": {"omlx": provider}, "model": chosen, "small_model": chosen}
+
+
+def _opencode(place: Place) -> Start:
+    return Start(["opencode"], {"OPENCODE_CONFIG_CONTENT": json.dumps(_opencode_values(place))})
+
+
+def _opencode_file(place: Place) -> File:
+    values = {"$schema": "https://opencode.ai/config.json", **_opencode_values(place)}
+    return File(_home("XDG_CONFIG_HOME", ".config") / "opencode" / "opencode.json", values)
+
+
+# ---------------------------------------------------------------- others
+def _aider(place: Place) -> Start:
+    environment = {"OLLAMA_API_BASE": place.url, "OLLAMA_API_KEY": place.key}
+    return Start(["aider", "--model", f"ollama_chat/{place.model}"], environment)
+
+
+def _aider_file(place: Place) -> File:
+    text = (
+        f"model: {json.dumps('ollama_chat/' + place.model)}\n"
+        f"set-env:\n  - {json.dumps('OLLAMA_API_BASE=' + place.url)}\n  - {json.dumps('OLLAMA_API_KEY=' + place.key)}\n"
+    )
+    return File(Path.home() / ".aider.conf.yml", text)
+
+
+def _continue_text(place: Place) -> str:
+    fields = {"name": place.model, "provider": "openai", "model": place.model, "apiBase": f"{place.url}/v1",
+              "apiKey": place.key, "roles": ["chat", "edit", "apply"], "capabilities": ["tool_use"]}  # fmt: skip
+    # YAML takes JSON's values.
+    lines = "".join(f"    {name}: {json.dumps(value)}\n" for name, value in fields.items())
+    return f"name: oMLX\nversion: 0.0.1\nschema: v1\nmodels:\n  - {lines.lstrip()}"
+
+
+def _continue(place: Place) -> Start:
+    ours = Path(platformdirs.user_config_dir("omlx", appauthor=False)) / "launch" / "continue.yaml"
+    return Start(["cn", "--config", str(ours)], {}, File(ours, _continue_text(place)))
+
+
+def _continue_file(place: Place) -> File:
+    return File(Path.home() / ".continue" / "config.yaml", _continue_text(place))
+
+
+def _open_webui(place: Place) -> Start:
+    environment = {"OLLAMA_BASE_URL": place.url, "DEFAULT_MODELS": place.model}
+    if place.key != NO_KEY:
+        # Its key for Ollama is a setting of its pages; for OpenAI's API it is a variable.
+        environment |= {"OPENAI_API_BASE_URL": f"{place.url}/v1", "OPENAI_API_KEY": place.key,
+                        "ENABLE_OLLAMA_API": "false"}  # fmt: skip
+    return Start(["open-webui", "serve"], environment)
+
+
+TOOLS = {
+    "claude": Tool("Claude Code", "npm install -g @anthropic-ai/claude-code", _claude, _claude_file),
+    "codex": Tool("Codex", "npm install -g @openai/codex", _codex, _codex_file),
+    "opencode": Tool("opencode", "npm install -g opencode-ai", _opencode, _opencode_file),
+    "aider": Tool("aider", "pip install aider-chat", _aider, _aider_file),
+    "continue": Tool("Continue", "npm install -g @continuedev/cli", _continue, _continue_file),
+    "open-webui": Tool("Open WebUI", "pip install open-webui", _open_webui),
+}
