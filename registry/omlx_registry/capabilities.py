@@ -22,9 +22,7 @@ _EMBEDDING_TYPES: Final = frozenset(
     {"bert", "distilbert", "roberta", "xlm-roberta", "mpnet", "nomic_bert", "modernbert", "gemma3_embedding", "siglip",
      "gte", "new"}
 )  # fmt: skip
-VISION_TYPES: Final = frozenset(
-    {"qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "gemma3", "idefics3", "smolvlm"}
-)
+VISION_TYPES: Final = frozenset({"qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "gemma3", "idefics3", "smolvlm"})
 """Kinds of models whose pictures are served; others with a vision tower are text models here."""
 _GO_FIELD: Final = re.compile(r"\.(\w+)")
 _JINJA_START: Final = re.compile(r"\{[{%]")

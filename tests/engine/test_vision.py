@@ -248,3 +248,84 @@ def test_features_survive_a_restart_on_disk(tmp_path: Path) -> None:
     assert reply(engine, asked("qwen3_vl", 3, text, as_file(RED))) == expected
     assert vision.encoded == encoded + 1
     store.close()
+
+
+# ---------------------------------------------------------------- videos
+def clip(count: int, first: int = 0) -> list[bytes]:
+    """Frames of something red that jumps about; frame n is the same in every clip."""
+    return [as_file(draw("red", "circle", side=112, seed=number)) for number in range(first, first + count)]
+
+
+def watched(kind: str, id: int, frames: list[bytes], fps: float = 2.0) -> SequenceSpec:
+    vision = vision_of(kind)
+    shown = [vision.video(frames, fps)]
+    text, parts = vision.place(f"So: {vision.family.video_marker} What happens?", [], shown)
+    tokens, media = vision.media(model_of(kind).text_tokenizer.encode(text, add_special_tokens=False).ids, parts)
+    return spec(id, tokens, new=12, media=media)
+
+
+@pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl"])
+def test_a_video_is_read_as_mlx_vlm_reads_it(kind: str) -> None:
+    """All frames in one call of the vision tower, and mlx-vlm's own positions (it does not count real time)."""
+    vision, request = vision_of(kind), watched(kind, 1, clip(6), fps=1.0)
+    media = request.media
+    assert media is not None and media.positions is not None and len(media.placements) == 3
+    pixels = [item.picture.pixels() for item in media.placements]
+    together = dict(pixels[0]) | {"pixels": np.concatenate([picture["pixels"] for picture in pixels])}
+    together["grid"] = np.array([[3, *pixels[0]["grid"][0, 1:]]], np.int32)
+    whole, apart = vision.family.encode([together]), vision.family.encode(pixels)
+    for layer, own in enumerate(whole[0]):
+        joined = mx.concatenate([features[layer] for features in apart])
+        assert mx.abs(own - joined).max().item() < 1e-4
+    tokens = mx.array([request.tokens])
+    expected, deltas = vision.family.language_model.get_rope_index(tokens, video_grid_thw=mx.array(together["grid"]))
+    if kind == "qwen3_vl":
+        assert np.array_equal(np.array(expected)[:, 0], media.positions)
+        assert int(deltas.item()) == media.delta
+    else:
+        # Two frames a second apart, two a moment, two positions a second: moments are 4 positions apart.
+        start = media.placements[0].start
+        times = [media.positions[0, item.start] - start for item in media.placements]
+        assert times == [0, 4, 8]
+        assert np.array_equal(
+            np.array(expected)[1:, 0, start : media.placements[-1].end],
+            media.positions[1:, start : media.placements[-1].end],
+        )
+
+
+@pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl"])
+def test_clips_that_overlap_share_their_moments(kind: str, tmp_path: Path) -> None:
+    vision, alone = vision_of(kind), reply(machine(kind), watched(kind, 1, clip(8, first=4)))
+    store = store_for(model_of(kind), tmp_path)
+    engine, encoded = machine(kind, store), vision.encoded
+    first = reply(engine, watched(kind, 1, clip(8)))
+    assert vision.encoded == encoded + 4
+    # Frames 4 to 11: two moments are known, at another place of the clip and of the prompt.
+    assert reply(engine, watched(kind, 2, clip(8, first=4))) == alone
+    assert vision.encoded == encoded + 6
+    replies = run(engine, [watched(kind, 3, clip(8))])
+    assert replies.tokens[3] == first and vision.encoded == encoded + 6
+    longer = watched(kind, 4, clip(12))
+    replies = run(engine, [longer])
+    assert longer.media is not None
+    assert cached(replies, 4) >= longer.media.placements[3].end, "a clip that goes on keeps what was read of it"
+    store.close()
+
+
+def test_the_same_frames_at_another_speed_are_another_prompt() -> None:
+    store = store_for(model_of("qwen2_5_vl"))
+    engine = machine("qwen2_5_vl", store)
+    slow, fast = watched("qwen2_5_vl", 1, clip(4), fps=1.0), watched("qwen2_5_vl", 2, clip(4), fps=2.0)
+    expected = reply(machine("qwen2_5_vl"), fast)
+    assert reply(engine, slow) != expected
+    replies = run(engine, [fast])
+    assert replies.tokens[2] == expected and slow.tokens == fast.tokens and fast.media is not None
+    assert cached(replies, 2) <= fast.media.placements[1].start
+
+
+def test_an_odd_frame_stands_alone_and_all_frames_get_one_size() -> None:
+    frames = [*clip(2), as_file(BLUE.resize((300, 80)))]
+    request = watched("qwen3_vl", 1, frames)
+    assert request.media is not None
+    assert [item.picture.layout.runs for item in request.media.placements] == [(16,), (16,)]
+    assert reply(machine("qwen3_vl"), request)

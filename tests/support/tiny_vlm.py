@@ -216,14 +216,14 @@ def make(folder: Path, kind: str, *, seed: int = 0) -> None:
         json.dumps({key: value for key, value in made_of.pictures.items() if key.startswith("image_seq")}) + "\n"
     )
     mx.random.seed(seed)
-    model = _network(kind, config)
+    model = network(kind, config)
     tiny.enliven(model)
     mx.eval(model.parameters())
     weights = dict(tree_flatten(model.parameters()))
     mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
 
 
-def _network(kind: str, config: dict[str, Any]) -> Any:
+def network(kind: str, config: dict[str, Any]) -> Any:
     """The network with fresh weights, built as mlx-vlm builds it when it loads."""
     from mlx_vlm.utils import update_module_configs
 
