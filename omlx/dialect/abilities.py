@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from omlx.dialect.conversation import JsonMessage, to_json
-from omlx.dialect.errors import TemplateError
+from omlx.dialect.errors import TemplateError, TemplateTooSlow
 from omlx.request import Message, ToolCall
 
 Render = Callable[[list[JsonMessage], list[dict[str, Any]]], str]
@@ -46,11 +46,13 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def probe(render: Render) -> Abilities:
-    """The abilities of the template behind `render`."""
+    """The abilities of the template behind `render`. Raises TemplateTooSlow."""
 
     def attempt(messages: list[JsonMessage], tools: list[dict[str, Any]] | None = None) -> str:
         try:
             return render(messages, tools or [])
+        except TemplateTooSlow:
+            raise
         except TemplateError:
             return ""
 

@@ -5,3 +5,11 @@ from __future__ import annotations
 
 class TemplateError(Exception):
     """A chat template is malformed, refuses the conversation, or takes more time or room than it may."""
+
+
+class TemplateTooSlow(TemplateError):
+    """It took more time than it may. Trying again in another way would take as long."""
+
+
+MAX_CPU_S = 2.0
+"""CPU seconds one rendering may take. A long conversation needs milliseconds."""

@@ -24,10 +24,8 @@ import jinja2.sandbox
 import jinja2.utils
 from jinja2.parser import Parser
 
-from omlx.dialect.errors import TemplateError
+from omlx.dialect.errors import MAX_CPU_S, TemplateError, TemplateTooSlow
 
-MAX_CPU_S = 10.0
-"""CPU seconds one rendering may take. A long conversation needs milliseconds."""
 MAX_TEXT = 1 << 26
 """Characters, of the prompt and of anything a template builds on the way to it."""
 MAX_COUNT = 1 << 20
@@ -112,7 +110,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     def _tick(self) -> None:
         if time.thread_time() > getattr(self._clock, "deadline", math.inf):
-            raise TemplateError(f"the model's chat template takes longer than {self._cpu_s:g} seconds")
+            raise TemplateTooSlow(f"the model's chat template takes longer than {self._cpu_s:g} seconds")
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         template = super()._parse(source, name, filename)

@@ -16,7 +16,7 @@ import msgspec
 from omlx.dialect import conversation
 from omlx.dialect.abilities import Abilities, probe
 from omlx.dialect.conversation import JsonMessage, to_json
-from omlx.dialect.errors import TemplateError
+from omlx.dialect.errors import TemplateError, TemplateTooSlow
 from omlx.dialect.gochat import GoChat
 from omlx.dialect.infill import Infill, find_infill
 from omlx.dialect.jinja import JinjaTemplate
@@ -66,11 +66,15 @@ class PromptTemplate:
         eos_token: str = "",
         variables: Mapping[str, Any] | None = None,
         tokens: Collection[str] = (),
+        with_tools: str | None = None,
     ) -> PromptTemplate:
         """`variables`: further names a template may use, such as other special tokens; `tokens`: the special and added
-        tokens, which tell how the model fills in the middle. Raises TemplateError."""
+        tokens, which tell how the model fills in the middle; `with_tools`: another source, for requests with tools.
+        Raises TemplateError."""
         names = {**(variables or {}), "bos_token": bos_token, "eos_token": eos_token}
-        return cls(_Jinja(source, names), find_infill(tokens))
+        plain = _Jinja(source, names)
+        found = plain if with_tools is None else _Choice(plain, _Jinja(with_tools, names))
+        return cls(found, find_infill(tokens))
 
     @classmethod
     def from_go(cls, source: str) -> PromptTemplate:
@@ -235,6 +239,8 @@ class _Jinja:
             tried = messages
             try:
                 return self._render_messages(messages, tools, variables, continued)
+            except TemplateTooSlow:
+                raise
             except TemplateError as error:
                 # The first refusal speaks of what the user sent.
                 failure = failure or error
@@ -280,6 +286,8 @@ class _Jinja:
             names["xml_tools"] = tools
         try:
             return self._template.render(names)
+        except TemplateTooSlow:
+            raise
         except TemplateError:
             # Some are written for calls with tools only, some know no effort of reasoning but their own.
             changed = {key: value for key, value in names.items() if key != "reasoning_effort"}
@@ -288,6 +296,17 @@ class _Jinja:
             elif len(changed) == len(names):
                 raise
             return self._template.render(changed)
+
+
+class _Choice:
+    """Two templates of one model: some have another for conversations with tools."""
+
+    def __init__(self, plain: _Jinja, with_tools: _Jinja) -> None:
+        self._plain = plain
+        self._with_tools = with_tools
+
+    def render(self, request: GenerateRequest, image_marker: str | None) -> Rendered:
+        return (self._with_tools if request.tools else self._plain).render(request, image_marker)
 
 
 def _continued(messages: list[Message]) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from omlx.dialect.errors import TemplateError
+from omlx.dialect.errors import TemplateError, TemplateTooSlow
 from omlx.engine.sharing import common_prefix
 from omlx.request import GenerateRequest, Message
 
@@ -29,6 +29,8 @@ def boundaries(request: GenerateRequest, text: str, render: Callable[[GenerateRe
     for messages in _futures(request.messages):
         try:
             other = render(msgspec.structs.replace(request, messages=messages))
+        except TemplateTooSlow:
+            break
         except TemplateError:
             continue  # The template does not take such a conversation, so nobody will send it.
         found.add(common_prefix(text, other))

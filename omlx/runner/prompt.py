@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from omlx.dialect.prompt import PromptTemplate, TemplateError
+from omlx.dialect.errors import TemplateError, TemplateTooSlow
+from omlx.dialect.prompt import PromptTemplate
 from omlx.engine.media import Media
 from omlx.engine.pictures import PictureError
 from omlx.engine.vision import Vision
@@ -176,6 +177,8 @@ class Prompter:
             kept = [message for at, message in enumerate(request.messages) if at not in gone]
             try:
                 return self._tokens(msgspec.structs.replace(request, messages=kept), room)
+            except TemplateTooSlow:
+                raise
             except TemplateError:
                 # Some templates insist on turns that alternate; what is left may alternate again one message later.
                 if count == len(droppable):

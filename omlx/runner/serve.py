@@ -264,10 +264,11 @@ def open_store(spec: LoadSpec, model: LoadedModel, ranks: Ranks) -> PrefixStore 
 
 def read_template(spec: LoadSpec, tokenizer: Any) -> tuple[PromptTemplate, OutputDialect]:
     """How this model reads prompts and marks its output: a Go template from the Modelfile, else its own, else none."""
-    own = tokenizer.chat_template
+    own, with_tools = tokenizer.chat_template, None
     if isinstance(own, dict):  # several by name
-        own = own.get("default") or next(iter(own.values()), None)
-    source = spec.template or own or ""
+        named = own
+        own, with_tools = named.get("default") or next(iter(named.values()), None), named.get("tool_use")
+    source = spec.template or "\n".join(text for text in (own, with_tools) if text)
     if spec.template:
         template = PromptTemplate.from_go(spec.template)
     elif own:
@@ -278,6 +279,7 @@ def read_template(spec: LoadSpec, tokenizer: Any) -> tuple[PromptTemplate, Outpu
             eos_token=names.pop("eos_token", ""),
             variables=names,
             tokens=marker_candidates(tokenizer),
+            with_tools=with_tools,
         )
     else:
         template = PromptTemplate.plain(tokens=marker_candidates(tokenizer))

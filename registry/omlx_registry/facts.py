@@ -83,10 +83,17 @@ class Files:
         if "chat_template.jinja" in self:
             return self.path("chat_template.jinja").read_text(encoding="utf-8", errors="replace")
         for name in ("tokenizer_config.json", "chat_template.json", "processor_config.json"):
-            found = _default_template(self.json(name).get("chat_template"))
+            found = _template(self.json(name).get("chat_template"), "default")
             if found is not None:
                 return found
         return None
+
+    def tool_template(self) -> str | None:
+        """The Jinja template for conversations with tools, where there is one of its own."""
+        if "chat_template.jinja" in self:
+            return None
+        entry = self.json("tokenizer_config.json").get("chat_template")
+        return None if isinstance(entry, str) else _template(entry, "tool_use")
 
     def special_tokens(self) -> set[str]:
         """Those tokens of the tokenizer that say something about the model's abilities."""
@@ -118,7 +125,7 @@ def find_out(
     capabilities = derive_capabilities(
         config,
         template=template,
-        chat_template=chat_template,
+        chat_template="\n".join(text for text in (chat_template, files.tool_template()) if text) or None,
         tokens=files.special_tokens(),
         pooling=any(name in files for name in _POOLING_FILES),
         explicit=explicit_capabilities,
@@ -145,8 +152,8 @@ def _tokenizer_digests(layers: list[Layer]) -> list[str]:
     return [by_name.get(name, "") for name in _TOKENIZER_FILES]
 
 
-def _default_template(entry: object) -> str | None:
-    """A template, or the one named "default" of several (`[{"name", "template"}]` or `{name: template}`)."""
+def _template(entry: object, name: str) -> str | None:
+    """A template, or the one of this name of several (`[{"name", "template"}]` or `{name: template}`)."""
     if isinstance(entry, str):
         return entry or None
     named: Mapping[str, Any] = {}
@@ -154,5 +161,5 @@ def _default_template(entry: object) -> str | None:
         named = {str(item.get("name")): item.get("template") for item in entry if isinstance(item, Mapping)}
     elif isinstance(entry, Mapping):
         named = entry
-    chosen = named.get("default")
+    chosen = named.get(name)
     return chosen if isinstance(chosen, str) and chosen else None

@@ -3,10 +3,12 @@
 # ruff: noqa: E501
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
+from omlx.dialect.errors import MAX_CPU_S
 from omlx.dialect.prompt import PromptTemplate, TemplateError
 from omlx.request import GenerateRequest, Message, ToolCall
 
@@ -270,3 +272,26 @@ def test_an_effort_the_template_does_not_know_is_left_out() -> None:
     assert render(source, user("x"), think="high") == "x"
     assert render(source, user("x"), think="high", tools=[tool]).endswith("x")
     assert render(source, user("x"), think="low") == "xlow"
+
+
+def test_a_template_for_tools_is_used_where_there_are_tools() -> None:
+    tool = {"type": "function", "function": {"name": "weather", "parameters": {}}}
+    plain, with_tools = "plain {{ messages[-1].content }}", "{{ tools[0].function.name }} {{ messages[-1].content }}"
+    template = PromptTemplate.from_jinja(plain, with_tools=with_tools)
+    assert template.render(GenerateRequest(id=1, messages=[user("x")])).text == "plain x"
+    assert template.render(GenerateRequest(id=1, messages=[user("x")], tools=[tool])).text == "weather x"
+
+
+LOOP = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize("go", [False, True])
+def test_a_template_that_never_ends_is_given_up_once(go: bool) -> None:
+    """It is not tried again with other messages, nor with all the probes of what it can do."""
+    endless = '{{ define "a" }}{{ range .Messages }}{{ range $.Messages }}{{ range $.Messages }}x{{ end }}{{ end }}{{ end }}{{ end }}'
+    source = endless + '{{ template "a" . }}' if go else LOOP
+    template = PromptTemplate.from_go(source) if go else PromptTemplate.from_jinja(source)
+    begun = time.process_time()
+    with pytest.raises(TemplateError, match=r"too long|longer than"):
+        template.render(GenerateRequest(id=1, messages=[user("x"), Message("assistant", "b")] * 400))
+    assert time.process_time() - begun < 3 * MAX_CPU_S

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from omlx.dialect.errors import TemplateError
+from omlx.dialect.errors import MAX_CPU_S, TemplateError
 from omlx.dialect.gotemplate import nodes
-from omlx.dialect.gotemplate.evaluate import MAX_CPU_S, execute
+from omlx.dialect.gotemplate.evaluate import execute
 from omlx.dialect.gotemplate.functions import FUNCTIONS
 from omlx.dialect.gotemplate.nodes import Block
 from omlx.dialect.gotemplate.parser import parse

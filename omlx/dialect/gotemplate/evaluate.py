@@ -7,13 +7,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from omlx.dialect.errors import TemplateError
+from omlx.dialect.errors import MAX_CPU_S, TemplateError, TemplateTooSlow
 from omlx.dialect.gotemplate import nodes
 from omlx.dialect.gotemplate.functions import FUNCTIONS, LAZY
 from omlx.dialect.gotemplate.nodes import Block, Expression, Pipe, Statement
 from omlx.dialect.gotemplate.values import Struct, is_true, sorted_items, to_text, type_name
 
-MAX_CPU_S = 10.0
 MAX_TEXT = 1 << 26
 """Characters."""
 MAX_CALLS = 40
@@ -52,7 +51,14 @@ class _Run:
         return "".join(self._out)
 
     def _fail(self, line: int, message: str) -> TemplateError:
-        return TemplateError(f'template: :{line}: executing "{self._name}": {message}')
+        return TemplateError(self._where(line) + message)
+
+    def _where(self, line: int) -> str:
+        return f'template: :{line}: executing "{self._name}": '
+
+    def _check_time(self, line: int) -> None:
+        if time.thread_time() > self._deadline:
+            raise TemplateTooSlow(self._where(line) + "the template takes too long")
 
     def _write(self, text: str, line: int) -> None:
         self._size += len(text)
@@ -63,8 +69,7 @@ class _Run:
     # ------------------------------------------------------------ statements
     def _block(self, block: Block, dot: Any) -> None:
         for statement in block:
-            if time.thread_time() > self._deadline:
-                raise self._fail(statement.line, "the template takes too long")
+            self._check_time(statement.line)
             self._statement(statement, dot)
 
     def _statement(self, statement: Statement, dot: Any) -> None:
@@ -106,8 +111,7 @@ class _Run:
         try:
             for key, item in entries:
                 empty = False
-                if time.thread_time() > self._deadline:
-                    raise self._fail(statement.line, "the template takes too long")
+                self._check_time(statement.line)
                 pairs = list(zip(names, (key, item) if len(names) == 2 else (item,), strict=False))
                 mark = len(self._variables)
                 for name, bound in pairs:
