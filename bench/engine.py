@@ -18,21 +18,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from omlx.engine import blas
 
 BLAS = blas.prepare()
 
 import mlx.core as mx
-from mlx.utils import tree_flatten
 from mlx_lm.generate import BatchGenerator, generate_step
-from mlx_lm.models import qwen3
-from tokenizers import Tokenizer, models
 
+from bench.shapes import SHAPES, Subject, prompts, random_model
+from bench.speculative import speculative
 from omlx.engine.engine import Engine, EngineConfig
-from omlx.engine.fuse import fuse
-from omlx.engine.loader import LoadedModel, device, wrap
+from omlx.engine.loader import LoadedModel, device
 from omlx.engine.sampling import Sampler
 from omlx.engine.sequence import SequenceSpec
 from omlx.request import Limits, Sampling
@@ -40,84 +38,10 @@ from omlx.request import Limits, Sampling
 GREEDY = Sampling(temperature=0)
 DEFAULTS = Sampling(seed=1)
 """What an Ollama user gets: temperature 0.8, top_k 40, top_p 0.9."""
-_COMMON: dict[str, Any] = {
-    "model_type": "qwen3",
-    "rms_norm_eps": 1e-6,
-    "max_position_embeddings": 40960,
-    "rope_theta": 1000000.0,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "vocab_size": 151936,
-}
-SHAPES: dict[str, dict[str, Any]] = {
-    "qwen3-0.6b": _COMMON
-    | {
-        "hidden_size": 1024,
-        "num_hidden_layers": 28,
-        "intermediate_size": 3072,
-        "num_attention_heads": 16,
-        "tie_word_embeddings": True,
-    },
-    "qwen3-8b": _COMMON
-    | {
-        "hidden_size": 4096,
-        "num_hidden_layers": 36,
-        "intermediate_size": 12288,
-        "num_attention_heads": 32,
-        "tie_word_embeddings": False,
-    },
-    "small": _COMMON
-    | {
-        "hidden_size": 256,
-        "num_hidden_layers": 8,
-        "intermediate_size": 768,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 64,
-        "vocab_size": 8192,
-        "tie_word_embeddings": True,
-    },
-}
-SHAPES["tiny"] = SHAPES["small"] | {
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "intermediate_size": 128,
-    "vocab_size": 512,
-}
 Row = dict[str, Any]
 
 
 # ---------------------------------------------------------------- models
-class WordTokenizer:
-    """What the engine asks of a tokenizer, for models that were never given one: token 5 is "w5"."""
-
-    eos_token_ids: tuple[int, ...] = ()
-
-    def __init__(self, vocabulary: int) -> None:
-        self.backend_tokenizer = Tokenizer(models.WordLevel({f"w{at}": at for at in range(vocabulary)}, "w0"))
-
-
-class Subject(NamedTuple):
-    """The same weights as the engine holds them and as mlx-lm built them."""
-
-    ours: LoadedModel
-    plain: Any
-
-
-def random_model(shape: str) -> Subject:
-    """A model with random weights: bfloat16 on an accelerator, float32 on a CPU."""
-    config = SHAPES[shape]
-    plain, model = (qwen3.Model(qwen3.ModelArgs.from_dict(config)) for _ in range(2))
-    plain.set_dtype(mx.float32 if device() == "cpu" else mx.bfloat16)
-    mx.eval(plain.parameters())
-    model.update(plain.parameters())
-    fuse(model)
-    mx.eval(model.parameters())
-    size = sum(value.nbytes for _, value in tree_flatten(model.parameters()))
-    tokenizer = WordTokenizer(config["vocab_size"])
-    return Subject(wrap(model, tokenizer, max_context=40960, weights="random", weight_bytes=size), plain)
-
-
 class NoModel:
     """A model that costs nothing, so that a step is the engine's own work alone."""
 
@@ -131,12 +55,6 @@ class NoModel:
 
     def __call__(self, tokens: mx.array, cache: Any = None) -> mx.array:
         return self._logits[: tokens.shape[0]]
-
-
-def prompts(count: int, length: int, *, uneven: bool) -> list[list[int]]:
-    """`count` prompts of about `length` tokens; `uneven`: from half to one and a half times as long."""
-    spread = [length // 2 + length * at // max(count - 1, 1) if uneven and count > 1 else length for at in range(count)]
-    return [[(at * 131 + place * 7) % 53 + 10 for place in range(size)] for at, size in enumerate(spread)]
 
 
 # ---------------------------------------------------------------- the candidates
@@ -362,7 +280,13 @@ def first_tokens(shape: str, model: Subject, options: argparse.Namespace) -> lis
     ]
 
 
-PER_MODEL = {"throughput": throughput, "sampled": sampled, "disturbed": disturbed, "first": first_tokens}
+PER_MODEL = {
+    "throughput": throughput,
+    "sampled": sampled,
+    "disturbed": disturbed,
+    "first": first_tokens,
+    "speculative": speculative,
+}
 ALONE = {"host": host_cost, "sampler": sampler_cost}
 
 
@@ -384,6 +308,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=128, help="tokens in a prompt")
     parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rates", nargs="+", type=float, help="shares of a draft's guesses that are right")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     cpu = device() == "cpu"

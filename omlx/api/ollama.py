@@ -412,6 +412,8 @@ class ShowResponse(msgspec.Struct, omit_defaults=True, kw_only=True):
     projector_info: dict[str, Any] = {}
     tensors: list[Any] = []
     capabilities: list[str] = []
+    weights: str = ""
+    """Ours: how the weights are held and why, while the model is loaded."""
     modified_at: str
 
 

@@ -85,6 +85,8 @@ def _model_rows(model: wire.ShowResponse) -> list[list[str]]:
     rows.append(["quantization", model.details.quantization_level])
     if model.requires:
         rows.append(["requires", model.requires])
+    if model.weights:
+        rows.append(["in memory as", model.weights])
     return rows
 
 

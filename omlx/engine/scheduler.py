@@ -19,8 +19,8 @@ IDLE_S = 0.5
 """How long prompts may be read at a stretch while nothing decodes: it bounds how late a cancel is noticed."""
 EAGER_TOKENS = 2048
 """So much of every prompt is read as fast as the decode gap allows: most prompts are no longer."""
-DECODE_SHARE = 0.4
-"""Of the device's time that decode steps keep while more of a prompt than that is read."""
+DECODE_SHARE = 0.45
+"""Of the device's time that decode steps are to keep while more of a prompt than that is read."""
 
 
 class FairShare:
@@ -96,12 +96,15 @@ def prefill_seconds(*, eager: bool, owed_s: float, step_s: float, fixed_s: float
 
     `eager`: some prompt is still in its first tokens, which are read as fast as the gap allows. Beyond them a prompt
     waits until the decode steps have had the share of time (`owed_s`) that reading has run up. A chunk that takes less
-    than a few times its fixed cost (`fixed_s`) would be wasteful, one much longer than a step uneven.
+    than a few times its fixed cost (`fixed_s`) would be wasteful, one much longer than a step uneven. Where the steps
+    leave no room for a chunk, the gap is more than this device can do: prompts get half of a step's time.
     """
-    room = max(max_gap_s - step_s, 0.0)
+    room = max_gap_s - step_s
+    if room <= fixed_s:
+        room = max(fixed_s, step_s / 2)
     if eager:
-        return room or fixed_s
-    return 0.0 if owed_s > 0 else min(room, 4 * max(step_s, fixed_s)) or fixed_s
+        return room
+    return 0.0 if owed_s > 0 else min(room, 4 * max(step_s, fixed_s))
 
 
 def tokens_within(seconds: float, *, fixed_s: float, token_s: float) -> int:

@@ -85,10 +85,11 @@ def test_doctor_and_ps_tell_what_the_server_does(real: Omlx, server: ServerProce
     assert real("run", PLAIN, "Hello").code == 0
     lines = real("ps", "--verbose").out.splitlines()
     assert lines[0].split() == [
-        "NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "PINNED", "RUNNING", "QUEUED", "BATCH", "HITS",
-        "FROM", "RAM", "FROM", "SSD",
+        "NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "WEIGHTS", "PINNED", "RUNNING", "QUEUED",
+        "BATCH", "HITS", "FROM", "RAM", "FROM", "SSD",
     ]  # fmt: skip
     row = next(line for line in lines if line.startswith(PLAIN))
+    assert " float32 " in row
     assert " no " in row
     assert " of " in row
     ran = real("doctor", OMLX_MODELS=str(server.models))

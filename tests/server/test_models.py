@@ -93,6 +93,7 @@ def test_ps_shows_what_is_loaded_and_until_when(http: httpx.Client) -> None:
     left = datetime.fromisoformat(plain["expires_at"]) - datetime.now().astimezone()
     assert 550 < left.total_seconds() < 601
     assert plain["context_length"] > 0
+    assert http.post("/api/show", json={"model": "plain"}).json()["weights"] == "none"
     assert datetime.fromisoformat(models[names.index("thinker:latest")]["expires_at"]).year > 2200
 
 

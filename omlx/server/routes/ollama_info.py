@@ -56,7 +56,7 @@ async def ps(pool: GivenPool) -> Answer:
 
 
 @post("/api/show", status_code=200)
-async def show(request: HttpRequest, registry: GivenRegistry, settings: GivenSettings) -> Answer:
+async def show(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.ShowRequest, settings.max_body)
     name = required(asked.wanted)
     refuse_cloud(name, "remote model details are unavailable")
@@ -67,6 +67,7 @@ async def show(request: HttpRequest, registry: GivenRegistry, settings: GivenSet
     except NotFound as error:
         raise Refusal(404, single_quoted(error.normalized)) from None
     answer = _shown(shown)
+    answer.weights = next((model.weights for model in pool.loaded() if model.spec.digest == shown.spec.digest), "")
     if request.headers.get("user-agent", "").startswith("GitHubCopilotChat/"):
         answer.model_info = {**answer.model_info, "general.basename": name}
     return as_json(answer)
