@@ -175,7 +175,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 300.0
     vision_cache_max_size: Annotated[
         int, _setting("RAM for what a model made of pictures, for each model that sees; 0: none", parse="size")
-    ] = 512 * 1024 * 1024
+    ] = 512_000_000
     allow_image_urls: Annotated[
         bool, _setting("Fetch images that requests name by URL (never from private addresses)")
     ] = False
