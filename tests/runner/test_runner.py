@@ -197,6 +197,21 @@ async def test_the_context_of_one_exchange_continues_in_the_next(host: RunnerHos
     assert second.prompt_tokens > first.prompt_tokens + first.completion_tokens - 1
 
 
+async def test_a_recurrent_model_goes_on_where_the_template_leaves_the_past_alone() -> None:
+    # Its template drops the (empty) thinking of earlier turns, so the next turn parts from this one before its end.
+    host = await RunnerHost.spawn()
+    await host.load(load_spec(path=str(tiny_model("falcon_h1")), fingerprint="hybrid"), stall_timeout=60)
+    system, question = Message("system", STORY * 2), Message("user", "Hello")
+    answer, _, first = await run(host, request("", messages=[system, question], tokens=6, think=False))
+    turns = [system, question, Message("assistant", answer), Message("user", "And now?")]
+    _, _, second = await run(host, request("", messages=turns, tokens=6, think=False))
+    assert first.cached_tokens == 0
+    assert first.prompt_tokens - 8 <= second.cached_tokens < first.prompt_tokens
+    _, _, other = await run(host, request("", messages=[system, Message("user", "Bye")], tokens=6, think=False))
+    assert other.cached_tokens > 100
+    await host.close()
+
+
 async def test_a_prompt_read_before_comes_from_the_kv_store(host: RunnerHost) -> None:
     wanted = request("Tell me a story. " + "Say it again. " * 60, tokens=4)
     _, _, first = await run(host, wanted)
