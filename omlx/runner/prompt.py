@@ -28,6 +28,8 @@ TOO_LONG = (
     "adjust the context length in settings, or use a model with a longer context length"
 )
 """Ollama's words."""
+_STAY = {"system", "developer"}
+"""Roles whose messages are never dropped."""
 
 
 class PromptError(Exception):
@@ -170,7 +172,7 @@ class Prompter:
     def _shorten_messages(self, request: GenerateRequest, room: int) -> _Built | None:
         """Without the oldest messages: as few as possible go; system messages and the last one stay."""
         request = msgspec.structs.replace(request, context=[])
-        droppable = [at for at, message in enumerate(request.messages[:-1]) if message.role != "system"]
+        droppable = [at for at, message in enumerate(request.messages[:-1]) if message.role not in _STAY]
 
         def without(count: int) -> _Built | None:
             gone = set(droppable[:count])
