@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PROMPT ?= Why is the sky blue?
 
-.PHONY: run test test-slow lint format types check docs clean help
+.PHONY: run test test-slow test-clients lint format types check docs clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -18,6 +18,10 @@ test: $(VENV)/.installed-dev  ## the whole everyday suite
 
 test-slow: $(VENV)/.installed-dev  ## the heavier tests
 	$(BIN)/python -m pytest -m slow
+
+test-clients: $(VENV)/.installed-dev  ## clients of other people (some 600 MB in .venv-clients)
+	$(BIN)/python -m tests.clients.peers.install
+	$(BIN)/python -m pytest -m slow tests/clients/test_peers.py
 
 check: lint types test  ## what CI runs
 
@@ -33,8 +37,9 @@ format: $(VENV)/.installed-dev  ## rewrite what ruff can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/.installed-dev  ## regenerate what is generated (settings table, completions)
+docs: $(VENV)/.installed-dev  ## regenerate what is generated (settings, Ollama compatibility, completions)
 	$(BIN)/python docs/generate.py
+	$(BIN)/python -m docs.compatibility
 	$(BIN)/python -m omlx.cli.completions contrib/completions
 
 clean:  ## forget the environment
