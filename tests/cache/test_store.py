@@ -313,6 +313,29 @@ def test_sessions_survive_what_evicts_others(tmp_path: Path) -> None:
     assert show(tmp_path).sessions == []
 
 
+def test_the_conversation_that_was_answered_last_is_kept_and_others_have_room(tmp_path: Path) -> None:
+    wide = Toy(["full"], 256)
+    store = open_toy(wide, tmp_path, cold_bytes=2 << 20)
+    with pytest.raises(ValueError, match="no conversation"):
+        store.sessions.save("talk")
+    play(store, wide, line(100, 1), line(7, 9))
+    play(store, wide, line(200, 2), line(7, 9))
+    assert store.sessions.save("talk") == 207
+    assert store.sessions.save("first", line(100, 1)) == 100
+    play(store, wide, line(400, 3))
+    with pytest.raises(ValueError, match="more than half"):
+        store.sessions.save("third")
+    with pytest.raises(ValueError, match="no session 'third'"):
+        store.sessions.load("third")
+    # A name stands for one conversation: the latest.
+    assert store.sessions.save("talk", line(100, 1)) == 100
+    sizes = {session.name: session.bytes for session in show(tmp_path).sessions}
+    assert sizes["talk"] == sizes["first"]
+    assert store.clear() > 0
+    assert show(tmp_path).sessions == []
+    store.close()
+
+
 def test_a_folder_can_be_listed_verified_and_cleared(tmp_path: Path) -> None:
     for name in ("a:latest", "b:latest"):
         store = open_toy(TOY, tmp_path, fingerprint=name, model=name)

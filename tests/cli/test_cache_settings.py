@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.cli.conftest import make_model
 from tests.support.lessons import STORY
@@ -65,6 +66,7 @@ def test_write_through_block_size_and_the_shared_ram(tmp_path: Path) -> None:
         assert found["cold_max_bytes"] > 0
 
 
+@pytest.mark.slow
 def test_what_a_checkpoint_has_written_survives_a_kill(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path, env=ENV | {"OMLX_CACHE_CHECKPOINT_INTERVAL": "1"}).start()
     try:
