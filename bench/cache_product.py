@@ -44,7 +44,7 @@ def first_token(server: ServerProcess, system: str, question: str) -> tuple[floa
         for line in reply.iter_lines():
             seconds = seconds or time.perf_counter() - began
             last = json.loads(line)
-    return seconds, last["prompt_eval_count"], last["cached_tokens"]
+    return seconds, last["prompt_eval_count"], last.get("cached_tokens", 0)
 
 
 def ready(server: ServerProcess) -> None:
