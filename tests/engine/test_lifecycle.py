@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -9,6 +10,7 @@ import mlx.core as mx
 import pytest
 
 from omlx.engine.engine import Engine, EngineConfig
+from omlx.engine.grammar import Grammar
 from omlx.engine.sequence import EngineError
 from omlx.request import Limits
 from tests.engine.support import Replies, bare, engine, loaded, prompt, run, spec
@@ -81,10 +83,13 @@ def test_a_deadline_ends_a_request_wherever_it_is() -> None:
     ]
 
 
-def test_trouble_in_one_rows_host_work_ends_that_row_alone() -> None:
+@pytest.mark.parametrize("constrained", [False, True], ids=["free", "beside a constrained row"])
+def test_trouble_in_one_rows_host_work_ends_that_row_alone(constrained: bool) -> None:
     machine = engine(endless=True)
     for at in range(3):
         machine.add(spec(at, prompt(20, at), new=15))
+    if constrained:
+        machine.add(spec(3, prompt(20, 3), new=15, grammar=Grammar(kind="regex", source="[a-z ]{40}")))
 
     class Broken:
         def feed(self, token: int) -> Any:
@@ -95,6 +100,8 @@ def test_trouble_in_one_rows_host_work_ends_that_row_alone() -> None:
     assert replies.ends[1].failure is not None
     for at in (0, 2):
         assert replies.tokens[at] == bare("llama", prompt(20, at), 15)
+    if constrained:
+        assert re.fullmatch("[a-z ]{40}", replies.text[3])
 
 
 class Fragile:
