@@ -121,6 +121,16 @@ class Media:
         ]
         return Media(moved, self._length + count, whole=self.whole, rotary=self.positions is not None)
 
+    def outside(self, tokens: Sequence[int]) -> list[int]:
+        """The prompt's tokens without those that stand for pictures."""
+        kept: list[int] = []
+        done = 0
+        for item in self.placements:
+            for start, count in item.runs:
+                kept += tokens[done:start]
+                done = start + count
+        return [*kept, *tokens[done:]]
+
     def within(self, start: int, end: int) -> Iterator[Placement]:
         """The placements that have a token in [start, end)."""
         return (item for item in self.placements if item.start < end and item.end > start)

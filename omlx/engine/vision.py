@@ -28,7 +28,7 @@ from omlx.engine.pictures import PictureError
 from omlx.engine.vision_families import Family, Features, Inputs, QwenVL
 
 _KNOWN_FILES = 4096
-"""Files whose pictures are remembered by name only; about a kilobyte each."""
+"""Files that are remembered by their digest: a few hundred bytes each."""
 _ENCODE_BYTES = 64 << 20
 """Pixels that are encoded at once, beyond the first picture: it bounds the memory that the vision tower takes."""
 
@@ -112,8 +112,8 @@ class Vision:
         self.cache = FeatureCache(max_bytes)
         self.encoded = self.decoded = 0
         self._salt = salt
-        self._files: OrderedDict[bytes, Picture] = OrderedDict()
-        """By the digest of the file, without pixels."""
+        self._files: OrderedDict[bytes, tuple[bytes, Layout]] = OrderedDict()
+        """The picture's digest and layout, by the digest of its file."""
         self._held: WeakValueDictionary[bytes, Picture] = WeakValueDictionary()
         """Those that some request holds, with pixels."""
         self._lock = threading.Lock()
@@ -183,13 +183,13 @@ class Vision:
                 self._files.move_to_end(name)
         if held is not None:
             return held
-        if known is not None and known.digest in self.cache:
-            return known
+        if known is not None and known[0] in self.cache:
+            return Picture(*known, None, lambda: open_file().pixels())
         picture = open_file()
         with self._lock:
             self.decoded += 1
             self._held[name] = picture
-            self._files[name] = Picture(picture.digest, picture.layout, None, lambda: open_file().pixels())
+            self._files[name] = (picture.digest, picture.layout)
             if len(self._files) > _KNOWN_FILES:
                 self._files.popitem(last=False)
         return picture

@@ -5,10 +5,13 @@ mlx-vlm takes seconds to import, so only a runner that loads such a model does i
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError, safe_open
 
 from omlx.engine.jsonfile import read_json
 
@@ -24,8 +27,25 @@ MODEL_TYPES = frozenset({"qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "
 def sees(path: Path) -> bool:
     """Whether the folder holds a model whose vision is supported."""
     config = read_json(path / "config.json")
-    has_settings = any((path / name).exists() for name in SETTINGS)
-    return config.get("model_type") in MODEL_TYPES and bool(config.get("vision_config")) and has_settings
+    if config.get("model_type") not in MODEL_TYPES or not config.get("vision_config"):
+        return False
+    return any((path / name).exists() for name in SETTINGS) and any(map(_is_of_tower, _weight_names(path)))
+
+
+def _is_of_tower(name: str) -> bool:
+    return "vision" in name or "visual" in name
+
+
+def _weight_names(path: Path) -> list[str]:
+    """The names of a model's tensors. Some conversions leave the vision tower out, and the rest is a text model."""
+    listed = read_json(path / "model.safetensors.index.json").get("weight_map")
+    if isinstance(listed, dict):
+        return list(listed)
+    names: list[str] = []
+    for file in sorted(path.glob("*.safetensors")):
+        with contextlib.suppress(OSError, SafetensorError), safe_open(file, framework="numpy") as tensors:
+            names += tensors.keys()
+    return names
 
 
 def open_network(path: Path) -> tuple[Any, dict[str, Any]]:

@@ -51,7 +51,9 @@ class _Row:
     def __init__(self, request: GenerateRequest, prompt: Prompt, parser: OutputParser) -> None:
         self.request = request
         self.parser = parser
-        self.context = [*prompt.tokens] if request.return_context else []
+        # Tokens alone cannot bring a picture back.
+        tokens = prompt.media.outside(prompt.tokens) if prompt.media is not None else prompt.tokens
+        self.context = [*tokens] if request.return_context else []
         self.logprobs: list[TokenLogprob] = []
         """Of text that the parser still holds back."""
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import shutil
+import weakref
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,7 @@ from omlx.runner.protocol import LoadSpec
 from tests.engine.support import Replies, prompt, run, spec, store_for
 from tests.support.tiny_vlm import as_file, draw, tiny_vlm
 
-KINDS = ["qwen2_5_vl", "qwen3_vl", "gemma3", "idefics3", "smolvlm"]
+KINDS = ["qwen2_5_vl", "qwen3_vl", "gemma3", "smolvlm"]
 RED, BLUE = draw("red", "circle", side=150), draw("blue", "square", side=150, seed=1)
 
 
@@ -213,6 +216,32 @@ def test_a_full_context_ends_the_reply() -> None:
     replies = run(machine("qwen3_vl"), [request])
     assert replies.ends[1].finish == "length"
     assert len(request.tokens) + len(replies.tokens[1]) == 64
+
+
+def test_a_conversion_without_its_vision_tower_is_a_text_model(tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny_vlm("gemma3"), tmp_path / "blind")
+    weights = mx.load(str(folder / "model.safetensors"))
+    assert isinstance(weights, dict)
+    kept = {name: value for name, value in weights.items() if name.startswith("language_model.")}
+    mx.eval(kept)
+    mx.save_safetensors(str(folder / "model.safetensors"), kept)
+    loaded = load_model(LoadSpec(name="blind", path=str(folder), fingerprint="test", num_ctx=512), measure=False)
+    assert loaded.vision is None
+    assert run(Engine(loaded, EngineConfig(num_ctx=512)), [spec(1, prompt(20), new=4)]).tokens[1]
+
+
+def test_files_are_remembered_without_their_bytes() -> None:
+    """A picture that was seen is known again, and the memory of it is small."""
+    vision, file = vision_of("qwen3_vl"), as_file(draw("green", "square", side=150, seed=8))
+    engine = machine("qwen3_vl")
+    reply(engine, asked("qwen3_vl", 1, "@ What is it?", file))
+    decoded = vision.decoded
+    kept = weakref.ref(vision.image(file).parts[0].picture)
+    assert vision.decoded == decoded, "its features are at hand, so it is not even opened"
+    gc.collect()
+    assert kept() is None
+    picture = vision.image(file).parts[0].picture
+    assert picture.pixels()["pixels"].shape[0] == 36, "its pixels can be made again"
 
 
 def test_an_encoder_that_fails_fails_its_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,10 @@ def test_every_protocol_shows_the_model_the_same_picture(http_client: httpx.Clie
     expected = content(chat(http_client, as_file(RED)))
     assert expected != content(chat(http_client, as_file(BLUE))) != content(chat(http_client))
     asked = {"model": "eyes", "prompt": "What is it?", "images": [image], "stream": False, "options": OPTIONS}
-    assert http_client.post("/api/generate", json=asked).json()["response"] == expected
+    generated = http_client.post("/api/generate", json=asked).json()
+    assert generated["response"] == expected
+    # The picture's tokens are no part of the context that is handed back: they would mean nothing without it.
+    assert len(generated["context"]) == generated["prompt_eval_count"] + generated["eval_count"] - 9
     raw = "<|im_start|>user\n[img-0]What is it?<|im_end|>\n<|im_start|>assistant\n"
     assert http_client.post("/api/generate", json=asked | {"prompt": raw, "raw": True}).json()["response"] == expected
     part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{image}"}}
