@@ -1,6 +1,7 @@
 """How much of a turn's prompt and answer the next prompt begins with, for every family's template.
 
-What is not kept has to be read again in the next turn, so snapshots are placed where prompts part (`runner.boundaries`).
+What is not kept has to be read again in the next turn, so snapshots are placed where prompts part (see
+`runner.boundaries`).
 `python -m tests.dialect.test_prefixes` prints the report.
 """
 
