@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PROMPT ?= Why is the sky blue?
 
-.PHONY: run test test-slow test-clients lint format types check docs clean help
+.PHONY: run test test-browser test-slow test-clients lint format types check docs clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -15,6 +15,10 @@ run: $(VENV)/.installed  ## install, then ask the bundled small model a question
 
 test: $(VENV)/.installed-dev  ## the whole everyday suite
 	$(BIN)/python -m pytest -m "not slow"
+
+test-browser: $(VENV)/.installed-dev  ## the dashboard in a headless Chromium, which has to be there
+	$(PIP) install --editable ".[browser]"
+	$(BIN)/python -m pytest tests/browser
 
 test-slow: $(VENV)/.installed-dev  ## the heavier tests
 	$(BIN)/python -m pytest -m slow

@@ -53,6 +53,8 @@ class Record:
         self.id = id
         self.listener: Listener = listener or _Nobody()
         self.method = self.path = self.route = self.dialect = self.key = ""
+        self.traceparent = ""
+        """The caller's own place in a trace, as W3C writes it; "" where there is none."""
         self.arrived_at = time.time()
         self.arrived = time.monotonic()
         self.priority: Priority | None = None

@@ -56,7 +56,7 @@ HANDLERS: Sequence[ControllerRouterHandler] = (
 def create_app(settings: Settings, registry: Registry, pool: Pool) -> Gate:
     """The whole server as one ASGI application; its lifespan starts and closes the pool.
 
-    Raises OriginError where `settings.origins` holds an entry that cannot be used.
+    Raises OriginError where `settings.origins` holds an entry that cannot be used, SettingError for other settings.
     """
     responses, telemetry = ResponsesStore(), Telemetry(settings, registry, pool)
     origins, hosts = Origins(settings.origins), Hosts(bind_address(settings)[0])

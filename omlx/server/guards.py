@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _ID_HEADER = b"x-request-id"
 _PLAIN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 """What a caller may name its request; anything else gets a name of ours."""
-_LOOKED_AT = {b"host", b"origin", b"authorization", b"x-api-key", _ID_HEADER, *WISH_HEADERS}
+_LOOKED_AT = {b"host", b"origin", b"authorization", b"x-api-key", b"traceparent", _ID_HEADER, *WISH_HEADERS}
 _READING = {"GET", "HEAD", "OPTIONS"}
 
 _EXTENSIONS = ("chrome-extension://", "safari-extension://", "moz-extension://", "ms-browser-extension://")
@@ -266,7 +266,7 @@ class Gate:
         name = given if _PLAIN_ID.fullmatch(given) else f"{self._prefix}-{next(self._ids)}"
         scope["omlx.request_id"] = name
         number, record = self.telemetry.open(name, scope)
-        record.key = admission.name
+        record.key, record.traceparent = admission.name, fields.get(b"traceparent", "")
         verdict = self.policy.judge(method, path, query, host, origin, admission)
         if not verdict.status:
             try:

@@ -20,6 +20,7 @@ from omlx.server.telemetry.overview import history, overview
 from omlx.server.telemetry.pulls import Pulls
 from omlx.server.telemetry.reading import Reading
 from omlx.server.telemetry.samples import EVERY_S, Sample, Samples
+from omlx.server.telemetry.traces import open_traces
 
 if TYPE_CHECKING:
     from omlx_registry import Registry
@@ -41,6 +42,7 @@ class Telemetry:
         self._pool = pool
         self._registry = registry
         self.metrics = Metrics(pool)
+        self.traces = open_traces(settings)
         self.journal = Journal()
         self.pulls = Pulls()
         self.samples = Samples()
@@ -67,6 +69,8 @@ class Telemetry:
             self._sampling.cancel()
             await asyncio.gather(self._sampling, return_exceptions=True)
         await self.pulls.close()
+        if self.traces is not None:
+            await asyncio.to_thread(self.traces.close)
 
     async def _sample(self) -> None:
         while True:
@@ -106,6 +110,8 @@ class Telemetry:
             record.error = _PHRASES.get(status, f"status {status}")
         self.journal.close(number)
         self.metrics.ended(record)
+        if self.traces is not None and record.model:
+            self.traces.tell(record)
 
     # ------------------------------------------------------------ questions
     async def text(self, accept: str) -> tuple[bytes, str]:
