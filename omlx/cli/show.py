@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,8 @@ async def _show(model: str, verbose: bool) -> wire.ShowResponse:
 
 def describe(model: wire.ShowResponse, *, verbose: bool = False) -> str:
     """All sections, each a title and an indented table."""
-    parameters = [line.split() for line in model.parameters.splitlines() if line.strip()]
+    # A value may hold blanks: only the name is split off.
+    parameters = [line.split(maxsplit=1) for line in model.parameters.splitlines() if line.strip()]
     sections: list[tuple[str, Sequence[Sequence[str]]]] = [
         ("Model", _model_rows(model)),
         ("Capabilities", [[name] for name in model.capabilities]),
@@ -67,8 +69,16 @@ def describe(model: wire.ShowResponse, *, verbose: bool = False) -> str:
 def _section(title: str, rows: Sequence[Sequence[str]]) -> str:
     from omlx.cli import tables
 
-    width = _TEXT_WIDTH if title in {"System", "License"} else tables.MAX_CELL
+    width = _text_width() if title in {"System", "License"} else tables.MAX_CELL
     return f"  {title}\n{tables.render([['', *row] for row in rows], max_cell=width)}\n"
+
+
+def _text_width() -> int:
+    """Ollama's 100 columns, or what fits between the blanks of a narrower terminal."""
+    from omlx.cli.console import columns, is_terminal
+
+    fits = columns(sys.stdout) - 8 if is_terminal(sys.stdout) else _TEXT_WIDTH
+    return max(1, min(_TEXT_WIDTH, fits))
 
 
 def _model_rows(model: wire.ShowResponse) -> list[list[str]]:

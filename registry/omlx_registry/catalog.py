@@ -21,6 +21,8 @@ _BITS = {
     "8bit": "8bit", "q8": "8bit", "q8_0": "8bit", "int8": "8bit", "fp8": "8bit",
     "bf16": "bf16", "fp16": "bf16", "f16": "bf16", "f32": "bf16", "mxfp4": "mxfp4",
 }  # fmt: skip
+_QUANT = re.compile(r"i?q\d\w*|(?:mx|nv)?fp\d+|b?f\d+|int\d|\d+bit")
+"""What names a quantization, also one that MLX does not have: pulling it says so."""
 _STYLES = re.compile(r"-(?:instruct|it|chat)(?=-|$)")
 """Parts of a tag that say what every model of the catalog is; "text" and "base" would be other models."""
 
@@ -48,6 +50,10 @@ class Size(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def repositories(self) -> dict[str, str]:
         """Quantization → repository."""
         return {quant: f"{self.repo}-{quant}" for quant in self.quants} | self.files
+
+    def words(self) -> set[str]:
+        """What its repositories' names are made of, in lower case."""
+        return {word for path in self.repositories().values() for word in path.rpartition("/")[2].lower().split("-")}
 
     def unquantized(self) -> str:
         """The repository to quantize from; "" where there is none."""
@@ -112,9 +118,21 @@ def _split(family: Family, tag: str) -> tuple[str, str]:
         return plain, ""
     for candidate in (tag, plain):
         size, _, quant = candidate.rpartition("-")
-        if size in family.sizes:
+        if size in family.sizes and _QUANT.fullmatch(quant):
             return size, quant
-    return tag, ""
+    return _split_long(family, tag)
+
+
+def _split_long(family: Family, tag: str) -> tuple[str, str]:
+    """Size and quantization of a tag that spells the model out: "7b-instruct-v0.3-q4_K_M", "l6-v2".
+
+    A size is meant if its name and its repository have all words of the tag; several that differ mean none.
+    """
+    words = tag.split("-")
+    quant = words.pop() if len(words) > 1 and _QUANT.fullmatch(words[-1]) else ""
+    fitting = [name for name, size in family.sizes.items() if set(words) <= {*name.split("-"), *size.words()}]
+    same = len({tuple(family.sizes[name].repositories().values()) for name in fitting}) == 1
+    return (fitting[0], quant) if same else (tag, "")
 
 
 def near(name: Name, count: int = 3) -> list[str]:

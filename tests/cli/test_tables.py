@@ -137,6 +137,17 @@ def test_show_prints_parameters_by_column_and_the_first_lines_of_long_texts() ->
     )
 
 
+def test_show_keeps_a_value_with_blanks_whole_and_texts_inside_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = shown(parameters='stop                           "a  b"', license="Permission is hereby granted " * 9)
+    assert '    stop    "a  b"    \n' in describe(model)
+    assert max(map(len, describe(model).splitlines())) > 80
+    monkeypatch.setattr("omlx.cli.console.is_terminal", lambda stream: True)
+    monkeypatch.setattr("omlx.cli.console.columns", lambda stream: 60)
+    assert max(map(len, describe(model).splitlines())) <= 60
+
+
 def test_show_verbose_adds_metadata_and_tensors() -> None:
     info = {
         "general.architecture": "test",

@@ -326,6 +326,13 @@ async def test_a_push_that_cannot_be_says_what_to_do(
         assert word in caught.value.message
 
 
+async def test_a_search_that_fails_is_not_repeated(hub: FakeHub, registry: Registry) -> None:
+    hub.faults.api_status = 503
+    with pytest.raises(PullError, match="503: Hugging Face answered with an error"):
+        await registry.search("tiny")
+    assert hub.requests["search"] == 1
+
+
 async def test_a_search_lists_repositories(hub: FakeHub, registry: Registry) -> None:
     found = await registry.search("tiny")
     assert [(model.repository, model.downloads, model.size) for model in found] == [("org/tiny", 7, 1000)]

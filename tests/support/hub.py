@@ -49,7 +49,7 @@ class FakeHub:
         self.root = root
         self.faults = Faults()
         self.requests: Counter[str] = Counter()
-        """GET requests by file name, and "api"."""
+        """GET requests by file name, and "api" and "search"."""
         self.sent: Counter[str] = Counter()
         """Body bytes sent by file name."""
         self.uploads: dict[str, bytes] = {}
@@ -156,6 +156,10 @@ class FakeHub:
         return listed
 
     def _search(self, request: BaseHTTPRequestHandler) -> None:
+        self.requests["search"] += 1
+        if self.faults.api_status:
+            self._answer(request, self.faults.api_status, b'{"error":"fault"}', self._retry_headers())
+            return
         text = parse_qs(urlsplit(request.path).query).get("search", [""])[0]
         names = sorted(path.relative_to(self.root).as_posix() for path in self.root.glob("*/*"))
         found = [{"id": name, "downloads": 7, "usedStorage": 1000} for name in names if text in name]
