@@ -45,7 +45,10 @@ _STORE_FAULTS = {
     "write": ("cold_counts", "write_errors"),
     "queue_full": ("cold_counts", "dropped_queue_full"),
     "over_budget": ("cold_counts", "dropped_over_budget"),
+    "too_large": ("cold_counts", "dropped_too_large"),
+    "unfinished": ("cold_counts", "unfinished_removed"),
     "index_rebuilt": ("cold_counts", "index_rebuilt"),
+    "lost": ("lost",),
 }
 """Label to the place of its count in the KV store's own statistics."""
 
