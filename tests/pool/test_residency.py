@@ -68,7 +68,7 @@ async def test_what_a_model_took_is_remembered_and_plans_its_next_load(tmp_path:
     (tmp_path / "measured.json").write_text(json.dumps({f"{spec().digest} auto": {"fixed": 2**40, "token": 1}}))
     async with running_pool(tmp_path) as pool:
         loading = asyncio.create_task(touch(pool, spec()))
-        await until(lambda: any(model.size >= 2**30 for model in pool.loaded()))
+        await until(lambda: any(model.size >= 2**30 for model in pool.loaded()), within=60)
         await loading
 
 

@@ -25,6 +25,7 @@ from omlx.runner.protocol import (
     LoadFailed,
     Loading,
     Ready,
+    Share,
     Shutdown,
     body_length,
     decode_to_runner,
@@ -81,9 +82,9 @@ def main(fault: str, fd: int) -> None:
                 ready = Ready(weights="none", memory_bytes=1000, kv_bytes_per_token=1, can_batch=True,
                               num_ctx=spec.num_ctx, vocab_size=1)  # fmt: skip
                 send(ready)
-                if fault == "on-a-gpu":  # half of it in use, half in buffers that MLX keeps
-                    half = 600_000_000
-                    send(Heartbeat(steps=0, running=0, waiting=0, memory_bytes=half, max_batch=0, buffer_bytes=half))
+            case Share() if fault == "on-a-gpu":  # half of it in use, half in buffers that MLX keeps
+                half = 600_000_000
+                send(Heartbeat(steps=0, running=0, waiting=0, memory_bytes=half, max_batch=0, buffer_bytes=half))
             case Generate(request):
                 if fault == "dies-at-request":
                     os.kill(os.getpid(), 9)
