@@ -1,12 +1,12 @@
 """A model divided over several processes against the same model in one, side by side in one run.
 
-    python bench/distributed.py                                     two processes on this machine (NCCL on CUDA, else ring)
+    python bench/distributed.py            two processes on this machine: NCCL on CUDA, else ring
     python bench/distributed.py --shape qwen3-8b --ranks 2 --batches 1 16 --steps 64 --json FILE
     python bench/distributed.py --backend jaccl --hostfile hosts.json --model FOLDER   several machines, a real model
 
 Both sides are runner processes as the server starts them, driven through their frames; greedy; tokens per second from
-when every sequence has begun until the first ends. Also said: how many of the replies are the same, token for token (all
-of them in float32; in 16 bits the order of sums differs and near ties may part).
+when every sequence has begun until the first ends. Also said: how many of the replies are the same, token for token
+(all of them in float32; in 16 bits the order of sums differs and near ties may part).
 """
 
 from __future__ import annotations
@@ -75,8 +75,9 @@ async def side(host: RunnerHost, spec: LoadSpec, options: argparse.Namespace) ->
 
 async def measure(folder: Path, plan: GroupPlan, options: argparse.Namespace) -> list[dict[str, Any]]:
     spec = LoadSpec(
-        name="bench", path=str(folder), fingerprint="bench", num_ctx=4096, max_concurrent=max(options.batches)
-    )
+        name="bench", path=str(folder), fingerprint="bench", num_ctx=4096, max_concurrent=max(options.batches),
+        weights=options.weights,
+    )  # fmt: skip
     one = await side(await RunnerHost.spawn(), spec, options)
     group = await side(await RunnerHost.spawn_group(plan), spec, options)
     return [
@@ -98,17 +99,16 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="a model folder instead, at the same place on every machine")
     parser.add_argument("--backend", choices=["ring", "jaccl", "mpi", "nccl"], default="nccl" if cuda else "ring")
     parser.add_argument("--parallel", choices=["auto", "tensor", "pipeline"], default="auto")
+    parser.add_argument("--weights", default="auto", help="how the weights are held: auto, float32, bfloat16")
     parser.add_argument("--hostfile", default="")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 16])
     parser.add_argument("--prompt", type=int, default=64, help="tokens in a prompt")
-    parser.add_argument("--steps", type=int, default=64 if cuda else 16)
+    parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    plan = GroupPlan(
-        backend=options.backend, parallel=options.parallel, hostfile=options.hostfile, ranks=options.ranks
-    )
+    plan = GroupPlan(backend=options.backend, parallel=options.parallel, hostfile=options.hostfile, ranks=options.ranks)
     with tempfile.TemporaryDirectory(prefix="omlx-bench-") as root:
         folder = options.model or Path(root) / "model"
         if options.model is None:

@@ -12,8 +12,10 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx.nn.layers.distributed import AllToShardedLinear, QuantizedAllToShardedLinear
 from mlx.utils import tree_map
 
+_KINDS = {nn.Linear, nn.QuantizedLinear, AllToShardedLinear, QuantizedAllToShardedLinear}
 _SETS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
@@ -33,7 +35,7 @@ def fuse(model: nn.Module) -> int:
 def _alike(layers: list[Any]) -> bool:
     """Whether the layers can share one product: same kind, same input, all or none with a bias."""
     first = layers[0]
-    if type(first) not in {nn.Linear, nn.QuantizedLinear} or any(type(layer) is not type(first) for layer in layers):
+    if type(first) not in _KINDS or any(type(layer) is not type(first) for layer in layers):
         return False
     if any(set(layer) != set(first) or layer.weight.shape[1] != first.weight.shape[1] for layer in layers):
         return False
