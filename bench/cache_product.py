@@ -28,7 +28,7 @@ OPTIONS = {"temperature": 0, "num_predict": 4, "num_ctx": 4096}
 
 
 def system_prompt(words: int, number: int) -> str:
-    """Sentences that no other round has, of about 1.3 tokens a word."""
+    """Sentences that no other round has, of about 1.7 tokens a word."""
     facts = (
         f"Fact {number}-{at}: house {at * 7 % 97} of the old town is open on day {at % 30}." for at in range(words)
     )
@@ -78,7 +78,7 @@ def measure(words: int, rounds: int, folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--words", type=int, default=800)
+    parser.add_argument("--words", type=int, default=1170)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

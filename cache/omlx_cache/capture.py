@@ -49,8 +49,7 @@ class Capture:
                 every=store.config.snapshot_every, block_size=store.block_size, state_bytes=store.layout.state_bytes,
                 budget=store.hot.max_bytes or store.config.cold_bytes,
             )  # fmt: skip
-        elif Kind.WINDOW in store.layout.needs:
-            # What is behind the last full block is forgotten by the time a long answer has ended.
+        else:
             for boundary in boundaries:
                 self.stop_at(boundary)
 

@@ -51,13 +51,15 @@ def test_a_cancelled_request_does_no_harm_to_the_store() -> None:
     assert replies.tokens[1] == bare("gemma3_text", prompt(120), 15)
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "qwen3_next"])
-def test_prompts_that_arrive_together_compute_what_they_share_once(architecture: str) -> None:
+@pytest.mark.parametrize(
+    ("architecture", "own"), [("llama", 20), ("llama", 2), ("gemma3_text", 20), ("qwen3_next", 20)]
+)
+def test_prompts_that_arrive_together_compute_what_they_share_once(architecture: str, own: int) -> None:
     machine = stored(architecture, max_concurrent=16)
     shared = prompt(301)
-    prompts = [shared + prompt(20, seed) for seed in range(1, 17)]
+    prompts = [shared + prompt(own, seed) for seed in range(1, 17)]
     replies = run(machine, [spec(at, tokens, new=6) for at, tokens in enumerate(prompts)])
-    assert machine.tokens_read == len(shared) + 16 * 20
+    assert machine.tokens_read == len(shared) + 16 * own
     for at, tokens in enumerate(prompts):
         assert replies.tokens[at] == bare(architecture, tokens, 6)
         usage = replies.ends[at].usage
