@@ -144,6 +144,10 @@ def _build(path: Path) -> Any | None:
     """The network with lazy weights; None where mlx-vlm has one of that name, but not as an embedder."""
     from mlx_vlm.embedding_loader import load_embedding_model
 
+    from omlx.engine import nomic
+
+    if read_json(path / "config.json").get("model_type") == nomic.MODEL_TYPE:
+        return nomic.load(path)
     model = load_embedding_model(path, lazy=True)
     # Nothing is computed here: the graph alone shows what comes out.
     out = model(mx.array([[0]]))

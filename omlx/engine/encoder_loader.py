@@ -80,9 +80,9 @@ def row_limit(num_ctx: int, config: dict[str, Any], sentence_config: dict[str, A
         padding = config.get("pad_token_id")
         offset = (padding if isinstance(padding, int) else 1) + 1
         limits.append(positions - offset if config.get("model_type") in _OFFSET_POSITIONS else positions)
-    trained = sentence_config.get("max_seq_length")
-    if isinstance(trained, int) and trained > 0:
-        limits.append(trained)
+    # The second is Nomic's: beyond it the positions would have to be stretched.
+    trained = (sentence_config.get("max_seq_length"), config.get("max_trained_positions"))
+    limits += [limit for limit in trained if isinstance(limit, int) and limit > 0]
     return max(_LEAST_LIMIT, min(limits))
 
 
