@@ -107,7 +107,7 @@ def test_a_model_is_loaded_pinned_and_unloaded(page: Any, http: httpx.Client) ->
     assert pinned.startswith("thinker")
     row.get_by_role("button", name="Unpin").click()
     row.get_by_label("How long thinker:latest stays").select_option("1h")
-    row.get_by_text(re.compile("59 min|1 h")).wait_for()
+    row.locator("[data-name=Stays]", has_text=re.compile("59 min|1 h")).wait_for()
     row.get_by_role("button", name="Unload").click()
     row.wait_for(state="detached")
 

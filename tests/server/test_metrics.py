@@ -220,6 +220,13 @@ def test_a_quantile_lies_within_its_bucket() -> None:
     assert quantile(0.99, [(1.0, 0.0), (float("inf"), 5.0)]) == 1.0
 
 
+def test_every_metric_is_in_the_docs(tmp_path: Path) -> None:
+    text = (GRAFANA.parents[2] / "docs" / "monitoring.md").read_text("utf-8")
+    named = set(re.findall(r"`(omlx_\w+)`", text))
+    families = Metrics(Pool(Settings(models=str(tmp_path), spare_runner=False))).registry.collect()
+    assert {family.name + ("_total" if family.type == "counter" else "") for family in families} == named
+
+
 def test_every_query_of_the_grafana_dashboard_names_metrics_that_exist(tmp_path: Path) -> None:
     pool = Pool(Settings(models=str(tmp_path), spare_runner=False))
     known = set()

@@ -7,7 +7,7 @@ own, the others count as "other".
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import prometheus_client
@@ -79,6 +79,7 @@ class Metrics:
         self._keys = Names()
         self._seen: dict[tuple[int, str], int] = {}
         """Counts that runners and their stores had at the last look, by process and name."""
+        self._gap_of: dict[str, Callable[[float], None]] = {}
         self._stores: dict[int, tuple[str, Mapping[str, Any]]] = {}
         """The last statistics of each runner's KV store, by process."""
 
@@ -130,7 +131,14 @@ class Metrics:
         self._first.labels(self._models(record.model)).observe(seconds)
 
     def gap(self, record: Record, seconds: float) -> None:
-        self._gap.labels(self._models(record.model)).observe(seconds)
+        # Once per token: finding the label's child would cost more than counting.
+        observe = self._gap_of.get(record.model)
+        if observe is None:
+            name = self._models(record.model)
+            observe = self._gap.labels(name).observe
+            if name != "other":
+                self._gap_of[record.model] = observe
+        observe(seconds)
 
     def finished(self, record: Record, finish: Finish) -> None:
         model = self._models(record.model)

@@ -23,29 +23,40 @@ export function meter(share, label) {
     "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": Math.round(part * 100) }, fill);
 }
 
-/** Make the children of `parent` those of `nodes` (each with data-key). Equal ones stay, so that focus and hover do. */
+/** Make `before` look like `node`, with as little change as possible: an open menu, focus and hover survive. */
+function patch(before, node) {
+  if (before.isEqualNode(node)) return;
+  const [old, fresh] = [[...before.childNodes], [...node.childNodes]];
+  const alike = before.nodeName === node.nodeName && old.length === fresh.length
+    && old.every((child, at) => child.nodeName === fresh[at].nodeName);
+  // What can be clicked is replaced: its listener belongs to what it says.
+  if (!alike || node.dataset?.act) {
+    const focused = before.contains(document.activeElement) ? document.activeElement.dataset.act : null;
+    before.replaceWith(node);
+    if (focused) (node.dataset.act === focused ? node : node.querySelector(`[data-act="${focused}"]`))?.focus();
+    return;
+  }
+  if (before.nodeType === Node.TEXT_NODE) {
+    before.data = node.data;
+    return;
+  }
+  for (const { name } of [...before.attributes]) if (!node.hasAttribute(name)) before.removeAttribute(name);
+  for (const { name, value } of node.attributes) {
+    if (name === "style") before.style.cssText = node.style.cssText;
+    else if (before.getAttribute(name) !== value) before.setAttribute(name, value);
+  }
+  old.forEach((child, at) => patch(child, fresh[at]));
+}
+
+/** Make the children of `parent` those of `nodes`, each of which has a data-key of its own. */
 export function reconcile(parent, nodes) {
   const old = new Map([...parent.children].map((node) => [node.dataset.key, node]));
-  let at = parent.firstElementChild;
-  for (const node of nodes) {
+  for (const [key, node] of old) if (!nodes.some((one) => one.dataset.key === key)) node.remove();
+  nodes.forEach((node, at) => {
     const before = old.get(node.dataset.key);
-    old.delete(node.dataset.key);
-    if (before && before.isEqualNode(node)) {
-      if (before === at) at = at.nextElementSibling;
-      else parent.insertBefore(before, at);
-      continue;
-    }
-    const focused = before && before.contains(document.activeElement) ? document.activeElement.dataset.act : null;
-    if (before) {
-      if (before === at) at = at.nextElementSibling;
-      before.replaceWith(node);
-      if (node.nextElementSibling !== at) parent.insertBefore(node, at);
-    } else {
-      parent.insertBefore(node, at);
-    }
-    if (focused) node.querySelector(`[data-act="${focused}"]`)?.focus();
-  }
-  for (const node of old.values()) node.remove();
+    if ((before ?? node) !== parent.children[at]) parent.insertBefore(before ?? node, parent.children[at] ?? null);
+    if (before) patch(before, node);
+  });
 }
 
 /** A table in a card; `columns` are [title, class]. Returns its parts. */
