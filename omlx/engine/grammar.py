@@ -25,7 +25,7 @@ _AT_ONCE = 2
 """Compilations that may run at the same time, those that were given up included."""
 _MESSAGE = 300
 """Characters of the compiler's messages that are passed on."""
-_KEPT = 64
+_KEPT = 16
 """Compiled grammars that are kept: clients send the same schema again and again."""
 
 _JSON_OPTIONS = {
@@ -85,13 +85,17 @@ class GrammarCompiler:
         Takes microseconds for a grammar that was compiled not long ago. Otherwise it may take seconds: let a helper
         thread ask first, then.
         """
-        key = msgspec.json.encode((grammar.kind, grammar.source, grammar.schemas))
+        try:
+            key = msgspec.json.encode((grammar.kind, grammar.source, grammar.schemas))
+        except RecursionError:
+            raise GrammarError("it is nested too deeply") from None
         with self._lock:
             found = self._kept.get(key)
             if found is not None:
                 self._kept.move_to_end(key)
         if found is None:
-            found = self._bounded(lambda: self._compile(grammar))
+            trie = self._vocabulary_trie()
+            found = self._bounded(lambda: self._compile(grammar, trie))
             with self._lock:
                 self._kept[key] = found
                 if len(self._kept) > _KEPT:
@@ -123,11 +127,11 @@ class GrammarCompiler:
             raise GrammarError(_sentence(str(result[0]))) from result[0]
         return result[0]
 
-    def _compile(self, grammar: Grammar) -> Any:
+    def _compile(self, grammar: Grammar, trie: Any) -> Any:
         import llguidance
 
         matcher = llguidance.LLMatcher(
-            self._vocabulary_trie(), _to_llguidance(grammar), log_level=0, limits=llguidance.LLParserLimits(**_LIMITS)
+            trie, _to_llguidance(grammar), log_level=0, limits=llguidance.LLParserLimits(**_LIMITS)
         )
         if not matcher.is_error():
             # The first mask shows whether anything obeys the grammar at all.

@@ -45,6 +45,7 @@ def doubling(levels: int) -> dict[str, Any]:
 
 HOSTILE: dict[str, dict[str, Any]] = {
     "deep": nested(300, type="string"),
+    "bottomless": nested(20_000, type="string"),
     "wide": {"type": "object", "properties": {f"k{at}": {"type": "string"} for at in range(10_000)}},
     "large": {"enum": [str(at) for at in range(60_000)]},
     "exponential": doubling(30),
