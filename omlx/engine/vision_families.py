@@ -42,11 +42,11 @@ class Family:
     """Positions count in three dimensions."""
     whole = False
     """The tokens of a picture look at each other."""
-    video = False
 
-    def __init__(self, network: Any, processor: Any, token: Callable[[int], str]) -> None:
-        """`token` gives the text of a token id."""
+    def __init__(self, network: Any, processor: Any, token: Callable[[int], str], given: Mapping[str, Any]) -> None:
+        """`token` gives the text of a token id; `given` is config.json, of which mlx-vlm leaves things out."""
         self.network = network
+        self.given = given
         self.language_model = network.language_model
         self.processor = processor
         self.config = network.config
@@ -79,10 +79,6 @@ class Family:
         """mlx-lm's caches: the ones that batches are made of. mlx-vlm's are the same by another name."""
         return [_as_mlx_lm(cache) for cache in _own_caches(self.language_model)]
 
-    @property
-    def layers(self) -> Any:
-        return self.language_model.layers
-
     def __call__(
         self, tokens: mx.array, *, cache: list[Any], inputs: Inputs | None = None, positions: mx.array | None = None
     ) -> mx.array:
@@ -94,14 +90,14 @@ class QwenVL(Family):
     """Qwen2-VL, Qwen2.5-VL and Qwen3-VL."""
 
     rotary = True
-    video = True
 
     def _placeholders(self) -> frozenset[int]:
         return frozenset({int(self.config.image_token_id), int(self.config.video_token_id)})
 
     def _markers(self, token: Callable[[int], str]) -> tuple[str, str]:
         self._image, self._video = token(self.config.image_token_id), token(self.config.video_token_id)
-        self._open, self._close = token(self.config.vision_start_token_id), token(self.config.vision_end_token_id)
+        start = int(self.config.vision_start_token_id)
+        self._open, self._close = token(start), token(int(self.given.get("vision_end_token_id", start + 1)))
         return f"{self._open}{self._image}{self._close}", f"{self._open}{self._video}{self._close}"
 
     def process(self, image: Image.Image, options: Mapping[str, Any]) -> tuple[Pixels, Layout]:
@@ -172,14 +168,9 @@ class Gemma3(Family):
 
     def _markers(self, token: Callable[[int], str]) -> tuple[str, str]:
         self._image = token(self.config.image_token_index)
-        self._open, self._close = token(self.open_token), token(self.close_token)
+        self._open = token(int(self.given.get("boi_token_index", 255999)))
+        self._close = token(int(self.given.get("eoi_token_index", 256000)))
         return self._open, ""
-
-    def __init__(self, network: Any, processor: Any, token: Callable[[int], str], config: Mapping[str, Any]) -> None:
-        """`config` is config.json: mlx-vlm leaves the ids of the tokens around a picture out."""
-        self.open_token = int(config.get("boi_token_index", 255999))
-        self.close_token = int(config.get("eoi_token_index", 256000))
-        super().__init__(network, processor, token)
 
     def process(self, image: Image.Image, options: Mapping[str, Any]) -> tuple[Pixels, Layout]:
         made = self.processor([image], do_pan_and_scan=False, return_tensors="np", **options)

@@ -9,25 +9,22 @@ import contextlib
 import hashlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
 from omlx.engine.jsonfile import read_json
-
-if TYPE_CHECKING:
-    from omlx.engine.vision import Vision
+from omlx.engine.vision import Vision
+from omlx.engine.vision_families import FAMILIES
 
 SETTINGS = ("preprocessor_config.json", "processor_config.json")
 """Files of which a model that sees has at least one."""
-MODEL_TYPES = frozenset({"qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "gemma3", "idefics3", "smolvlm"})
-"""The kinds whose vision is supported; others with a vision tower run as text models, where mlx-lm knows them."""
 
 
 def sees(path: Path) -> bool:
-    """Whether the folder holds a model whose vision is supported."""
+    """Whether the folder holds a model whose vision is supported; others may run as text models, by mlx-lm."""
     config = read_json(path / "config.json")
-    if config.get("model_type") not in MODEL_TYPES or not config.get("vision_config"):
+    if config.get("model_type") not in FAMILIES or not config.get("vision_config"):
         return False
     return any((path / name).exists() for name in SETTINGS) and any(map(_is_of_tower, _weight_names(path)))
 
@@ -61,13 +58,8 @@ def open_vision(
     """What sees for a network whose weights are in memory. `salt` names the weights and how they are held."""
     from transformers import AutoImageProcessor
 
-    from omlx.engine.vision import Vision
-    from omlx.engine.vision_families import FAMILIES, Gemma3
-
     processor = AutoImageProcessor.from_pretrained(path, backend="pil")
-    kind = FAMILIES[config["model_type"]]
-    token = tokenizer.convert_ids_to_tokens
-    family = kind(network, processor, token, config) if kind is Gemma3 else kind(network, processor, token)
+    family = FAMILIES[config["model_type"]](network, processor, tokenizer.convert_ids_to_tokens, config)
     settings = json.dumps({name: read_json(path / name) for name in SETTINGS}, sort_keys=True)
     return Vision(family, salt=hashlib.sha256(f"{salt} {settings}".encode()).digest(), max_bytes=max_bytes)
 

@@ -94,7 +94,7 @@ def upstream(kind: str, tokens: list[int], media: Media, new: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl", "idefics3", "smolvlm"])
+@pytest.mark.parametrize("kind", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "idefics3", "smolvlm"])
 def test_replies_are_those_of_mlx_vlm(kind: str) -> None:
     text = "Two pictures: @ and @ What is in them?"
     tokens, media = turn(kind, text, as_file(RED), as_file(BLUE.resize((90, 150))))

@@ -16,11 +16,11 @@ import httpx
 import numpy as np
 import pytest
 from omlx_registry import Registry
+from omlx_registry.capabilities import VISION_TYPES
 from PIL import Image
 
 from omlx.engine import pictures
 from omlx.engine.vision_families import FAMILIES
-from omlx.engine.vision_loader import MODEL_TYPES
 from omlx.server.image_urls import ImageFetcher, is_public
 from omlx.settings import Settings
 from tests.server.local import LocalServer
@@ -108,7 +108,7 @@ def test_models_say_whether_they_see(http_client: httpx.Client) -> None:
     assert ["vision" in found["capabilities"] for found in shown.values()] == [True, True, False]
     answer = chat(http_client, as_file(RED), model="blind")
     assert (answer.status_code, answer.json()) == (400, {"error": "this model does not support image input"})
-    assert set(FAMILIES) == MODEL_TYPES
+    assert set(FAMILIES) == VISION_TYPES
 
 
 def test_a_repeated_picture_costs_neither_encoder_nor_prefill(http_client: httpx.Client) -> None:

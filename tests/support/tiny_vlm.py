@@ -61,6 +61,7 @@ _QWEN_PICTURES: dict[str, Any] = {
     "max_pixels": 4 * _SIDE * _SIDE,
     "image_mean": [0.5] * 3,
     "image_std": [0.5] * 3,
+    "image_processor_type": "Qwen2VLImageProcessor",
 }
 _QWEN_VISION: dict[str, Any] = {
     "depth": 2,
@@ -109,6 +110,16 @@ def _idefics(processor: str) -> _Kind:
     return _Kind(_IDEFICS_TOKENS, "<image>", config, pictures)
 
 
+def _qwen3(name: str, text: dict[str, Any]) -> _Kind:
+    rope = {"rope_type": "default", "mrope_section": [4, 2, 2], "mrope_interleaved": True}
+    config = {
+        "text_config": _TEXT | {"model_type": f"{name}_text", "head_dim": 16, "rope_scaling": rope} | text,
+        "vision_config": _QWEN_VISION
+        | {"model_type": name, "num_position_embeddings": 64, "deepstack_visual_indexes": [0]},
+    }
+    return _Kind(_QWEN_TOKENS, "<|vision_start|><|image_pad|><|vision_end|>", config, _QWEN_PICTURES)
+
+
 KINDS: dict[str, _Kind] = {
     "qwen2_5_vl": _Kind(
         _QWEN_TOKENS,
@@ -119,22 +130,29 @@ KINDS: dict[str, _Kind] = {
             "vision_config": _QWEN_VISION
             | {"model_type": "qwen2_5_vl", "window_size": 56, "fullatt_block_indexes": [1]},
         },
-        _QWEN_PICTURES | {"image_processor_type": "Qwen2VLImageProcessor"},
+        _QWEN_PICTURES,
     ),
-    "qwen3_vl": _Kind(
+    "qwen2_vl": _Kind(
         _QWEN_TOKENS,
         "<|vision_start|><|image_pad|><|vision_end|>",
         {
-            "text_config": _TEXT
-            | {
-                "model_type": "qwen3_vl_text",
-                "head_dim": 16,
-                "rope_scaling": {"rope_type": "default", "mrope_section": [4, 2, 2], "mrope_interleaved": True},
-            },
+            **_TEXT,
+            "rope_scaling": {"type": "mrope", "mrope_section": [4, 2, 2]},
             "vision_config": _QWEN_VISION
-            | {"model_type": "qwen3_vl", "num_position_embeddings": 64, "deepstack_visual_indexes": [0]},
+            | {"model_type": "qwen2_vl", "embed_dim": tiny.HIDDEN, "mlp_ratio": 2, "spatial_patch_size": _PATCH},
         },
-        _QWEN_PICTURES | {"image_processor_type": "Qwen2VLImageProcessor"},
+        _QWEN_PICTURES,
+    ),
+    "qwen3_vl": _qwen3("qwen3_vl", {}),
+    "qwen3_vl_moe": _qwen3(
+        "qwen3_vl_moe",
+        {
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [],
+            "moe_intermediate_size": 64,
+        },
     ),
     "gemma3": _Kind(
         _GEMMA_TOKENS,
