@@ -169,6 +169,14 @@ FAMILIES = [
         user=("<|turn>user\n", "<turn|>\n"),
         answer=("<|turn>model\n", "<turn|>\n"),
     ),
+    Family(
+        "function-gemma",
+        "<start_function_call>call:{{ c.name }}{{ '{' }}{% for k, v in c.arguments.items() %}{{ k }}:"
+        "{% if v is string %}<escape>{{ v }}<escape>{% else %}{{ v | tojson }}{% endif %}"
+        "{% if not loop.last %},{% endif %}{% endfor %}{{ '}' }}<end_function_call>",
+        user=("<start_of_turn>user\n", "<end_of_turn>\n"),
+        answer=("<start_of_turn>model\n", "<end_of_turn>\n"),
+    ),
     Family("lfm2", _PYTHON, before="<|tool_call_start|>[", between=", ", behind="]<|tool_call_end|>"),
     Family(
         "hermes-null",
