@@ -28,6 +28,7 @@ from omlx.pool import Pool, PoolError
 from omlx.server import keys, log
 from omlx.server.app import create_app
 from omlx.server.guards import OriginError
+from omlx.server.telemetry import Telemetry
 from omlx.settings import Settings, bind_address
 from omlx.units import human_bytes
 
@@ -67,7 +68,7 @@ def run(settings: Settings) -> int:
         timeout_keep_alive=_IDLE_CONNECTION_S,
         timeout_graceful_shutdown=_LINGER_S,
     )
-    server = _Server(config, settings, registry, pool)
+    server = _Server(config, settings, registry, pool, app.telemetry)
     server.run(sockets=[listener])
     return 0 if server.started else 1
 
@@ -84,11 +85,14 @@ def listen(host: str, port: int) -> socket.socket:
 class _Server(uvicorn.Server):
     """uvicorn with our signals, our log lines and our order of ending."""
 
-    def __init__(self, config: uvicorn.Config, settings: Settings, registry: Registry, pool: Pool) -> None:
+    def __init__(
+        self, config: uvicorn.Config, settings: Settings, registry: Registry, pool: Pool, telemetry: Telemetry
+    ) -> None:
         super().__init__(config)
         self._settings = settings
         self._registry = registry
         self._pool = pool
+        self._telemetry = telemetry
         self._afterwards: asyncio.Task[None] | None = None
         self._drain: asyncio.Task[None] | None = None
 
@@ -149,6 +153,7 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
             server.close()
+        self._telemetry.closing.set()
         if self._afterwards is not None:
             self._afterwards.cancel()
         self._drain = asyncio.create_task(self._pool.drain(self._settings.shutdown_grace))

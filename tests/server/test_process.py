@@ -101,7 +101,10 @@ def test_a_signal_ends_it_promptly_with_streams_open(tmp_path: Path, started: li
     started.append(server)
     server.wait_until_up()
     body = {"model": "plain", "prompt": "begin"}  # it never ends
-    with httpx.stream("POST", f"{server.url}/api/generate", json=body, trust_env=False, timeout=30) as response:
+    with (
+        httpx.stream("POST", f"{server.url}/api/generate", json=body, trust_env=False, timeout=30) as response,
+        httpx.stream("GET", f"{server.url}/api/omlx/events", trust_env=False, timeout=30) as watched,
+    ):
         lines = response.iter_lines()
         assert json.loads(next(lines))["response"] == "begun"
         (model,) = httpx.get(f"{server.url}/ready", trust_env=False).json()["models"]
@@ -109,10 +112,13 @@ def test_a_signal_ends_it_promptly_with_streams_open(tmp_path: Path, started: li
         begun = time.monotonic()
         server.process.send_signal(number)
         assert "error" in json.loads(next(lines))
+        # A dashboard that watches is told nothing more, and holds nothing up.
+        assert "event: overview" in [*watched.iter_lines()]
     _, log = server.process.communicate(timeout=15)
     assert server.process.returncode == 0
     assert time.monotonic() - begun < 5
     assert "Traceback" not in log
+    assert "ERROR" not in log
 
 
 def test_a_taken_port_is_told_in_a_sentence(tmp_path: Path, started: list[Process]) -> None:
