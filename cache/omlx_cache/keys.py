@@ -65,7 +65,14 @@ def media_mark(media: Sequence[Media], start: int, end: int) -> bytes:
 
 
 def common_media(a: bytes, b: bytes, tokens: int) -> int:
-    """How many of the first `tokens` tokens of two pieces hold the same images, by their marks."""
+    """How many of the first `tokens` tokens of two pieces hold the same images, by their marks.
+
+    Marks come from disk too: one that cannot be read agrees with nothing but itself.
+    """
+    if a == b:
+        return tokens
+    if len(a) % _MARK.size or len(b) % _MARK.size:
+        return 0
     for at in range(0, max(len(a), len(b)), _MARK.size):
         one, other = a[at : at + _MARK.size], b[at : at + _MARK.size]
         if one != other:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from omlx_cache.keys import Media, child, common_tokens, media_mark, pack, unpack
+from omlx_cache.keys import Media, child, common_media, common_tokens, media_mark, pack, unpack
 from omlx_cache.placement import snapshot_stops
 from omlx_cache.plan import Found, Needs, Rates, plan_restore
 from omlx_cache.records import Kind, Name
@@ -145,3 +145,14 @@ def test_an_image_marks_the_blocks_it_touches() -> None:
     assert media_mark(image, 0, 10) == media_mark(image, 20, 30) == b""
     assert media_mark(image, 0, 16) != media_mark([Media(10, 20, b"dog")], 0, 16) != b""
     assert media_mark(image, 0, 16) != media_mark([Media(11, 20, b"cat")], 0, 16)
+
+
+def test_pieces_agree_up_to_the_first_image_that_is_another() -> None:
+    cat, dog, bird = Media(10, 20, b"cat"), Media(30, 70, b"dog"), Media(30, 50, b"bird")
+    both, other = media_mark([cat, dog], 0, 64), media_mark([cat, bird], 0, 64)
+    assert common_media(both, both, 64) == 64
+    assert common_media(both, other, 64) == common_media(both, media_mark([cat], 0, 64), 64) == 30
+    assert common_media(both, other, 25) == 25
+    assert common_media(media_mark([cat], 16, 32), b"", 16) == 0, "the image began in the block before"
+    for damaged in (b"x", both[:-1], b"y" * 32):
+        assert common_media(damaged, both, 64) == common_media(both, damaged, 64) == 0
