@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -61,6 +62,8 @@ log = logging.getLogger("omlx.runner")
 
 _IDLE_TICK_S = 1.0
 """How often an idle runner lets its KV store do housekeeping."""
+_BEAT_S = 0.1
+"""How old what a heartbeat says may be: making one costs as much as sending a token."""
 _PROCESS_BYTES = 300_000_000
 """The process without its model."""
 _LEAST_KV_BYTES = 64_000_000
@@ -204,9 +207,7 @@ def prepare(spec: LoadSpec, channel: Channel, ranks: Ranks) -> Served:
     ledger = Ledger(kv_budget(spec.memory_bytes, model), model.kv_bytes_per_token)
     session = Session(
         engine,
-        Prompter(
-            template, encoder, vision=model.vision, bounded=store is not None and store.wants_boundaries
-        ),
+        Prompter(template, encoder, vision=model.vision, bounded=store is not None and store.wants_boundaries),
         dialect,
         model.tokenizer.get_added_vocab(),
         ledger=ledger,
@@ -297,6 +298,7 @@ class Service:
         self._channel = channel
         self._served = served
         self._was_busy = False
+        self._beat_due = 0.0
 
     def run(self) -> int:
         """Returns the exit code."""
@@ -346,7 +348,8 @@ class Service:
         for id, (done, total) in self._served.session.take_progress().items():
             self._channel.send(PrefillProgress(id, done, total))
         busy = self._served.session.open > 0
-        self._beat()
+        if busy != self._was_busy or time.monotonic() >= self._beat_due:
+            self._beat()
         if self._was_busy and not busy:
             # Ahead of the last word, so that who hears it and asks for the counters gets the final ones.
             self._channel.send(self._heartbeat())
@@ -355,6 +358,7 @@ class Service:
             self._channel.send(Events(events))
 
     def _beat(self) -> None:
+        self._beat_due = time.monotonic() + _BEAT_S
         self._channel.beat(self._heartbeat())
 
     def _heartbeat(self) -> Heartbeat:
