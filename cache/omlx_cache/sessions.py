@@ -6,6 +6,7 @@ model does not find it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,8 @@ from omlx_cache.records import Name
 if TYPE_CHECKING:
     from omlx_cache.store import PrefixStore
 
-_FLUSH_S = 5.0
+_WRITE_S = 5.0
+"""Most time for writing what is in RAM only: the model stands still meanwhile."""
 _LOAD_BYTES = 1 << 30
 """Most that one `load` reads, for the model stands still meanwhile; the rest is read when it is wanted."""
 PINNED_SHARE = 0.5
@@ -40,7 +42,8 @@ class Sessions:
         """Pin what is stored of a conversation under a name; returns the number of its tokens that are kept.
 
         `tokens` None: the conversation that was answered last. Raises ValueError, whose message is for people, when
-        nothing of it is stored, when there is no disk to keep it on, or when sessions would take too much of it.
+        nothing of it is stored, when there is no disk to keep it on, when sessions would take too much of it, or when
+        it could not be written.
         """
         store = self._store
         if store.cold is None or store.cold.problem:
@@ -54,17 +57,21 @@ class Sessions:
         if not plan.position:
             raise ValueError("nothing of this conversation is stored")
         keys = list(dict.fromkeys(use.name.key for use in plan.uses))
-        size = sum(use.cold_bytes for use in plan.uses)
-        for use in plan.uses:
-            record = store.hot.get(use.name)
-            if record is not None:
-                size += record.nbytes
-                store.write(Held(record, True, store.clock()))
+        in_ram = [record for use in plan.uses if (record := store.hot.get(use.name)) is not None]
+        size = sum(use.cold_bytes for use in plan.uses) + sum(record.nbytes for record in in_ram)
         if size + store.cold.ask(lambda index: index.pinned_bytes(name), 0) > store.config.cold_bytes * PINNED_SHARE:
             raise ValueError("named sessions would take more than half of the space for the cache: remove one first")
+        deadline = time.monotonic() + _WRITE_S
+        for record in in_ram:
+            store.cold.wait_for_room(record.nbytes, max(0.0, deadline - time.monotonic()))
+            store.write(Held(record, True, store.clock()))
         store.cold.change(lambda index: index.pin(name, store.namespace, keys))
-        store.cold.flush(_FLUSH_S)
+        store.cold.flush(max(0.1, deadline - time.monotonic()))
         store.collect()
+        kept = store.cold.find(keys)
+        if any(use.name not in kept for use in plan.uses):
+            store.cold.change(lambda index: index.unpin(name))
+            raise ValueError("the disk did not take all of it (it is slow, full, or over its write budget): try again")
         return plan.position
 
     def load(self, name: str) -> int:

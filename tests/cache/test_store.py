@@ -315,14 +315,14 @@ def test_sessions_survive_what_evicts_others(tmp_path: Path) -> None:
 
 def test_the_conversation_that_was_answered_last_is_kept_and_others_have_room(tmp_path: Path) -> None:
     wide = Toy(["full"], 256)
-    store = open_toy(wide, tmp_path, cold_bytes=2 << 20)
+    store = open_toy(wide, tmp_path, cold_bytes=4 << 20)
     with pytest.raises(ValueError, match="no conversation"):
         store.sessions.save("talk")
     play(store, wide, line(100, 1), line(7, 9))
     play(store, wide, line(200, 2), line(7, 9))
     assert store.sessions.save("talk") == 207
     assert store.sessions.save("first", line(100, 1)) == 100
-    play(store, wide, line(400, 3))
+    play(store, wide, line(800, 3))
     with pytest.raises(ValueError, match="more than half"):
         store.sessions.save("third")
     with pytest.raises(ValueError, match="no session 'third'"):
@@ -334,6 +334,15 @@ def test_the_conversation_that_was_answered_last_is_kept_and_others_have_room(tm
     assert store.clear() > 0
     assert show(tmp_path).sessions == []
     store.close()
+
+
+def test_a_conversation_that_cannot_be_written_is_not_said_to_be_kept(tmp_path: Path) -> None:
+    store = open_toy(TOY, tmp_path, hourly_write_bytes=1)
+    play(store, TOY, line(100), line(7, 9))
+    with pytest.raises(ValueError, match="did not take all of it"):
+        store.sessions.save("talk")
+    store.close()
+    assert show(tmp_path).sessions == []
 
 
 def test_a_folder_can_be_listed_verified_and_cleared(tmp_path: Path) -> None:
