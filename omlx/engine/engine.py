@@ -483,7 +483,7 @@ class Engine:
     def _read_chunk(self, sequence: Sequence, budget: int, outputs: list[Output]) -> int:
         if sequence.phase == "waiting":
             self._prefill.start(sequence)
-        count, logits = self._prefill.advance(sequence, budget)
+        count, logits = self._prefill.advance(sequence, budget, decoding=bool(self._batches))
         self._share.charge(sequence.spec.priority, count)
         self.tokens_read += count
         if sequence.generated == 0 and sequence.prompt_length >= _REPORT_PROMPTS:

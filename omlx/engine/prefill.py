@@ -53,12 +53,16 @@ class Prefill:
         if self._store is not None and not sequence.made_up and sequence.reading is None:
             sequence.reading = self._store.read_ahead(sequence.tokens, sequence.media_keys)
 
-    def advance(self, sequence: Sequence, budget: int) -> tuple[int, mx.array | None]:
-        """Launch one chunk of at most `budget` tokens: how many it was and, at the prompt's end, the logits [1, V]."""
+    def advance(self, sequence: Sequence, budget: int, *, decoding: bool) -> tuple[int, mx.array | None]:
+        """Launch one chunk of at most `budget` tokens: how many it was and, at the prompt's end, the logits [1, V].
+
+        While others are `decoding`, no more pictures are encoded than the chunk has.
+        """
         start, total = sequence.position, len(sequence.tokens)
         end = self._ranks.decide(partial(self._chunk_end, sequence, budget), int)
         tokens = mx.array(sequence.tokens[start:end], dtype=mx.int32)[None]
-        logits = self._model(tokens, cache=sequence.cache, **self._pictures(sequence, tokens, start))
+        pictures = self._pictures(sequence, tokens, start, ahead=not decoding)
+        logits = self._model(tokens, cache=sequence.cache, **pictures)
         sequence.position = end
         assert sequence.cache is not None
         state = caches.arrays(sequence.cache)
@@ -77,12 +81,12 @@ class Prefill:
             end = min(end, sequence.capture.chunk_end(start, budget))
         return sequence.spec.media.chunk_end(start, end) if sequence.spec.media is not None else end
 
-    def _pictures(self, sequence: Sequence, tokens: mx.array, start: int) -> dict[str, Any]:
+    def _pictures(self, sequence: Sequence, tokens: mx.array, start: int, *, ahead: bool) -> dict[str, Any]:
         """What a model that sees wants to know beside the tokens of a chunk; nothing for all others."""
         media = sequence.spec.media
         if media is None or self._vision is None:
             return {}
-        more: dict[str, Any] = {"inputs": self._vision.inputs(media, tokens, start)}
+        more: dict[str, Any] = {"inputs": self._vision.inputs(media, tokens, start, ahead=ahead)}
         if media.positions is not None:
             more["positions"] = mx.array(media.positions[:, None, start : start + tokens.shape[1]])
         return more

@@ -229,13 +229,16 @@ class Vision:
             ) from error
 
     # ------------------------------------------------------------ the thread that owns MLX
-    def inputs(self, media: Media, tokens: mx.array, start: int) -> Inputs | None:
-        """What the model takes for the tokens [1, n] from `start` on; None where no picture is among them."""
+    def inputs(self, media: Media, tokens: mx.array, start: int, *, ahead: bool = True) -> Inputs | None:
+        """What the model takes for the tokens [1, n] from `start` on; None where no picture is among them.
+
+        `ahead`: pictures that follow may be encoded together with those of this chunk.
+        """
         end = start + tokens.shape[1]
         inside = list(media.within(start, end))
         if not inside:
             return None
-        self._have_features(media, inside, start)
+        self._have_features(media, inside, start, ahead)
         embeds = self.family.embed(tokens)
         seen = np.zeros(end - start, bool)
         pieces: list[mx.array] = []
@@ -259,10 +262,11 @@ class Vision:
         layers = tuple(mx.concatenate(list(layer)) for layer in zip(*deep, strict=True))
         return Inputs(mx.concatenate(pieces, axis=1), seen, layers, tuple(spans))
 
-    def _have_features(self, media: Media, inside: Sequence[Placement], start: int) -> None:
-        """Make sure that the features of the pictures `inside` a chunk are there; those that follow come along."""
+    def _have_features(self, media: Media, inside: Sequence[Placement], start: int, ahead: bool) -> None:
+        """Make sure that the features of the pictures `inside` a chunk are there; with `ahead` others come along."""
         first = {item.picture.digest for item in inside}
-        wanted = [item for item in media.placements if item.end > start and item.picture.digest not in media.features]
+        candidates = media.placements if ahead else inside
+        wanted = [item for item in candidates if item.end > start and item.picture.digest not in media.features]
         batch: dict[bytes, Picture] = {}
         size = 0
         for item in sorted(wanted, key=lambda item: item.picture.digest not in first):
