@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from omlx.dialect.constraint import constrain
+from omlx.dialect.constraint import constrain, limit_thinking
 from omlx.dialect.output import OutputDialect, OutputParser, detect_output
 from omlx.engine.grammar import Grammar, GrammarCompiler
 from omlx.engine.guide import make_guide
-from omlx.request import GenerateRequest, Message, ToolCall
+from omlx.request import GenerateRequest, Limits, Message, ToolCall
 from tests.dialect.families import FAMILIES, Family
 from tests.dialect.test_families import ASK, prompt
 
@@ -200,3 +200,41 @@ def test_a_reply_that_must_be_a_call_is_one(family: Family) -> None:
             msgspec.convert(call.arguments, ARGUMENTS[call.name])
         one, _ = calls_in(dialect, wild.write(grammar_for(dialect, wild, must_call="weather", one_call=True), seed))
         assert [call.name for call in one] == ["weather"]
+
+
+def test_thinking_comes_before_what_is_asked_for() -> None:
+    thinker = detect_output("<think></think><tool_call>", [], "")
+    wanted = GenerateRequest(id=1, tools=TOOLS, must_call=True, limits=Limits(think_budget=9))
+    for opens, opening in ((False, "<think>"), (True, "")):
+        found = constrain(wanted, thinker, {}, opens_thinking=opens)
+        assert found is not None
+        assert (found.opening, found.after) == (opening, "</think>")
+        assert limit_thinking(wanted, thinker, opens_thinking=opens) == (
+            9, "<think>", "</think>", "\n</think>", opens, False,
+        )  # fmt: skip
+    # gpt-oss goes on with a message of another channel: its answer or, where it owes one, its call.
+    harmony = detect_output(HARMONY.tools, [], "gpt_oss")
+    endings = []
+    for must_call in (True, False):
+        limit = limit_thinking(msgspec.structs.replace(wanted, must_call=must_call), harmony, opens_thinking=False)
+        assert limit is not None and limit.anywhere
+        endings.append(limit.ending)
+    assert endings == ["<|end|><|start|>assistant", "<|end|><|start|>assistant<|channel|>final<|message|>"]
+
+
+def test_nothing_is_held_to_anything_without_need() -> None:
+    free = GenerateRequest(id=1, tools=TOOLS)
+    thinker = detect_output("<think></think><tool_call>", [], "")
+    assert constrain(free, thinker, {}, opens_thinking=False) is None
+    assert limit_thinking(free, thinker, opens_thinking=True) is None
+    raw = GenerateRequest(id=1, raw_prompt="x", tools=TOOLS, must_call=True, limits=Limits(think_budget=1))
+    assert constrain(raw, thinker, {}, opens_thinking=False) is None
+    assert limit_thinking(raw, thinker, opens_thinking=False) is None
+
+
+def test_only_the_first_call_is_passed_on_where_one_is_wanted() -> None:
+    call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+    parser = OutputParser(detect_output("<tool_call>", [], ""), tools=TOOLS, one_call=True)
+    pieces = [*parser.feed("I look."), *parser.feed(call), *parser.feed(f"\n{call} done"), *parser.finish()]
+    assert [piece.kind for piece in pieces] == ["content", "tool_call"]
+    assert parser.ended

