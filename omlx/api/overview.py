@@ -89,7 +89,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     generated_tokens: int
     """omlx_generated_tokens_total"""
     requests: int
-    """omlx_http_requests_total of the dialects ollama, openai and anthropic"""
+    """omlx_http_requests_total, of those that asked for a model"""
     batch_fill: float | None
     """Growth of omlx_decoded_rows_total over that of omlx_decode_places_total, in the last hour."""
     batch_limit: int

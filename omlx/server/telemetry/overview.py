@@ -9,12 +9,12 @@ from itertools import pairwise
 from omlx import __version__
 from omlx.api.overview import Advice, History, Kv, ModelRow, Overview, PullRow
 from omlx.pool import LoadedModel
-from omlx.server.telemetry.journal import DIALECTS
 from omlx.server.telemetry.reading import Reading, between, quantile
 from omlx.server.telemetry.samples import Sample, Samples
 
 NOW_S = 10.0
 """A rate "now" is that of at least so many seconds."""
+_REQUESTS = "omlx_http_requests_total"
 _A_YEAR_S = 365 * 86400.0
 
 
@@ -40,7 +40,7 @@ def overview(
         read_tokens=int(now.read),
         generated_rate=(now.generated - recent.generated) / seconds,
         generated_tokens=int(now.generated),
-        requests=int(sum(reading.total("omlx_http_requests_total", dialect=dialect) for dialect in DIALECTS)),
+        requests=int(reading.total(_REQUESTS) - reading.total(_REQUESTS, model="")),
         batch_fill=_share(now.rows - hour.rows, now.places - hour.places),
         batch_limit=int(max(reading.by("omlx_batch_limit", "model").values(), default=0)),
         first_token_p50=quantile(0.5, first),

@@ -13,19 +13,20 @@ function shape(tag, attributes, text) {
 }
 
 /** A round number that is at least `most`. */
-function ceiling(most, least) {
+function ceiling(most, least, steps) {
   const value = Math.max(most, least);
   const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 2.5, 5, 10].map((step) => step * power).find((step) => step >= value * 0.999);
+  return steps.map((step) => step * power).find((step) => step >= value * 0.999);
 }
 
 class Chart {
-  /** `series` are [key, label]; `show` writes a value; `least` is the smallest height of the axis. */
-  constructor(title, series, show, least, ticks) {
+  /** `series` are [key, label]; `show` writes a value; `least` is the smallest height of the axis, `steps` are its round numbers. */
+  constructor(title, series, show, least, ticks = show, steps = [1, 2, 2.5, 5, 10]) {
     this.series = series;
     this.show = show;
     this.least = least;
-    this.ticks = ticks || show;
+    this.ticks = ticks;
+    this.steps = steps;
     this.now = el("span", { class: "now" });
     this.svg = shape("svg", { role: "img", "aria-label": title });
     this.title = title;
@@ -57,7 +58,7 @@ class Chart {
     const times = this.history.at, end = times.at(-1) ?? Date.now() / 1000;
     const span = Math.min(LONGEST_S, Math.max(SHORTEST_S, end - (times[0] ?? end)));
     const most = Math.max(0, ...this.series.flatMap(([key]) => this.history[key].filter((value) => value != null)));
-    const top = ceiling(most, this.least);
+    const top = ceiling(most, this.least, this.steps);
     const x = (time) => LEFT + (1 - (end - time) / span) * (width - LEFT);
     const y = (value) => TOP + (1 - value / top) * (HEIGHT - TOP - BOTTOM);
     const parts = [];
@@ -121,7 +122,7 @@ export class Charts {
     this.charts = [
       new Chart("Generated", [["generated_rate", "generated"]], perSecond, 10, short),
       new Chart("Prompts read", [["read_rate", "read"]], perSecond, 10, short),
-      new Chart("Requests", [["running", "running"], ["waiting", "waiting"]], count, 4, short),
+      new Chart("Requests", [["running", "running"], ["waiting", "waiting"]], count, 4, short, [1, 2, 4, 6, 8, 10]),
       new Chart("Memory of models", [["memory", "memory"]], bytes, 1e9),
     ];
     box.append(...this.charts.map((chart) => chart.box));

@@ -14,12 +14,13 @@ export function el(tag, props = {}, ...children) {
 
 export const $ = (id) => document.getElementById(id);
 
-/** A bar that is `share` (0 to 1) full. Its width is set as a property: the page's policy allows no style attributes. */
-export function meter(share, label) {
+/** A bar that is `share` (0 to 1) full; of something `scarce` it warns when nearly full.
+ *  Its width is set as a property: the page's policy allows no style attributes. */
+export function meter(share, label, scarce) {
   const part = Math.max(0, Math.min(1, share || 0));
   const fill = el("i");
   fill.style.width = `${part * 100}%`;
-  return el("div", { class: part > 0.9 ? "meter high" : "meter", role: "meter", "aria-label": label,
+  return el("div", { class: scarce && part > 0.9 ? "meter high" : "meter", role: "meter", "aria-label": label,
     "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": Math.round(part * 100) }, fill);
 }
 
@@ -103,6 +104,7 @@ export function bytes(number) {
 
 export function duration(seconds) {
   if (seconds == null) return "–";
+  if (seconds < 0.00005) return "0 ms";
   if (seconds < 0.0995) return `${(seconds * 1000).toFixed(seconds < 0.00995 ? 1 : 0)} ms`;
   if (seconds < 0.9995) return `${Math.round(seconds * 1000)} ms`;
   if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;

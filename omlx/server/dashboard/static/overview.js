@@ -5,11 +5,11 @@ import { $, bytes, count, duration, el, meter, percent, rate, reconcile } from "
 import { loadedTable } from "./models.js";
 
 /** A number with its name. `metric` and `value` say which metric it is, as the tests read them. */
-function tile(key, name, metric, value, number, unit, more, share) {
+function tile(key, name, metric, value, number, unit, more, share, scarce) {
   return el("div", { class: "card tile", "data-key": key, "data-metric": metric, "data-value": value ?? "" },
     el("dt", {}, name),
     el("dd", { class: "number" }, number, unit ? el("small", {}, unit) : null),
-    share === undefined ? null : el("dd", {}, meter(share, name)),
+    share === undefined ? null : el("dd", {}, meter(share, name, scarce)),
     el("dd", { class: "more" }, more));
 }
 
@@ -38,11 +38,11 @@ function tiles(now) {
         : "no model in memory", now.batch_fill),
     tile("memory", "Memory", "omlx_memory_used_bytes", now.memory_used, ...split(bytes(now.memory_used)),
       also("omlx_memory_limit_bytes", now.memory_limit, `of ${bytes(now.memory_limit)} allowed`),
-      now.memory_used / now.memory_limit),
+      now.memory_used / now.memory_limit, true),
     tile("disk", "KV cache on SSD", "omlx_kv_disk_bytes", kv.disk_bytes, ...split(bytes(kv.disk_bytes)),
       [kv.disk_limit ? also("omlx_kv_disk_limit_bytes", kv.disk_limit, `of ${bytes(kv.disk_limit)}`) : "known once a model is loaded",
        kv.ram_limit ? [" · ", also("omlx_kv_ram_bytes", kv.ram_bytes, `${bytes(kv.ram_bytes)} in RAM`)] : null].flat(),
-      kv.disk_limit ? kv.disk_bytes / kv.disk_limit : 0),
+      kv.disk_limit ? kv.disk_bytes / kv.disk_limit : 0, true),
   ];
 }
 
