@@ -28,6 +28,10 @@ MOST_VIDEO_PIXELS: Final = 400_000_000
 FORMATS: Final = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "AVIF", "HEIF")
 """As far as the installed Pillow has them: it reads HEIF with a plugin only."""
 T = TypeVar("T")
+# A frame that claims to be larger than its file's header says is stopped by Pillow, at twice this.
+Image.MAX_IMAGE_PIXELS = MOST_PIXELS
+# What Pillow warns of (damaged EXIF notes, large sizes) is dealt with here.
+warnings.filterwarnings("ignore", module=r"PIL\.")
 _READ = "PNG, JPEG, WebP, GIF or BMP"
 
 
@@ -42,12 +46,10 @@ def decode(data: bytes) -> Image.Image:
     if len(data) > MOST_BYTES:
         raise PictureError(f"an image has {len(data):,} bytes, more than the {MOST_BYTES:,} that are taken")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow warns of what is refused below
-            with Image.open(io.BytesIO(data), formats=_formats()) as file:
-                _check_size(*file.size)
-                file.load()
-                return _upright_rgb(file)
+        with Image.open(io.BytesIO(data), formats=_formats()) as file:
+            _check_size(*file.size)
+            file.load()
+            return _upright_rgb(file)
     except PictureError:
         raise
     except UnidentifiedImageError:
@@ -61,16 +63,14 @@ def decode(data: bytes) -> Image.Image:
 def frames(data: bytes, fps: float) -> list[bytes]:
     """An animated file as single pictures, `fps` a second; a file that does not move as one. Raises PictureError."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(data), formats=_formats()) as file:
-                _check_size(*file.size)
-                count = getattr(file, "n_frames", 1)
-                if count == 1:
-                    return [data]
-                if count * file.width * file.height > MOST_VIDEO_PIXELS:
-                    raise PictureError(f"an animation of {count} frames of {file.width} x {file.height} is too large")
-                return _sampled(file, count, 1000 / fps)
+        with Image.open(io.BytesIO(data), formats=_formats()) as file:
+            _check_size(*file.size)
+            count = getattr(file, "n_frames", 1)
+            if count == 1:
+                return [data]
+            if count * file.width * file.height > MOST_VIDEO_PIXELS:
+                raise PictureError(f"an animation of {count} frames of {file.width} x {file.height} is too large")
+            return _sampled(file, count, 1000 / fps)
     except PictureError:
         raise
     except Exception as error:
