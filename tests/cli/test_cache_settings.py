@@ -9,7 +9,9 @@ from typing import Any
 
 import httpx
 import pytest
+from omlx_cache.stats import ColdCounts, Stats
 
+from omlx.api.cache import CacheFaults, CacheStats
 from tests.cli.conftest import make_model
 from tests.support.lessons import STORY
 from tests.support.server import ServerProcess
@@ -36,6 +38,11 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
         time.sleep(0.1)
+
+
+def test_the_wire_has_the_counters_of_the_store() -> None:
+    assert CacheFaults.__struct_fields__ == ColdCounts.__struct_fields__
+    assert set(CacheStats.__struct_fields__) - {"model", "enabled"} <= set(Stats.__struct_fields__)
 
 
 def test_write_through_block_size_and_the_shared_ram(tmp_path: Path) -> None:
