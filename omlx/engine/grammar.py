@@ -28,6 +28,7 @@ _MESSAGE = 300
 _KEPT = 16
 """Compiled grammars that are kept: clients send the same schema again and again."""
 
+_TOO_DEEP = "it is nested too deeply"
 _JSON_OPTIONS = {
     "whitespace_flexible": True,
     # Little white space: a small model that may write any amount of it often never stops.
@@ -88,7 +89,7 @@ class GrammarCompiler:
         try:
             key = msgspec.json.encode((grammar.kind, grammar.source, grammar.schemas))
         except RecursionError:
-            raise GrammarError("it is nested too deeply") from None
+            raise GrammarError(_TOO_DEEP) from None
         with self._lock:
             found = self._kept.get(key)
             if found is not None:
@@ -123,6 +124,8 @@ class GrammarCompiler:
             raise GrammarError(f"compiling it takes longer than {MAX_SECONDS:g} seconds; simplify it")
         if isinstance(result[0], GrammarError):
             raise result[0]
+        if isinstance(result[0], RecursionError):
+            raise GrammarError(_TOO_DEEP) from result[0]
         if isinstance(result[0], Exception):  # llguidance raises several kinds
             raise GrammarError(_sentence(str(result[0]))) from result[0]
         return result[0]

@@ -15,7 +15,7 @@ from typing import Any
 MAX_DEPTH = 100
 """Levels of nesting, lists and objects counted alike; the compiler itself stops at 127."""
 MAX_VALUES = 50_000
-MAX_PROPERTIES = 2000
+MAX_PROPERTIES = 1000
 """In all objects together: the work grows with the square of those of one object."""
 MAX_MULTIPLE = 10_000
 """`multipleOf` becomes an automaton with so many states; several at once one with their product."""
