@@ -88,6 +88,7 @@ DIFFERENT: dict[str, str] = {
     "chat.think_budget": "oMLX only: most tokens of thinking",
     "version.omlx_version": "oMLX only",
     "show.modelfile": "`FROM` names the model, as Ollama does for safetensors",
+    "show.weights": "oMLX only: how the weights of a loaded model are held",
     "tags.details": "always complete; Ollama leaves the family of some MLX models empty",
     "ps.size_vram": "0 on a CPU, else equal to `size`",
 }

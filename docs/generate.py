@@ -29,7 +29,55 @@ values and where each came from.
 
 def configuration() -> str:
     """The text of docs/configuration.md."""
-    return _INTRO + "".join(_row(setting) for setting in describe())
+    return _INTRO + "".join(_row(setting) for setting in describe()) + _OLLAMA_INTRO + _ollama_rows()
+
+
+_OLLAMA_INTRO = """
+## Ollama's variables
+
+A value that cannot be read stops the start with a sentence, where Ollama warns and goes on with the default.
+
+| variable | | what it does here |
+|---|---|---|
+"""
+_NOT_SAME = {
+    "OLLAMA_MODELS": ("differs", "another default folder; the models in it are MLX's"),
+    "OLLAMA_NUM_PARALLEL": ("differs", "0 or unset: 4 to 16 by memory (Ollama: 1); requests share one batch"),
+    "OLLAMA_MAX_LOADED_MODELS": ("differs", "0 or unset: three if memory allows (Ollama: three per GPU)"),
+    "OLLAMA_DEBUG": ("differs", "2 (trace) is the same as 1"),
+    "OLLAMA_EDITOR": ("same", "the editor behind Ctrl+G in a session"),
+    "OLLAMA_NO_CLOUD": ("not applicable", "there is no cloud: always as if set"),
+    "OLLAMA_KV_CACHE_TYPE": ("not applicable", "the KV cache keeps the type of the model"),
+    "OLLAMA_FLASH_ATTENTION": ("not applicable", "MLX chooses its attention kernels"),
+    "OLLAMA_GPU_OVERHEAD": ("not applicable", "see `max_process_memory`"),
+    "OLLAMA_SCHED_SPREAD": ("not applicable", "a model is spread by `PARAMETER distributed`"),
+    "OLLAMA_DEBUG_LOG_REQUESTS": ("not applicable", "request bodies are never logged"),
+    "OLLAMA_REMOTES": ("not applicable", "no model runs elsewhere"),
+    "OLLAMA_GO_TEMPLATE": ("not applicable", "a Modelfile's TEMPLATE is Go's, a model's own is Jinja's"),
+    "OLLAMA_MAX_TRANSFER_STREAMS": ("not applicable", "downloads come from Hugging Face"),
+    "OLLAMA_LLM_LIBRARY": ("not applicable", "the engine is MLX"),
+    "OLLAMA_VULKAN": ("not applicable", "the engine is MLX"),
+    "OLLAMA_IGPU_ENABLE": ("not applicable", "the engine is MLX"),
+    "OLLAMA_AUTH": ("not applicable", "there is no account; see `api_key`"),
+    "OLLAMA_API_KEY": ("not applicable", "read by Ollama's Python and JavaScript libraries only"),
+    "HTTP_PROXY, HTTPS_PROXY, NO_PROXY": (
+        "differs",
+        "for pulls and servers elsewhere; never for a server on this machine",
+    ),
+    "CUDA_VISIBLE_DEVICES": ("same", "read by MLX's CUDA build"),
+}
+
+
+def _ollama_rows() -> str:
+    """Every variable of Ollama: those that are settings, then the others."""
+    mapped = {setting.kind.ollama: setting.name for setting in describe() if setting.kind.ollama}
+    rows = ""
+    for variable in [*mapped, *(name for name in _NOT_SAME if name not in mapped)]:
+        status, note = _NOT_SAME.get(variable, ("same", ""))
+        names = ", ".join(f"`{name}`" for name in variable.split(", "))
+        setting = f"setting `{mapped[variable]}`" if variable in mapped else ""
+        rows += f"| {names} | {status} | {'; '.join(part for part in (setting, note) if part)} |\n"
+    return rows
 
 
 def _row(setting: Setting) -> str:

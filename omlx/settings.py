@@ -31,6 +31,8 @@ class Kind(msgspec.Struct, frozen=True):
 
     ollama: str | None = None
     parse: Literal["text", "keep_alive", "size", "host", "list", "path", "memory", "keep_alives"] = "text"
+    zero_is_never: bool = False
+    """A time of 0 means that it never runs out."""
     secret: bool = False
     """Its value is never shown."""
     between: tuple[int, int] | None = None
@@ -98,9 +100,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     load_timeout: Annotated[
         float,
         _setting(
-            "A load without progress for this long fails; negative: never",
+            "A load without progress for this long fails; 0 or negative: never",
             ollama="OLLAMA_LOAD_TIMEOUT",
             parse="keep_alive",
+            zero_is_never=True,
         ),
     ] = 300.0
     stall_timeout: Annotated[
@@ -305,7 +308,8 @@ def _parse(setting: Setting, value: Any, source: str) -> Any:
 def _convert(setting: Setting, value: Any) -> Any:
     match setting.kind.parse:
         case "keep_alive":
-            return parse_keep_alive(value)
+            seconds = parse_keep_alive(value)
+            return math.inf if seconds == 0 and setting.kind.zero_is_never else seconds
         case "size":
             return value if isinstance(value, int) else parse_size(str(value))
         case "host":

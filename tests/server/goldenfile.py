@@ -50,6 +50,7 @@ _MASKS: tuple[tuple[str, str], ...] = (
     (rf"\[(?=[^\]]*\.)({_NUMBER},){{3,}}{_NUMBER}\]", "[<floats>]"),
     (r"(layer sha256:)[0-9a-f]{64}", r"\1<hex>"),
     (r"(omlx[_-]version\"?: ?\"?)\d+\.\d+\.\d+", r"\1<x.y.z>"),
+    (r'"weights":"[^"]+"', '"weights":"<how>"'),
     (r"(for request )r\d+", r"\1<id>"),
 )
 _TEXT = re.compile(rb'("(?:response|content|thinking)":")((?:[^"\\]|\\.)*)"')

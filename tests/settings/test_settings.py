@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,12 @@ def test_a_config_file_may_be_pointed_to(tmp_path: Path) -> None:
     file = write(tmp_path, 'keep_alive = "1h"\norigins = ["http://a"]\ndebug = true\n')
     settings = load({}, {"OMLX_CONFIG": str(file)}).settings
     assert (settings.keep_alive, settings.origins, settings.debug) == (3600.0, ["http://a"], True)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("0", math.inf), ("-1", math.inf), ("2m", 120.0), ("90", 90.0)])
+def test_a_load_timeout_of_nothing_never_runs_out(text: str, seconds: float) -> None:
+    found = load({}, {"OLLAMA_LOAD_TIMEOUT": text, "OLLAMA_KEEP_ALIVE": "0"}).settings
+    assert (found.load_timeout, found.keep_alive) == (seconds, 0.0)
 
 
 def test_values_are_trimmed_of_blanks_and_quotes_as_in_service_files() -> None:

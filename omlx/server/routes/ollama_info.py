@@ -67,7 +67,8 @@ async def show(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, s
     except NotFound as error:
         raise Refusal(404, single_quoted(error.normalized)) from None
     answer = _shown(shown)
-    answer.weights = next((model.weights for model in pool.loaded() if model.spec.digest == shown.spec.digest), "")
+    loaded = (model for model in pool.loaded() if model.state != "leaving")
+    answer.weights = next((model.weights for model in loaded if model.spec.digest == shown.spec.digest), "")
     if request.headers.get("user-agent", "").startswith("GitHubCopilotChat/"):
         answer.model_info = {**answer.model_info, "general.basename": name}
     return as_json(answer)
