@@ -23,7 +23,8 @@ EXAMPLES = Path(__file__).parents[2] / "Modelfile.examples"
 NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/Modelfile"))
 # The models the examples build on, in the shape of a tiny one; their real names need a network.
 BASES = (
-    "smollm2:135m", "qwen2.5-coder:0.5b", "hf.co/mlx-community/Qwen3-0.6B-4bit", "llama3.2:1b", "qwen3:8b", "qwen3:0.6b",
+    "smollm2:135m", "qwen2.5-coder:0.5b", "hf.co/mlx-community/Qwen3-0.6B-4bit", "llama3.2:1b",
+    "qwen3:8b", "qwen3:0.6b",
 )  # fmt: skip
 
 
