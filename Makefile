@@ -23,9 +23,9 @@ test-browser: $(VENV)/.installed-dev  ## the dashboard in a headless Chromium, w
 test-slow: $(VENV)/.installed-dev  ## the heavier tests
 	$(BIN)/python -m pytest -m slow
 
-test-clients: $(VENV)/.installed-dev  ## clients of other people (some 600 MB in .venv-clients)
+test-clients: $(VENV)/.installed-dev  ## clients and coding agents of other people (some 2 GB in .venv-clients)
 	$(BIN)/python -m tests.clients.peers.install
-	$(BIN)/python -m pytest -m slow tests/clients/test_peers.py
+	$(BIN)/python -m pytest -m slow tests/clients
 
 check: lint types test  ## what CI runs
 

@@ -99,7 +99,9 @@ def _codex_file(place: Place) -> File:
 
 # ---------------------------------------------------------------- opencode
 def _opencode_values(place: Place) -> dict[str, Any]:
-    limit = {"limit": {"context": place.context, "output": min(place.context, 32_768)}} if place.context else {}
+    # It keeps room for a whole answer free: one as long as the context would leave none for the prompt.
+    room = min(place.context // 4, 32_768)
+    limit = {"limit": {"context": place.context, "output": room}} if place.context else {}
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "name": "oMLX",

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.peers.install import HERE, NODE_FOLDER, PYTHON
+from tests.clients.peers.install import HERE, NODE_FOLDER, OPENAI_PYTHON, PYTHON
 from tests.server.goldenfile import golden_server
 
 pytestmark = pytest.mark.slow
 PEERS = sorted(HERE.glob("*_peer.*"))
+OPENAI = {"instructor_peer", "pydantic_ai_peer"}
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +30,10 @@ def test_a_client_finds_what_it_needs(url: str, script: Path) -> None:
     node = shutil.which("node")
     if script.suffix == ".mjs" and (node is None or not NODE_FOLDER.exists()):
         pytest.skip("needs node and npm: see `make test-clients`")
-    if not PYTHON.exists():
+    python = OPENAI_PYTHON if script.stem in OPENAI else PYTHON
+    if not python.exists():
         pytest.skip("the clients are not installed: run `make test-clients`")
-    words = [str(PYTHON), str(script), url] if node is None or script.suffix == ".py" else [
+    words = [str(python), str(script), url] if node is None or script.suffix == ".py" else [
         node, str(script), url, str(NODE_FOLDER)
     ]  # fmt: skip
     # Their environment is their own: none of our paths, no proxy.
