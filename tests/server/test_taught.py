@@ -13,8 +13,10 @@ import httpx
 import ollama
 import pytest
 from omlx_registry import Registry
+from prometheus_client.parser import text_string_to_metric_families
 
 from omlx.runner.host import CRASHED
+from omlx.server.telemetry.reading import Reading
 from omlx.settings import Settings
 from tests.server.local import LocalServer, eventually
 from tests.support.lessons import LESSONS, STORY, Lesson, lesson
@@ -190,3 +192,28 @@ def test_a_model_with_a_draft_says_what_it_says_without(http: httpx.Client, serv
         assert answer["message"]["content"] == lesson(item).content
     strange = http.post("/api/create", json={"model": "drafted", "from": "taught", "draft": "absent", "stream": False})
     assert strange.status_code >= 400
+
+
+def test_the_metrics_say_what_the_answers_say(http: httpx.Client) -> None:
+    def total(name: str, **labels: str) -> float:
+        return Reading(text_string_to_metric_families(http.get("/metrics").text)).total(name, **labels)
+
+    # Twice, so that the prompt is known; then wait until what the first one did has been counted.
+    start = total("omlx_generated_tokens_total")
+    first = http.post("/api/chat", json=body(lesson("sum"), think=False, stream=False)).json()
+    assert eventually(lambda: total("omlx_generated_tokens_total") >= start + first["eval_count"])
+    kinds = ("prompt", "cached", "read", "generated")
+    before = {kind: total(f"omlx_{kind}_tokens_total") for kind in kinds}
+    reply = http.post("/api/chat", json=body(lesson("sum"), think=False, stream=False)).json()
+    assert reply["cached_tokens"] > 0
+
+    def grown(kind: str) -> float:
+        return total(f"omlx_{kind}_tokens_total") - before[kind]
+
+    assert eventually(lambda: grown("generated") == reply["eval_count"])
+    assert grown("prompt") == reply["prompt_eval_count"]
+    assert grown("cached") == reply["cached_tokens"]
+    assert grown("read") == reply["prompt_eval_count"] - reply["cached_tokens"]
+    row = http.get("/api/omlx/requests").json()["requests"][0]
+    assert (row["cached_tokens"], row["completion_tokens"]) == (reply["cached_tokens"], reply["eval_count"])
+    assert row["cache_reason"]
