@@ -119,7 +119,7 @@ def _join(parts: Sequence[Any]) -> common.Content:
                 texts.append(text)
             case {"type": "image_url", "image_url": {"url": url}} | {"type": "image_url", "image_url": url}:
                 images.append(common.read_image(url))
-            case {"type": "video" | "video_url"}:
+            case {"type": "video", "video": _} | {"type": "video_url", "video_url": _}:
                 videos.append(common.read_video(part))
             case {"type": "input_audio"}:
                 raise Refusal(400, common.NO_AUDIO)
