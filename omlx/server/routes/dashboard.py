@@ -21,6 +21,8 @@ from omlx.server.stream import EVENT_STREAM, Answer, Complete, Framing, LiveStre
 from omlx.server.telemetry import Telemetry
 
 _EVENTS_EVERY_S = 1.0
+_IDLE_EVENTS_EVERY_S = 2.0
+"""While nothing runs, waits or is pulled."""
 _SIGN_OF_LIFE_S = 15.0
 _MOST_WATCHERS = 32
 _UNCACHED = (("cache-control", "no-store"),)
@@ -95,8 +97,9 @@ async def _watch(telemetry: Telemetry) -> AsyncIterator[bytes]:
             if chunk or time.monotonic() - spoke > _SIGN_OF_LIFE_S:
                 spoke = time.monotonic()
                 yield chunk or b": still here\n\n"
+            busy = now.running or now.waiting or telemetry.pulls.running
             try:
-                async with asyncio.timeout(_EVENTS_EVERY_S):
+                async with asyncio.timeout(_EVENTS_EVERY_S if busy else _IDLE_EVENTS_EVERY_S):
                     await telemetry.closing.wait()
             except TimeoutError:
                 pass
