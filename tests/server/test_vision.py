@@ -10,10 +10,12 @@ import struct
 import threading
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import numpy as np
+import psutil
 import pytest
 from omlx_registry import Registry
 from omlx_registry.capabilities import VISION_TYPES
@@ -200,6 +202,19 @@ def test_hostile_files_get_a_sentence(http_client: httpx.Client, name: str) -> N
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]
     assert "image" in error and len(error) < 300 and "Traceback" not in error and "0x" not in error
+
+
+def test_hostile_files_harm_nobody_and_take_no_memory(http_client: httpx.Client) -> None:
+    expected = content(chat(http_client, as_file(BLUE)))
+    runners = [child for child in psutil.Process().children(recursive=True) if "omlx.runner" in child.cmdline()]
+    before = sum(runner.memory_info().rss for runner in runners)
+    with ThreadPoolExecutor(8) as helpers:
+        bad = [helpers.submit(chat, http_client, HOSTILE[name]) for name in ("40k x 40k", "one long line") * 6]
+        good = [helpers.submit(chat, http_client, as_file(BLUE)) for _ in range(4)]
+        assert {answer.result().status_code for answer in bad} == {400}
+        assert {content(answer.result()) for answer in good} == {expected}
+    after = sum(runner.memory_info().rss for runner in runners)
+    assert runners and after - before < 300_000_000, "unpacked, one of them takes 4.8 GB"
 
 
 def test_damaged_files_never_do_worse_than_a_sentence() -> None:
