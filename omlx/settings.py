@@ -193,6 +193,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     distributed_ranks: Annotated[
         int, _setting("Processes of a distributed model where no hostfile says", between=(2, 1024))
     ] = 2
+    replicas: Annotated[
+        list[str],
+        _setting("URLs of servers that this one only stands for (comma-separated; docs/distributed.md)", parse="list"),
+    ] = []
     parallel: Annotated[
         Literal["auto", "tensor", "pipeline"],
         _setting("How models are divided: every layer over all processes (tensor), or whole layers to each (pipeline)"),

@@ -12,6 +12,7 @@ from litestar.di import Provide
 from omlx_registry import Registry
 
 from omlx.pool import Pool
+from omlx.replicas import Fleet, Front
 from omlx.server import errors
 from omlx.server.guards import Gate, Hosts, Origins, Policy, Routes
 from omlx.server.keys import keys_of
@@ -31,7 +32,7 @@ from omlx.server.routes import (
     rerank,
 )
 from omlx.server.telemetry import Telemetry
-from omlx.settings import Settings, bind_address
+from omlx.settings import SettingError, Settings, bind_address
 
 if TYPE_CHECKING:
     from litestar.types import ControllerRouterHandler
@@ -59,6 +60,7 @@ def create_app(settings: Settings, registry: Registry, pool: Pool) -> Gate:
     Raises OriginError where `settings.origins` holds an entry that cannot be used, SettingError for other settings.
     """
     responses, telemetry = ResponsesStore(), Telemetry(settings, registry, pool)
+    fleet = open_fleet(settings)
     origins, hosts = Origins(settings.origins), Hosts(bind_address(settings)[0])
     with _hidden("pydantic", "attrs"):
         app = Litestar(
@@ -71,12 +73,23 @@ def create_app(settings: Settings, registry: Registry, pool: Pool) -> Gate:
                 "responses": Provide(lambda: responses, sync_to_thread=False),
             },
             exception_handlers={Exception: errors.answer},
-            on_startup=[pool.start, telemetry.start],
-            on_shutdown=[telemetry.close, pool.close],
+            on_startup=[pool.start, telemetry.start, *([fleet.start] if fleet else [])],
+            on_shutdown=[*([fleet.close] if fleet else []), telemetry.close, pool.close],
             openapi_config=None,
             logging_config=None,
         )
-    return Gate(app, Policy(origins, hosts, Routes(_paths(app))), keys_of(settings), telemetry)
+    front = Front(app, fleet, settings.max_body) if fleet else app
+    return Gate(front, Policy(origins, hosts, Routes(_paths(app))), keys_of(settings), telemetry)
+
+
+def open_fleet(settings: Settings) -> Fleet | None:
+    """The servers that this one stands for; None: it serves models itself. Raises SettingError."""
+    if not settings.replicas:
+        return None
+    try:
+        return Fleet(settings.replicas)
+    except ValueError as error:
+        raise SettingError(f"replicas: {error}") from error
 
 
 @contextmanager

@@ -1,0 +1,204 @@
+"""The ASGI application in front of replicas: what a model answers is passed through, the rest is our own server's.
+
+A request that a replica did not take (no connection, or busy) goes to the next one, as long as nothing of an answer has
+been sent. An answer that breaks off ends with an error in its own dialect. Models are looked after on the replicas.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import httpx
+import msgspec
+
+from omlx.dialect.refusal import Refusal
+from omlx.replicas import choice
+from omlx.replicas.choice import Asked
+from omlx.replicas.fleet import Fleet, Replica
+from omlx.server.envelopes import worded_for
+from omlx.server.errors import JSON_TYPE, Problem
+from omlx.server.inflate import inflate
+
+if TYPE_CHECKING:
+    from litestar.types import ASGIApp, Receive, Send
+
+log = logging.getLogger("omlx.server")
+
+_PASSED = {
+    *("/api/generate", "/api/chat", "/api/embed", "/api/embeddings", "/api/show", "/rerank"),
+    *("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/rerank", "/v1/models"),
+    *("/v1/messages", "/v1/messages/count_tokens", "/v1/responses"),
+}
+_PASSED_BELOW = ("/v1/models/", "/v1/responses/")
+_KEPT_THERE = {"/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete", "/api/omlx/pin", "/api/omlx/import"}
+_NOT_PASSED = {
+    *(b"host", b"origin", b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade"),
+    *(b"proxy-authorization", b"proxy-connection", b"content-length", b"expect"),
+}
+_NONE_THERE = "none of the servers behind this one answers: see its log, and omlx doctor on each of them"
+_BROKE_OFF = "the server that was answering has gone away: please ask again"
+
+
+class _Heard(NamedTuple):
+    """A request, read to its end."""
+
+    method: str
+    path: str
+    target: str
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+    asked: Asked
+
+
+class Front:
+    """Passes requests to the fleet; `app` is our own server, for everything that concerns no model."""
+
+    def __init__(self, app: ASGIApp, fleet: Fleet, max_body: int) -> None:
+        self._app = app
+        self._fleet = fleet
+        self._max_body = max_body
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+        elif path == "/api/tags":
+            await _answer(send, 200, {"models": _union(self._fleet, "tags")})
+        elif path == "/api/ps":
+            await _answer(send, 200, {"models": _union(self._fleet, "running")})
+        elif path in _KEPT_THERE or path.startswith("/api/blobs/"):
+            where = ", ".join(replica.url for replica in self._fleet.replicas)
+            await _refuse(
+                send, path, Problem(400, f"this address stands for several servers; do this on each: {where}")
+            )
+        elif path in _PASSED or path.startswith(_PASSED_BELOW):
+            try:
+                heard = await self._hear(scope, receive)
+            except Refusal as refusal:
+                await _refuse(send, path, Problem(refusal.status, refusal.message))
+                return
+            if heard is not None:
+                await self._pass(heard, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _hear(self, scope: Any, receive: Receive) -> _Heard | None:
+        """The whole request; None where its client has left."""
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message: Any = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            part = message.get("body", b"")
+            size += len(part)
+            if self._max_body and size > self._max_body:
+                raise Refusal(413, "the request body is too large; raise the setting max_body to allow it")
+            parts.append(part)
+            if not message.get("more_body", False):
+                break
+        body = b"".join(parts)
+        headers = [(name, value) for name, value in scope["headers"] if name not in _NOT_PASSED]
+        encoding = next((value.decode("latin-1") for name, value in headers if name == b"content-encoding"), "")
+        plain = await inflate(body, encoding, self._max_body) if encoding else body
+        query = scope["query_string"].decode("latin-1")
+        target = scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
+        asked = await asyncio.to_thread(choice.read, plain) if plain else Asked()
+        return _Heard(scope["method"], scope["path"], target, headers, body, asked)
+
+    async def _pass(self, heard: _Heard, receive: Receive, send: Send) -> None:
+        """Try replicas until one answers; end when the client leaves."""
+        leaving = asyncio.ensure_future(_left(receive))
+        answering = asyncio.ensure_future(self._try_all(heard, send))
+        try:
+            await asyncio.wait([leaving, answering], return_when=asyncio.FIRST_COMPLETED)
+            if answering.done():
+                await answering
+        finally:
+            for task in (leaving, answering):
+                task.cancel()
+            await asyncio.gather(leaving, answering, return_exceptions=True)
+
+    async def _try_all(self, heard: _Heard, send: Send) -> None:
+        tried: list[Replica] = []
+        while True:
+            left = [replica for replica in self._fleet.healthy if replica not in tried]
+            view = choice.choose((replica.view for replica in left), heard.asked)
+            if view is None:
+                await _refuse(send, heard.path, Problem(503, _NONE_THERE))
+                return
+            replica = next(replica for replica in left if replica.url == view.url)
+            tried.append(replica)
+            # Another may have a place, or the reply that this one has never heard of.
+            others = {503, 404} if heard.path.startswith("/v1/responses") else {503}
+            with replica.busy():
+                if await self._try_one(replica, heard, send, give_up_on=others if len(left) > 1 else set()):
+                    return
+
+    async def _try_one(self, replica: Replica, heard: _Heard, send: Send, *, give_up_on: set[int]) -> bool:
+        """Pass one replica's answer through. False: it took nothing on, and nothing was sent."""
+        request = self._fleet.client.build_request(
+            heard.method, replica.url + heard.target, headers=heard.headers, content=heard.body
+        )
+        try:
+            answer = await self._fleet.client.send(request, stream=True)
+        except httpx.HTTPError as error:
+            log.warning("replica %s failed: %s", replica.url, str(error) or type(error).__name__)
+            await replica.look(self._fleet.client)
+            return False
+        async with contextlib.aclosing(answer):
+            if answer.status_code in give_up_on:
+                return False
+            headers = [(name, value) for name, value in answer.headers.raw if name.lower() not in _NOT_PASSED]
+            await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
+            async for part in _parts(answer, heard.path):
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        return True
+
+
+async def _parts(answer: httpx.Response, path: str) -> AsyncIterator[bytes]:
+    """The body as it comes; where it breaks off, an error in the words of its dialect."""
+    try:
+        async for part in answer.aiter_raw():
+            yield part
+    except httpx.HTTPError as error:
+        log.warning("an answer from %s broke off: %s", answer.url, str(error) or type(error).__name__)
+        text = worded_for(path, Problem(500, _BROKE_OFF))
+        if answer.headers.get("content-type", "").startswith("text/event-stream"):
+            named = "event: error\n" if path.startswith("/v1/messages") else ""
+            yield f"{named}data: {text}\n\n".encode()
+        else:
+            yield f"{text}\n".encode()
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _union(fleet: Fleet, what: str) -> list[dict[str, Any]]:
+    """Models of all replicas, each once."""
+    found: dict[str, dict[str, Any]] = {}
+    for replica in fleet.healthy:
+        for model in getattr(replica, what):
+            found.setdefault(str(model.get("name")), model)
+    return list(found.values())
+
+
+async def _refuse(send: Send, path: str, problem: Problem) -> None:
+    await _write(send, problem.status, worded_for(path, problem).encode())
+
+
+async def _answer(send: Send, status: int, body: Any) -> None:
+    await _write(send, status, msgspec.json.encode(body))
+
+
+async def _write(send: Send, status: int, body: bytes) -> None:
+    headers = [(b"content-type", JSON_TYPE.encode()), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
