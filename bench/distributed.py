@@ -21,7 +21,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.serving import EDGE, common_rate, write_model
+from bench.folders import write_model
+from bench.serving import EDGE, common_rate
 from bench.shapes import SHAPES, prompts
 from omlx.engine.loader import device
 from omlx.request import Delta, Finish, GenerateRequest, Limits, Sampling

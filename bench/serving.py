@@ -25,11 +25,10 @@ from omlx.engine import blas
 BLAS = blas.prepare()
 
 import mlx.core as mx
-from mlx.utils import tree_flatten
-from mlx_lm.models import qwen3
 from omlx_registry import Registry
 
-from bench.shapes import SHAPES, prompts, words
+from bench.folders import write_model
+from bench.shapes import SHAPES, prompts
 from omlx.engine.engine import Engine, EngineConfig
 from omlx.engine.loader import LoadedModel, device, load_model
 from omlx.engine.sequence import SequenceSpec
@@ -41,22 +40,6 @@ NAME = "bench"
 CONTEXT = 8192
 EDGE = 8
 """Tokens of each sequence at the beginning that are not counted."""
-
-
-# ---------------------------------------------------------------- the model
-def write_model(folder: Path, shape: str) -> None:
-    """A model folder with random weights and a tokenizer in which every token is a word."""
-    from transformers import PreTrainedTokenizerFast
-
-    config = SHAPES[shape] | {"architectures": ["Qwen3ForCausalLM"]}
-    folder.mkdir(parents=True)
-    model = qwen3.Model(qwen3.ModelArgs.from_dict(config))
-    model.set_dtype(mx.float32 if device() == "cpu" else mx.bfloat16)
-    mx.save_safetensors(
-        str(folder / "model.safetensors"), dict(tree_flatten(model.parameters())), metadata={"format": "mlx"}
-    )
-    (folder / "config.json").write_text(json.dumps(config))
-    PreTrainedTokenizerFast(tokenizer_object=words(config["vocab_size"])).save_pretrained(folder)
 
 
 # ---------------------------------------------------------------- the two sides

@@ -1,0 +1,189 @@
+"""What a machine says about itself while a server on it is measured: its name, memory and energy.
+
+Nothing here asks for rights that the user does not have: what the system does not tell is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import platform
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+_SAMPLE_S = 0.25
+
+
+def describe_machine() -> str:
+    """One line: system, processor, cores, RAM, GPUs."""
+    ram = psutil.virtual_memory().total / 2**30
+    parts = [f"{platform.system()} {platform.machine()}", _processor(), f"{os.cpu_count()} cores, {ram:.0f} GiB"]
+    if gpu := Nvml.open():
+        parts.append(gpu.names())
+    return ", ".join(part for part in parts if part)
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    if sys.platform == "darwin":
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            words = ["sysctl", "-n", "machdep.cpu.brand_string"]
+            return subprocess.run(words, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+    return platform.processor()
+
+
+def listener(port: int) -> int:
+    """The process that listens on a port of this machine; 0 where the system does not tell."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            for connection in process.net_connections(kind="tcp"):
+                if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
+                    return int(process.pid)
+    return 0
+
+
+def tree_bytes(pid: int) -> int:
+    """Resident memory of a process and all it has started. On Apple silicon not all that the GPU holds is in it."""
+    total = 0
+    with contextlib.suppress(psutil.Error):
+        top = psutil.Process(pid)
+        for process in [top, *top.children(recursive=True)]:
+            with contextlib.suppress(psutil.Error):
+                total += process.memory_info().rss
+    return total
+
+
+class Nvml:
+    """NVIDIA's management library, by its C interface: all GPUs of the machine together."""
+
+    def __init__(self, library: Any, devices: list[Any]) -> None:
+        self._library, self._devices = library, devices
+
+    @classmethod
+    def open(cls) -> Nvml | None:
+        """None where there is no driver."""
+        try:
+            library = ctypes.CDLL("libnvidia-ml.so.1")
+            if library.nvmlInit_v2() != 0:
+                return None
+            count = ctypes.c_uint()
+            library.nvmlDeviceGetCount_v2(ctypes.byref(count))
+        except (OSError, AttributeError):
+            return None
+        devices = []
+        for index in range(count.value):
+            device = ctypes.c_void_p()
+            if library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)) == 0:
+                devices.append(device)
+        return cls(library, devices) if devices else None
+
+    def names(self) -> str:
+        found = []
+        for device in self._devices:
+            text = ctypes.create_string_buffer(96)
+            if self._library.nvmlDeviceGetName(device, text, 96) == 0:
+                found.append(text.value.decode("utf-8", "replace"))
+        return " + ".join(found)
+
+    def used_bytes(self) -> int:
+        """Memory in use, whoever uses it."""
+        total = 0
+        for device in self._devices:
+            sizes = (ctypes.c_ulonglong * 3)()  # total, free, used
+            if self._library.nvmlDeviceGetMemoryInfo(device, sizes) == 0:
+                total += sizes[2]
+        return total
+
+    def joules(self) -> float | None:
+        """Energy since the driver was loaded; None where a GPU does not count it."""
+        total = 0
+        for device in self._devices:
+            millijoules = ctypes.c_ulonglong()
+            if self._library.nvmlDeviceGetTotalEnergyConsumption(device, ctypes.byref(millijoules)) != 0:
+                return None
+            total += millijoules.value
+        return total / 1000
+
+
+def rapl_joules(folder: Path = Path("/sys/class/powercap")) -> float | None:
+    """Energy of the processor packages as Linux counts it; None without the right to read it (usually root's)."""
+    files = [path / "energy_uj" for path in folder.glob("intel-rapl:*") if path.name.count(":") == 1]
+    try:
+        return sum(int(file.read_text()) for file in files) / 1e6 if files else None
+    except (OSError, ValueError):
+        return None
+
+
+class PowerMetrics:
+    """macOS's powermetrics, which only root may run: mean power of CPU, GPU and ANE."""
+
+    COMMAND = ("powermetrics", "--samplers", "cpu_power,gpu_power", "-i", "500")
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(self.COMMAND, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+    @classmethod
+    def open(cls) -> PowerMetrics | None:
+        if sys.platform != "darwin" or os.geteuid() != 0:
+            return None
+        try:
+            return cls()
+        except OSError:
+            return None
+
+    def watts(self) -> float | None:
+        """End it and say the mean power since it was started."""
+        self._process.terminate()
+        text, _ = self._process.communicate()
+        return mean_watts(text)
+
+
+def mean_watts(text: str) -> float | None:
+    """The mean of "Combined Power (CPU + GPU + ANE): 1234 mW" in powermetrics' output; None without one."""
+    found = [line.rpartition(":")[2].split() for line in text.splitlines() if line.startswith("Combined Power")]
+    milliwatts = [float(words[0]) for words in found if len(words) == 2 and words[1] == "mW"]
+    return sum(milliwatts) / len(milliwatts) / 1000 if milliwatts else None
+
+
+class Watch:
+    """Looks at a server's memory four times a second while it is open (`with Watch(pid) as watch:`).
+
+    `peak_bytes` is the largest resident memory of the process tree, `peak_gpu_bytes` the largest growth of used GPU
+    memory since `gpu_before` (0 without an NVIDIA GPU).
+    """
+
+    def __init__(self, pid: int, *, gpu_before: int | None = None) -> None:
+        self._pid = pid
+        self._gpu = Nvml.open()
+        self._before = gpu_before if gpu_before is not None else self._gpu_used()
+        self.peak_bytes = 0
+        self.peak_gpu_bytes = 0
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="bench-watch", daemon=True)
+
+    def _gpu_used(self) -> int:
+        return self._gpu.used_bytes() if self._gpu else 0
+
+    def _look(self) -> None:
+        while True:
+            self.peak_bytes = max(self.peak_bytes, tree_bytes(self._pid))
+            self.peak_gpu_bytes = max(self.peak_gpu_bytes, self._gpu_used() - self._before)
+            if self._end.wait(_SAMPLE_S):
+                return
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
