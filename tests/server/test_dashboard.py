@@ -134,7 +134,8 @@ def test_a_failure_and_a_client_that_left_are_told(http: httpx.Client) -> None:
     body = {"model": "plain", "messages": [{"role": "user", "content": "begin"}]}
     with http.stream("POST", "/api/chat", json=body) as response:
         left = response.headers["x-request-id"]
-        next(response.iter_lines())
+        lines = response.iter_lines()  # held: to drop it is to leave
+        next(lines)
 
         def running() -> dict[str, Any]:
             rows = http.get("/api/omlx/requests").json()["requests"]

@@ -12,21 +12,20 @@ function shape(tag, attributes, text) {
   return node;
 }
 
-/** A round number that is at least `most`. */
-function ceiling(most, least, steps) {
+/** A number that is at least `most`, and round when halved, too. */
+function ceiling(most, least) {
   const value = Math.max(most, least);
   const power = 10 ** Math.floor(Math.log10(value));
-  return steps.map((step) => step * power).find((step) => step >= value * 0.999);
+  return [1, 2, 4, 6, 8, 10].map((step) => step * power).find((step) => step >= value * 0.999);
 }
 
 class Chart {
-  /** `series` are [key, label]; `show` writes a value; `least` is the smallest height of the axis, `steps` are its round numbers. */
-  constructor(title, series, show, least, ticks = show, steps = [1, 2, 2.5, 5, 10]) {
+  /** `series` are [key, label]; `show` writes a value, `ticks` one at the axis; `least` is the smallest height of the axis. */
+  constructor(title, series, show, least, ticks = show) {
     this.series = series;
     this.show = show;
     this.least = least;
     this.ticks = ticks;
-    this.steps = steps;
     this.now = el("span", { class: "now" });
     this.svg = shape("svg", { role: "img", "aria-label": title });
     this.title = title;
@@ -58,7 +57,7 @@ class Chart {
     const times = this.history.at, end = times.at(-1) ?? Date.now() / 1000;
     const span = Math.min(LONGEST_S, Math.max(SHORTEST_S, end - (times[0] ?? end)));
     const most = Math.max(0, ...this.series.flatMap(([key]) => this.history[key].filter((value) => value != null)));
-    const top = ceiling(most, this.least, this.steps);
+    const top = ceiling(most, this.least);
     const x = (time) => LEFT + (1 - (end - time) / span) * (width - LEFT);
     const y = (value) => TOP + (1 - value / top) * (HEIGHT - TOP - BOTTOM);
     const parts = [];
@@ -122,7 +121,7 @@ export class Charts {
     this.charts = [
       new Chart("Generated", [["generated_rate", "generated"]], perSecond, 10, short),
       new Chart("Prompts read", [["read_rate", "read"]], perSecond, 10, short),
-      new Chart("Requests", [["running", "running"], ["waiting", "waiting"]], count, 4, short, [1, 2, 4, 6, 8, 10]),
+      new Chart("Requests", [["running", "running"], ["waiting", "waiting"]], count, 4, short),
       new Chart("Memory of models", [["memory", "memory"]], bytes, 1e9),
     ];
     box.append(...this.charts.map((chart) => chart.box));
