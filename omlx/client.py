@@ -23,6 +23,7 @@ from omlx import __version__
 from omlx.api import admin
 from omlx.api import cache as cachewire
 from omlx.api import ollama as wire
+from omlx.api.overview import Overview
 
 if TYPE_CHECKING:
     import httpx
@@ -173,6 +174,10 @@ class Client:
     async def status(self) -> admin.StatusResponse:
         """What the server is doing."""
         return await self._call("GET", "/api/omlx/status", None, admin.StatusResponse)
+
+    async def overview(self) -> Overview:
+        """What the dashboard shows at a glance."""
+        return await self._call("GET", "/api/omlx/overview", None, Overview)
 
     async def aliases(self) -> dict[str, str]:
         return (await self._call("GET", "/api/omlx/aliases", None, admin.AliasResponse)).aliases

@@ -44,6 +44,8 @@ VERBS = {
     "alias": Entry("alias", "Give a repository a short name"),
     "import": Entry("importing", "Register models that other programs have on this machine"),
     "launch": Entry("launch", "Start a coding agent or Open WebUI on this server"),
+    "menubar": Entry("menubar", "Show the server in the menu bar"),
+    "service": Entry("service", "Let the system run the server"),
     "cache": Entry("cache", "Look into the cache of prompts"),
     "registry": Entry("registry", "Look after the files of the models"),
     "doctor": Entry("doctor", "Look for problems of this machine and of the server"),

@@ -99,11 +99,11 @@ def _spawn(log: Path) -> subprocess.Popen[bytes]:
             start_new_session=True,
             # The folder this command runs in may go away; the server must not care.
             cwd=Path.home(),
-            env=_absolute(os.environ),
+            env=absolute(os.environ),
         )
 
 
-def _absolute(environ: Mapping[str, str]) -> dict[str, str]:
+def absolute(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment with relative paths made absolute, for a process in another folder."""
     found = dict(environ)
     for name in _PATHS:

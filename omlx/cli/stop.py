@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import psutil
 
     from omlx.client import Client
+    from omlx.settings import Settings
 
 _ANSWER_S = 10.0
 _POLL_S = 0.1
@@ -49,24 +50,30 @@ async def _stop(model: str) -> None:
 
 
 async def _stop_server() -> None:
-    import psutil
-
     from omlx.cli.console import effective, out, own_client
 
     async with own_client() as client:
-        process = await _server_process(client)
+        pid = await end_server(client, effective())
+    out(f"stopped the server (process {pid})")
+
+
+async def end_server(client: Client, settings: Settings) -> int:
+    """Return once the server at `client`'s address has ended; its process number. Raises CliError."""
+    import psutil
+
+    process = await _server_process(client, settings)
     try:
         process.terminate()
     except psutil.AccessDenied:
         raise CliError(f"the server (process {process.pid}) belongs to somebody else") from None
     except psutil.NoSuchProcess:
         pass
-    deadline = time.monotonic() + effective().shutdown_grace + _PATIENCE_S
+    deadline = time.monotonic() + settings.shutdown_grace + _PATIENCE_S
     while _lives(process):
         if time.monotonic() > deadline:
             raise CliError(f"the server does not end: `kill -9 {process.pid}` ends it without order")
         await asyncio.sleep(_POLL_S)
-    out(f"stopped the server (process {process.pid})")
+    return int(process.pid)
 
 
 def _lives(process: psutil.Process) -> bool:
@@ -79,13 +86,12 @@ def _lives(process: psutil.Process) -> bool:
         return False
 
 
-async def _server_process(client: Client) -> psutil.Process:
+async def _server_process(client: Client, settings: Settings) -> psutil.Process:
     """The server's process. What an address says of itself is believed only if that process listens there."""
     import psutil
 
-    from omlx import settings
-    from omlx.cli.console import effective
     from omlx.client import ClientError, Unreachable
+    from omlx.settings import bind_address
 
     try:
         async with asyncio.timeout(_ANSWER_S):
@@ -98,7 +104,7 @@ async def _server_process(client: Client) -> psutil.Process:
         if error.status != 404:
             raise
         raise CliError(f"the server at {client.url} is not oMLX: stop it as it was started") from error
-    _, port = settings.bind_address(effective())
+    _, port = bind_address(settings)
     try:
         process = psutil.Process(pid)
         connections = process.net_connections(kind="tcp")
