@@ -12,7 +12,6 @@ from litestar.di import Provide
 from omlx_registry import Registry
 
 from omlx.pool import Pool
-from omlx.replicas import Fleet, Front
 from omlx.server import errors
 from omlx.server.guards import Gate, Hosts, Origins, Policy, Routes
 from omlx.server.keys import keys_of
@@ -35,7 +34,9 @@ from omlx.server.telemetry import Telemetry
 from omlx.settings import SettingError, Settings, bind_address
 
 if TYPE_CHECKING:
-    from litestar.types import ControllerRouterHandler
+    from litestar.types import ASGIApp, ControllerRouterHandler
+
+    from omlx.replicas import Fleet
 
 HANDLERS: Sequence[ControllerRouterHandler] = (
     *(ollama_info.root, ollama_info.version, ollama_info.status),
@@ -48,7 +49,7 @@ HANDLERS: Sequence[ControllerRouterHandler] = (
     *(ollama_account.web_search, ollama_account.web_fetch, ollama_account.recommendations),
     *(*openai.HANDLERS, *openai_responses.HANDLERS, *anthropic.HANDLERS),
     *(admin.health, admin.ready, admin.omlx_status, admin.aliases, admin.set_alias, admin.search),
-    *(admin.import_found, admin.pin, admin.prune, admin.verify),
+    *(admin.import_found, admin.pin, admin.prune, admin.verify, admin.selftest),
     *cache.HANDLERS,
     *dashboard.HANDLERS,
 )
@@ -78,18 +79,29 @@ def create_app(settings: Settings, registry: Registry, pool: Pool) -> Gate:
             openapi_config=None,
             logging_config=None,
         )
-    front = Front(app, fleet, settings.max_body) if fleet else app
-    return Gate(front, Policy(origins, hosts, Routes(_paths(app))), keys_of(settings), telemetry)
+    return Gate(
+        _front(app, fleet, settings.max_body), Policy(origins, hosts, Routes(_paths(app))), keys_of(settings), telemetry
+    )
 
 
 def open_fleet(settings: Settings) -> Fleet | None:
     """The servers that this one stands for; None: it serves models itself. Raises SettingError."""
     if not settings.replicas:
         return None
+    from omlx.replicas import Fleet  # its HTTP client takes a third of the start
+
     try:
         return Fleet(settings.replicas)
     except ValueError as error:
         raise SettingError(f"replicas: {error}") from error
+
+
+def _front(app: Litestar, fleet: Fleet | None, max_body: int) -> ASGIApp:
+    if fleet is None:
+        return app
+    from omlx.replicas import Front
+
+    return Front(app, fleet, max_body)
 
 
 @contextmanager

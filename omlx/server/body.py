@@ -12,6 +12,7 @@ from omlx.api import gojson
 from omlx.dialect.refusal import Refusal
 from omlx.server.errors import ClientGone
 from omlx.server.inflate import inflate
+from omlx.settings import Settings
 from omlx.units import human_bytes
 
 _T = TypeVar("_T")
@@ -54,6 +55,15 @@ async def chunks(request: Request[Any, Any, Any], limit: int) -> AsyncIterator[b
             yield part
         if not message.get("more_body", False):
             return
+
+
+async def inline_images(content: Any, settings: Settings) -> None:
+    """Put the images that `content` names by URL in place of the URLs; not unless the setting allows it: the dialect
+    then refuses them. Raises Refusal."""
+    if settings.allow_image_urls:
+        from omlx.server.image_urls import ImageFetcher  # its HTTP client takes a third of the start
+
+        await ImageFetcher().inline(content)
 
 
 def _too_large(limit: int) -> Refusal:

@@ -19,7 +19,6 @@ from urllib.parse import urljoin, urlsplit
 import httpx
 
 from omlx.dialect.refusal import Refusal
-from omlx.settings import Settings
 
 MOST_URLS: Final = 32
 """In one request."""
@@ -44,12 +43,6 @@ def is_public(address: str) -> bool:
         if found in _NAT64:
             return is_public(str(ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)))
     return found.is_global and not (found.is_multicast or found.is_reserved or found.is_unspecified)
-
-
-async def inline_images(content: Any, settings: Settings) -> None:
-    """See `ImageFetcher.inline`; without the setting nothing is fetched, and the dialect refuses the URL."""
-    if settings.allow_image_urls:
-        await ImageFetcher().inline(content)
 
 
 class ImageFetcher:

@@ -9,11 +9,10 @@ from omlx.api import anthropic as wire
 from omlx.dialect import anthropic as dialect
 from omlx.dialect.anthropic_answer import MessageAnswer
 from omlx.request import GenerateRequest
-from omlx.server.body import read_json
+from omlx.server.body import inline_images, read_json
 from omlx.server.envelopes import ANTHROPIC, ANTHROPIC_ERRORS
 from omlx.server.generation import Job, prepared, stream, whole
 from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
-from omlx.server.image_urls import inline_images
 from omlx.server.names import find
 from omlx.server.stream import Answer, LiveObject, LiveStream, event
 

@@ -15,11 +15,10 @@ from omlx.dialect import openai_completions as completions_dialect
 from omlx.dialect.ollama import check_top_logprobs
 from omlx.dialect.refusal import Refusal
 from omlx.pool import Pool, RequestFailed
-from omlx.server.body import read_json
+from omlx.server.body import inline_images, read_json
 from omlx.server.envelopes import OPENAI, OPENAI_ERRORS
 from omlx.server.generation import Job, load, prepared, stream, whole
 from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
-from omlx.server.image_urls import inline_images
 from omlx.server.names import double_quoted, find, required
 from omlx.server.routes.ollama_embed import shortened
 from omlx.server.stream import Answer, LiveObject, LiveStream, as_json, encode, event

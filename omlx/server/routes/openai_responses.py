@@ -13,12 +13,11 @@ from omlx.api import openai_responses as wire
 from omlx.dialect import openai_responses as dialect
 from omlx.dialect.openai_responses_answer import Keep, ResponseAnswer, StreamEvent
 from omlx.dialect.refusal import Refusal
-from omlx.server.body import read_json
+from omlx.server.body import inline_images, read_json
 from omlx.server.envelopes import OPENAI_ERRORS
 from omlx.server.errors import JSON_TYPE
 from omlx.server.generation import Job, prepared, stream, whole
 from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
-from omlx.server.image_urls import inline_images
 from omlx.server.names import find, required
 from omlx.server.responses_store import ResponsesStore, Stored
 from omlx.server.stream import EVENT_STREAM, Answer, Complete, Framing, LiveObject, LiveStream, as_json, encode, event

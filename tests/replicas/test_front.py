@@ -1,0 +1,131 @@
+"""Two real servers behind a third: conversations stay, failures move on, streams come through."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from omlx_registry import Registry
+
+from tests.support.lessons import STORY
+from tests.support.server import ServerProcess
+from tests.support.tiny import tiny_model
+
+ENV = {"OMLX_SPARE_RUNNER": "false"}
+LETTERS = {"type": "grammar", "syntax": "regex", "definition": "[a-z ]{50000}"}
+ENDLESS = {"model": "endless", "prompt": "x", "raw": True, "format": LETTERS, "options": {"num_predict": 40_000}}
+
+
+class Three:
+    """The servers, by their place: `front` stands for the two `replicas`."""
+
+    def __init__(self, replicas: list[ServerProcess], front: ServerProcess) -> None:
+        self.replicas = replicas
+        self.front = front
+
+    def chat(self, *turns: str, seconds: float = 60, **fields: Any) -> dict[str, Any]:
+        roles = ["user", "assistant"] * len(turns)
+        messages = [{"role": role, "content": text} for role, text in zip(roles, turns, strict=False)]
+        body = {"model": "tiny", "messages": messages, "stream": False, "options": {"temperature": 0}}
+        answer = httpx.post(f"{self.front.url}/api/chat", json={**body, **fields}, timeout=seconds, trust_env=False)
+        answer.raise_for_status()
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def loaded(self) -> list[bool]:
+        """Which replicas have the model in memory."""
+        urls = [replica.url for replica in self.replicas if replica.process and replica.process.poll() is None]
+        return [bool(httpx.get(f"{url}/api/ps", trust_env=False).json()["models"]) for url in urls]
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
+    folder = tmp_path_factory.mktemp("replicas")
+    replicas = [ServerProcess(folder / name, env=ENV) for name in ("one", "two")]
+    for replica in replicas:
+        registry = Registry(replica.models, [])
+        registry.add_model_folder("tiny", tiny_model("qwen3", taught=True))
+        registry.add_model_folder("endless", tiny_model("llama"))
+        replica.start()
+    urls = ",".join(replica.url for replica in replicas)
+    front = ServerProcess(folder / "front", env={**ENV, "OMLX_REPLICAS": urls}).start()
+    yield Three(replicas, front)
+    for server in (front, *replicas):
+        server.stop()
+
+
+def test_the_models_of_the_replicas_are_those_of_the_front(three: Three) -> None:
+    names = [model["name"] for model in httpx.get(f"{three.front.url}/api/tags", trust_env=False).json()["models"]]
+    assert sorted(names) == ["endless:latest", "tiny:latest"]
+    assert httpx.get(f"{three.front.url}/api/version", trust_env=False).json()["version"]
+
+
+def test_a_conversation_stays_where_its_beginning_is_cached(three: Three) -> None:
+    first = three.chat("Tell me a story.", think=False)
+    assert first["message"]["content"] == STORY
+    assert sorted(three.loaded()) == [False, True]
+    second = three.chat("Tell me a story.", STORY, "What is 2 + 2?", think=False)
+    assert second["cached_tokens"] > 0
+    assert sorted(three.loaded()) == [False, True]
+
+
+def test_streams_of_every_dialect_come_through(three: Three) -> None:
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "Tell me a story."}], "stream": True}
+    with httpx.stream(
+        "POST", f"{three.front.url}/v1/chat/completions", json=body, timeout=60, trust_env=False
+    ) as answer:
+        lines = [line for line in answer.iter_lines() if line]
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert lines[-1] == "data: [DONE]"
+    assert len(lines) > 3
+
+
+def test_errors_are_those_of_the_replica(three: Three) -> None:
+    answer = httpx.post(f"{three.front.url}/api/chat", json={"model": "nobody", "messages": []}, trust_env=False)
+    assert answer.status_code == 404
+    assert answer.json() == {"error": "model 'nobody' not found"}
+
+
+def test_models_are_looked_after_on_the_replicas(three: Three) -> None:
+    answer = httpx.post(f"{three.front.url}/api/pull", json={"model": "x"}, trust_env=False)
+    assert answer.status_code == 400
+    assert three.replicas[0].url in answer.json()["error"]
+
+
+def test_a_client_that_leaves_frees_its_place(three: Three) -> None:
+    with httpx.stream("POST", f"{three.front.url}/api/generate", json=ENDLESS, timeout=60, trust_env=False) as answer:
+        next(answer.iter_lines())
+    for _ in range(100):
+        states = [
+            httpx.get(f"{replica.url}/api/omlx/status", trust_env=False).json()["models"] for replica in three.replicas
+        ]
+        if not any(model["running"] for models in states for model in models):
+            return
+        time.sleep(0.1)
+    raise AssertionError(states)
+
+
+def test_what_a_dead_replica_did_goes_to_the_other_and_broken_streams_say_so(three: Three) -> None:
+    home = -1
+    with httpx.stream("POST", f"{three.front.url}/api/generate", json=ENDLESS, timeout=90, trust_env=False) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        for replica in three.replicas:
+            status = httpx.get(f"{replica.url}/api/omlx/status", trust_env=False).json()
+            if any(model["running"] for model in status["models"]):
+                home = three.replicas.index(replica)
+        three.replicas[home].kill()
+        rest = [line for line in lines if line]
+        last = json.loads(rest[-1])
+    assert "error" in last, (len(rest), last)
+    assert three.chat("Tell me a story.", think=False, seconds=90)["message"]["content"] == STORY
+
+
+def test_urls_that_are_none_stop_the_start(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="no URL of a server"):
+        ServerProcess(tmp_path, env={"OMLX_REPLICAS": "studio.local:11434"}).start()
