@@ -41,10 +41,11 @@ format: $(VENV)/.installed-dev  ## rewrite what ruff can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/.installed-dev  ## regenerate what is generated (settings, Ollama compatibility, completions)
+docs: $(VENV)/.installed-dev  ## regenerate what is generated (settings, Ollama compatibility, completions, service files)
 	$(BIN)/python docs/generate.py
 	$(BIN)/python -m docs.compatibility
 	$(BIN)/python -m omlx.cli.completions contrib/completions
+	$(BIN)/python -m omlx.service.templates contrib
 
 clean:  ## forget the environment
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

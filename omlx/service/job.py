@@ -24,9 +24,8 @@ class ServiceError(Exception):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing to keep running. `name` is its file's name without ending."""
+    """One thing to keep running."""
 
-    name: str
     description: str
     command: list[str]
     environment: dict[str, str]
@@ -43,7 +42,6 @@ def server_job(environ: Mapping[str, str]) -> Job:
         if any(ord(character) < 32 for character in value):
             raise ServiceError(f"the variable {name} has line breaks or control characters: a service cannot keep it")
     return Job(
-        name="omlx",
         description="oMLX, an Ollama-compatible server for MLX models",
         command=[os.path.abspath(sys.executable), "-m", "omlx", "serve"],  # noqa: PTH100 (a venv's link must stay)
         environment=absolute(kept),

@@ -27,10 +27,16 @@ def unit(job: Job) -> str:
     environment = "".join(f"Environment={_quoted(f'{name}={value}')}\n" for name, value in job.environment.items())
     return _UNIT.format(
         description=job.description,
-        command=" ".join(_quoted(word).replace("$", "$$") for word in job.command),
+        command=_command(job.command),
         folder=str(job.folder).replace("%", "%%"),
         environment=environment,
     )
+
+
+def _command(words: list[str]) -> str:
+    """`$` begins a variable in every word but the program's path."""
+    program, *rest = map(_quoted, words)
+    return " ".join([program, *(word.replace("$", "$$") for word in rest)])
 
 
 def _quoted(word: str) -> str:
