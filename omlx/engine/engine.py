@@ -138,7 +138,7 @@ class Engine:
             tokenizer, ends = self._model.text_tokenizer, self._model.end_tokens
             guide = make_guide(self._grammars, tokenizer, ends, spec.grammar, spec.thinking)
         except GrammarError as error:
-            raise EngineError("invalid", f"the format cannot be used: {error}") from error
+            raise EngineError(*_unusable(error)) from error
         text = TextStream(self._model.text_tokenizer, spec.tokens, spec.limits.stop)
         sequence = Sequence(spec, context=max(context, 1), text=text, guide=guide, now_ns=time.monotonic_ns())
         self._known[spec.id] = sequence
@@ -152,7 +152,7 @@ class Engine:
         try:
             self._grammars.matcher(grammar)
         except GrammarError as error:
-            raise EngineError("invalid", f"the format cannot be used: {error}") from error
+            raise EngineError(*_unusable(error)) from error
 
     def expect(self, tokens: list[int], media: Media | None = None) -> None:
         """A prompt that will be added soon, but not yet: what it wants of the prefix store is read from disk."""
@@ -349,6 +349,9 @@ class Engine:
                     if report is not None and sequence.wants_logprobs is not None:
                         output.logprobs = [report.of(at, token, sequence.wants_logprobs)]
                     outputs.append(output)
+                except GrammarError as error:
+                    self._forget({sequence.id})
+                    outputs.append(Output(id=sequence.id, failure=_unusable(error)))
                 except Exception as error:
                     outputs += self._fail([sequence], error)
         return outputs
@@ -544,6 +547,10 @@ class Engine:
 
 def _calibrated(model: LoadedModel) -> Pace:
     return Pace(step_s=model.step_s, fixed_s=model.step_s, token_s=model.token_s, largest=model.measured_tokens)
+
+
+def _unusable(error: GrammarError) -> tuple[FailureKind, str]:
+    return "invalid", f"the format cannot be used: {error}"
 
 
 def _may_shift(sequence: Sequence) -> bool:

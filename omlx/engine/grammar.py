@@ -127,7 +127,7 @@ class GrammarCompiler:
         if isinstance(result[0], RecursionError):
             raise GrammarError(_TOO_DEEP) from result[0]
         if isinstance(result[0], Exception):  # llguidance raises several kinds
-            raise GrammarError(_sentence(str(result[0]))) from result[0]
+            raise GrammarError(sentence(str(result[0]))) from result[0]
         return result[0]
 
     def _compile(self, grammar: Grammar, trie: Any) -> Any:
@@ -143,7 +143,7 @@ class GrammarCompiler:
             if not matcher.is_error() and not bits.any():
                 raise GrammarError("no text obeys it")
         if matcher.is_error():
-            raise GrammarError(_sentence(matcher.get_error()))
+            raise GrammarError(sentence(matcher.get_error()))
         return matcher
 
     def _vocabulary_trie(self) -> Any:
@@ -158,7 +158,7 @@ class GrammarCompiler:
             return self._trie
 
 
-def _sentence(message: str) -> str:
+def sentence(message: str) -> str:
     """The compiler's message on one line, without its dumps of state."""
     text = " ".join(message.partition("\n<")[0].split())[:_MESSAGE]
     return "no text obeys it" if text.startswith("NoExtension") else text.removeprefix("panic: ")

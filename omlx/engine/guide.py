@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from omlx.engine.grammar import Grammar, GrammarCompiler
+from omlx.engine.grammar import Grammar, GrammarCompiler, GrammarError, sentence
 
 Bits = NDArray[np.uint32]
 
@@ -66,7 +66,11 @@ class Guide:
         return self._grammar is not None and self._grammar.complete
 
     def accept(self, token: int, text: str) -> None:
-        """The reply went on by `token`, whose text is `text`. ValueError where the grammar forbids it."""
+        """The reply went on by `token`, whose text is `text`.
+
+        Raises GrammarError where the grammar cannot be followed any further (it grew beyond its limits), ValueError
+        where it forbids the token.
+        """
         if self._grammar is not None:
             self._grammar.accept(token, text)
         if self._budget is not None:
@@ -134,7 +138,9 @@ class _Constraint:
                 self._waits_for = ""
             return
         if not self._matcher.is_stopped() and not self._matcher.consume_token(token):
-            raise ValueError(f"the grammar lost its way: {self._matcher.get_error() or 'a token it forbids'}")
+            if trouble := self._matcher.get_error():
+                raise GrammarError(sentence(trouble))
+            raise ValueError("the reply holds a token that its grammar forbids")
 
     def mask_into(self, bits: Bits) -> None:
         if self._matched and self._opening:

@@ -141,6 +141,24 @@ def test_a_grammar_that_cannot_be_used_is_refused_with_the_reason(grammar: Gramm
 
 
 @pytest.mark.parametrize(
+    "grammar",
+    [
+        Grammar(kind="lark", source='start: "a" start'),
+        Grammar(kind="gbnf", source='root ::= "a"{1000000000}'),
+        Grammar(kind="regex", source="(a?){5000}a{5000}"),
+    ],
+    ids=["endless", "a billion letters", "too many states"],
+)
+def test_a_grammar_that_outgrows_its_limits_ends_its_own_reply_with_the_reason(grammar: Grammar) -> None:
+    neighbour = spec(1, prompt(30, 2), new=40)
+    replies = run(engine(), [neighbour, spec(0, prompt(12), new=400, grammar=grammar)], every=2)
+    failure = replies.ends[0].failure
+    assert failure is not None and failure[0] == "invalid"
+    assert failure[1].startswith("the format cannot be used: ") and "<" not in failure[1]
+    assert replies.tokens[1] == bare("llama", prompt(30, 2), 40)
+
+
+@pytest.mark.parametrize(
     "schema",
     [
         nested(40, type="string"),
