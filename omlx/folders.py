@@ -1,4 +1,6 @@
-"""Whether a folder can be written to, asked by doing it: permissions alone do not say (read-only disks, full disks)."""
+"""Whether a folder can be written to, asked by doing it: permissions alone do not say (read-only disks, full disks);
+and small files that are whole or not there.
+"""
 
 from __future__ import annotations
 
@@ -24,3 +26,15 @@ def nearest_existing(folder: Path) -> Path:
     """The folder itself or the first parent that is there."""
     folder = folder.absolute()
     return next((path for path in (folder, *folder.parents) if path.exists()), Path(folder.anchor))
+
+
+def write_atomically(file: Path, data: bytes) -> None:
+    """Replace the file in one step; its folder is made where it is missing. Raises OSError."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    draft = file.with_name(f"{file.name}.{os.getpid()}")
+    try:
+        draft.write_bytes(data)
+        draft.replace(file)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise

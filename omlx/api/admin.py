@@ -32,6 +32,8 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
     tokens_looked_up: int = 0
     tokens_from_ram: int = 0
     tokens_from_disk: int = 0
+    off: list[str] = []
+    """What a self-test has switched off."""
 
 
 class MemoryStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -414,6 +414,8 @@ class ShowResponse(msgspec.Struct, omit_defaults=True, kw_only=True):
     capabilities: list[str] = []
     weights: str = ""
     """Ours: how the weights are held and why, while the model is loaded."""
+    notes: list[str] = []
+    """Ours: what a self-test has switched off."""
     modified_at: str
 
 

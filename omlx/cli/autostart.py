@@ -53,7 +53,7 @@ async def start_server(client: Client, settings: Settings) -> None:
     """Return once a server answers at `client`'s address. CliError, with the end of the log, if none comes up."""
     log = log_file(settings)
     try:
-        log.parent.mkdir(parents=True, exist_ok=True)
+        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         async with _only_one(log.with_suffix(".lock")):
             if await _answers(client):
                 return
@@ -90,7 +90,7 @@ async def _answers(client: Client) -> bool:
 
 
 def _spawn(log: Path) -> subprocess.Popen[bytes]:
-    with log.open("ab") as output:
+    with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as output:
         return subprocess.Popen(
             [sys.executable, "-m", "omlx", "serve"],
             stdin=subprocess.DEVNULL,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from omlx.api import ollama as wire
 
 HEADER = ("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL")
-MORE = ("WEIGHTS", "PINNED", "RUNNING", "QUEUED", "BATCH", "HITS", "FROM RAM", "FROM SSD")
+MORE = ("WEIGHTS", "OFF", "PINNED", "RUNNING", "QUEUED", "BATCH", "HITS", "FROM RAM", "FROM SSD")
 _FOREVER = timedelta(days=20 * 365)
 
 
@@ -29,7 +29,7 @@ def command(args: tuple[str, ...], verbose: bool) -> None:
     PREFIX shows only models whose name starts with it. With --verbose further columns tell what each model does: QUEUED
     requests wait for a place, BATCH is the mean number of requests per step and of how many, HITS the prompts that were
     found in the KV cache at least in part, FROM RAM and FROM SSD the tokens of prompts that came from there. WEIGHTS
-    says how the weights are held; `omlx show` says why.
+    says how the weights are held, OFF what a self-test has switched off; `omlx show` says why.
     """
     from omlx.cli.console import out, run_async
 
@@ -73,6 +73,7 @@ def _activity(model: admin.ModelStatus, places: int) -> tuple[str, ...]:
 
     return (
         model.weights.partition(" (")[0],
+        ", ".join(model.off) or "-",
         "yes" if model.pinned else "no",
         str(model.running),
         str(model.waiting),

@@ -68,7 +68,7 @@ class Lines(History):
     def store_string(self, string: str) -> None:
         lines = [*self._read(), string][-HISTORY_LIMIT:]
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile("wb", dir=self.path.parent, delete=False) as file:
                 file.write(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
             Path(file.name).replace(self.path)

@@ -58,6 +58,7 @@ def describe(model: wire.ShowResponse, *, verbose: bool = False) -> str:
         ("Capabilities", [[name] for name in model.capabilities]),
         ("Projector", _projector_rows(model.projector_info)),
         ("Parameters", parameters),
+        ("Self-test", [[note] for note in model.notes]),
     ]
     if verbose:
         sections.append(("Metadata", [[key, _short(value)] for key, value in sorted(model.model_info.items())]))
@@ -69,7 +70,7 @@ def describe(model: wire.ShowResponse, *, verbose: bool = False) -> str:
 def _section(title: str, rows: Sequence[Sequence[str]]) -> str:
     from omlx.cli import tables
 
-    width = _text_width() if title in {"System", "License"} else tables.MAX_CELL
+    width = _text_width() if title in {"System", "License", "Self-test"} else tables.MAX_CELL
     return f"  {title}\n{tables.render([['', *row] for row in rows], max_cell=width)}\n"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,6 +19,7 @@ from omlx.record import current
 from omlx.request import Delta, Finish, GenerateRequest, Priority
 from omlx.runner.host import CRASHED, RequestFailed, RunnerHost
 from omlx.runner.protocol import CacheCall, Embedded, Ranked
+from omlx.selftest.result import Feature
 
 if TYPE_CHECKING:
     from omlx_registry import ModelSpec
@@ -68,6 +69,7 @@ class Lease:
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta | Finish, None]:
         """The events of one generation, ending with a Finish. Raises RequestFailed; closing it cancels the request."""
+        refuse_what_is_off(request, self._held.off)
         replayed = started = False
         timing = current().begin(request)
         while True:
@@ -154,3 +156,13 @@ class Lease:
         if host is None:
             raise RequestFailed("crashed", CRASHED)
         return host
+
+
+def refuse_what_is_off(request: GenerateRequest, off: Collection[Feature]) -> None:
+    """Raises RequestFailed where the request needs what a self-test has switched off for this model."""
+    for feature, needed in (("tools", request.tools), ("format", request.format or request.grammar)):
+        if needed and feature in off:
+            raise RequestFailed(
+                "unsupported",
+                f"{feature} is switched off for this model since its self-test failed (see omlx show, omlx selftest)",
+            )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 
 import msgspec
+
+from omlx.folders import write_atomically
 
 log = logging.getLogger("omlx.pool")
 
@@ -42,11 +43,8 @@ class Measurements:
         self._known.pop(key, None)
         self._known[key] = found
         self._known = dict(list(self._known.items())[-_MOST:])
-        draft = self._file.with_name(f"{self._file.name}.{os.getpid()}")
         try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_bytes(msgspec.json.encode(self._known))
-            draft.replace(self._file)
+            write_atomically(self._file, msgspec.json.encode(self._known))
         except OSError as error:
             log.warning("what models take cannot be remembered in %s: %s", self._file, error)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 
 import msgspec
 
+from omlx.folders import write_atomically
 from omlx.pool.admission import gib
 
 _MOST_PINNED = 0.3
@@ -36,10 +36,7 @@ class Pins:
         names = self._names | {full_name} if pinned else self._names - {full_name}
         if names == self._names:
             return
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        draft = self._file.with_name(f"{self._file.name}.{os.getpid()}")
-        draft.write_bytes(msgspec.json.encode(sorted(names)))
-        draft.replace(self._file)
+        write_atomically(self._file, msgspec.json.encode(sorted(names)))
         self._names = names
 
     def _read(self) -> frozenset[str]:

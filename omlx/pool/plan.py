@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -16,6 +16,7 @@ from omlx.pool.measured import Measurement
 from omlx.pool.policy import Room
 from omlx.runner.launch import GroupPlan, LaunchError, ranks_here
 from omlx.runner.protocol import Backend, LoadSpec
+from omlx.selftest.result import Feature
 from omlx.settings import Settings
 from omlx.units import parse_keep_alive
 
@@ -128,10 +129,19 @@ def kind_of(capabilities: Sequence[str]) -> Literal["generate", "embed", "rerank
 
 
 def load_spec(
-    spec: ModelSpec, settings: Settings, *, context: int, concurrent: int, hot_bytes: int, memory_bytes: int
+    spec: ModelSpec,
+    settings: Settings,
+    *,
+    context: int,
+    concurrent: int,
+    hot_bytes: int,
+    memory_bytes: int,
+    off: Collection[Feature] = (),
 ) -> LoadSpec:
-    """What the runner is told. `memory_bytes`: the most it may take; `hot_bytes`: its share of the hot KV tier."""
-    cold = admission.cold_bytes(settings)
+    """What the runner is told. `memory_bytes`: the most it may take; `hot_bytes`: its share of the hot KV tier; `off`:
+    what a self-test has switched off.
+    """
+    cold = 0 if "cache" in off else admission.cold_bytes(settings)
     return LoadSpec(
         name=spec.name,
         path=spec.path,
@@ -141,12 +151,12 @@ def load_spec(
         adapter_path=spec.adapter_path,
         draft_path=spec.draft_path,
         num_ctx=context,
-        max_concurrent=concurrent,
+        max_concurrent=1 if "batching" in off else concurrent,
         weights=settings.weights,
         trust_remote_code=settings.trust_remote_code,
         max_decode_gap_ms=settings.max_decode_gap,
         memory_bytes=memory_bytes,
-        hot_cache_bytes=hot_bytes,
+        hot_cache_bytes=0 if "cache" in off else hot_bytes,
         cold_cache_folder=settings.paged_ssd_cache_dir if cold else "",
         cold_cache_bytes=cold,
         cache_block_size=settings.cache_block_size,

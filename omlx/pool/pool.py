@@ -23,6 +23,7 @@ from omlx.pool.governor import Governor, MemoryReport
 from omlx.pool.lease import Lease
 from omlx.pool.pins import Pins, too_many_pins
 from omlx.pool.plan import division, group_for, keep_alive_for, load_spec
+from omlx.pool.selftests import SelfTests
 from omlx.pool.slot import LoadedModel, Slot
 from omlx.pool.spare import Spare
 from omlx.pool.supervisor import supervise
@@ -30,6 +31,7 @@ from omlx.record import current
 from omlx.runner.host import CLOSE_GRACE_S, LoadError, RunnerHost, in_time
 from omlx.runner.process import RUNNER
 from omlx.runner.protocol import CacheCall, Hello, Ready
+from omlx.selftest.result import SelfTest
 from omlx.settings import Settings
 from omlx.units import human_bytes
 
@@ -56,6 +58,7 @@ class Pool:
         self._grace = grace
         self.events: PoolEvents = Unheard()
         self._pins = Pins(Path(settings.models) / "pins.json")
+        self._selftests = SelfTests(Path(settings.models) / "selftests.json")
         self._spare = Spare(command, enabled=settings.spare_runner)
         self._slots: dict[str, Slot] = {}
         self._crashes: dict[str, int] = {}
@@ -173,6 +176,20 @@ class Pool:
     def pinned(self) -> list[str]:
         """Full names of the pinned models."""
         return self._pins.names()
+
+    def selftest(self, digest: str) -> SelfTest | None:
+        """What the last self-test of a model found; None: it was never tested."""
+        return self._selftests.find(digest)
+
+    async def keep_selftest(self, spec: ModelSpec, found: SelfTest | None) -> None:
+        """Remember, or with None forget, what a self-test found. A loaded model that it changes is unloaded.
+
+        Raises OSError when that cannot be written down.
+        """
+        before = self._selftests.off(spec.digest)
+        self._selftests.keep(spec.digest, found)
+        if self._selftests.off(spec.digest) != before:
+            await self.unload(spec.digest)
 
     def memory(self) -> MemoryReport:
         """What models live in, and how much of it is taken."""
@@ -323,6 +340,7 @@ class Pool:
             spec,
             policy.keep_alive_of(keep_alive, None, keep_alive_for(spec, self._settings)),
             pinned=spec.full_name in self._pins,
+            off=self._selftests.off(spec.digest),
         )
         self._slots[spec.digest] = slot
         slot.load_task = self._background(self._load(slot), f"load {spec.name}")
@@ -349,6 +367,7 @@ class Pool:
                 concurrent=self.places,
                 hot_bytes=self._governor.hot_share() // slot.processes,
                 memory_bytes=self._governor.memory_share(slot) // slot.processes,
+                off=slot.off,
             )
             ready = await host.load(told, stall_timeout=self._settings.load_timeout)
             self._become_ready(slot, host, hello, ready, self._now() - begun)
@@ -372,6 +391,9 @@ class Pool:
             "%s is loaded: %s in %.1f s; weights %s; BLAS %s; context %d; pid %d", slot.spec.name,
             human_bytes(ready.memory_bytes), seconds, ready.weights, hello.blas, ready.num_ctx, host.pid,
         )  # fmt: skip
+        found = self._selftests.find(slot.spec.digest)
+        for note in found.notes if found is not None else ():
+            log.warning("%s: %s", slot.spec.name, note)
 
     def _give_up(self, slot: Slot, host: RunnerHost | None, error: BaseException) -> None:
         if host is not None:

@@ -16,6 +16,7 @@ import msgspec
 from omlx.pool.policy import Resident, State
 from omlx.runner.host import RunnerHost
 from omlx.runner.protocol import Heartbeat
+from omlx.selftest.result import Feature
 
 if TYPE_CHECKING:
     from omlx_registry import ModelSpec
@@ -53,13 +54,19 @@ class LoadedModel(msgspec.Struct, frozen=True, kw_only=True):
     """The runner's own counts, at most a second old."""
     crashes: int
     """How often in a row this model's runner has ended by itself."""
+    off: frozenset[Feature] = frozenset()
+    """What a self-test has switched off."""
 
 
 class Slot:
     """See the module text. `loaded` is done when the model is ready, or holds the PoolError of the load."""
 
-    def __init__(self, spec: ModelSpec, keep_alive: float, *, pinned: bool) -> None:
+    def __init__(
+        self, spec: ModelSpec, keep_alive: float, *, pinned: bool, off: frozenset[Feature] = frozenset()
+    ) -> None:
         self.spec = spec
+        self.off = off
+        """What a self-test has switched off for the model."""
         self.keep_alive = keep_alive
         self.pinned = pinned
         self.state: State = "loading"
@@ -140,6 +147,7 @@ class Slot:
             waiting=beat.waiting if ready else self.users,
             heartbeat=beat,
             crashes=crashes,
+            off=self.off,
         )
 
     def _expiry(self) -> datetime:

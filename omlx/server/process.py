@@ -12,6 +12,7 @@ import contextlib
 import errno
 import gc
 import os
+import resource
 import signal
 import socket
 import sys
@@ -36,12 +37,16 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _LINGER_S = 1
 """How long answers get to end once their runners are gone."""
 _IDLE_CONNECTION_S = 120
+_OPEN_FILES = 8192
 
 
 def run(settings: Settings) -> int:
     log.configure(
         "debug" if settings.debug else settings.log_level, form=settings.log_format, prompts=settings.log_prompts
     )
+    # What people ask their models stays theirs: models, caches and logs are for their owner, runners' files included.
+    os.umask(0o077)
+    _allow_many_files()
     unusable = why_unusable(Path(settings.models), create=True)
     if unusable:
         where = f"the models folder {settings.models} cannot be used: {unusable}"
@@ -161,6 +166,15 @@ class _Server(uvicorn.Server):
         await self._pool.close()
         await super().shutdown(sockets)
         log.logger.info("Stopped")
+
+
+def _allow_many_files() -> None:
+    """Each connection is an open file, and macOS lets a process have 256 unless it asks for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _refuse(sentence: str) -> int:

@@ -51,4 +51,5 @@ def _status(model: LoadedModel, stalled: bool) -> wire.ModelStatus:
         tokens_looked_up=use.tokens_looked_up,
         tokens_from_ram=use.tokens_from_ram,
         tokens_from_disk=use.tokens_from_disk,
+        off=sorted(model.off),
     )

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
+from importlib import metadata
+from typing import Any
 
+import msgspec
 from litestar import get, post
 from litestar.params import FromQuery
 from omlx_registry import Registry
 
+from omlx import __version__
 from omlx.api import admin as wire
 from omlx.dialect.refusal import Refusal
 from omlx.pool import Pool
+from omlx.selftest.result import Check, SelfTest, SelfTestRequest, SelfTestResponse
 from omlx.server.body import read_json
 from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
+from omlx.server.names import find, required
 from omlx.server.routes.ollama_models import progress
 from omlx.server.status import status_of
 from omlx.server.stream import Answer, Complete, as_json
 
 _MOST_HITS = 100
+_MOST_CHECKS = 20
+_LONGEST_DETAIL = 500
 
 
 @get("/health")
@@ -94,6 +103,34 @@ async def pin(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, se
     spec = await asyncio.to_thread(registry.resolve, asked.model)
     pool.pin(spec, asked.pinned)
     return as_json(wire.PinResponse(await asyncio.to_thread(_pin_warning, pool, registry) if asked.pinned else ""))
+
+
+@post("/api/omlx/selftest", status_code=200)
+async def selftest(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
+    """Keep what a self-test found of a model, by its digest."""
+    asked = await read_json(request, SelfTestRequest, settings.max_body)
+    spec = await find(registry, required(asked.model))
+    at = datetime.now().astimezone().isoformat(timespec="seconds")
+    versions = f"omlx {__version__}, mlx {metadata.version('mlx')}"
+    checks = _checks(asked.checks)
+    found = SelfTest(at=at, versions=versions, checks=checks) if checks else None
+    await pool.keep_selftest(spec, found)
+    return as_json(
+        SelfTestResponse(model=spec.name, digest=spec.digest, off=list(found.off) if found else [], result=found)
+    )
+
+
+def _checks(told: list[Any]) -> list[Check]:
+    try:
+        checks = msgspec.convert(told[:_MOST_CHECKS], list[Check])
+    except msgspec.ValidationError as error:
+        raise Refusal(400, f"checks: {error}") from None
+    # A caller's sentence goes to other users' terminals: one line of bounded length.
+    return [Check(_one_line(check.name), check.outcome, _one_line(check.detail)) for check in checks]
+
+
+def _one_line(text: str) -> str:
+    return "".join(char if char.isprintable() else " " for char in text[:_LONGEST_DETAIL])
 
 
 @post("/api/omlx/prune", status_code=200)

@@ -1,0 +1,48 @@
+"""`omlx selftest`: does what oMLX promises hold for this model on this machine?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import rich_click as click
+
+from omlx.cli.command import Count, verb
+
+if TYPE_CHECKING:
+    from omlx.selftest.result import Check, SelfTestResponse
+
+
+@verb("selftest", usage="MODEL", count=Count(1, 1), models=True)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object")
+def command(args: tuple[str, ...], as_json: bool) -> int:
+    """Test a model through the server, and switch off what does not hold for it
+
+    The checks: prompts from the cache are answered as if they were read; requests are answered in company as they are
+    alone; a seed repeats; a tool is called, its result read; a JSON schema is kept; a number is found in a long text.
+    A feature that fails (the cache, batching, tools, formats) is off for this model from then on, which `omlx show` and
+    the log say, until a later self-test passes. The model is unloaded once meanwhile. The exit code is 1 if a feature
+    is switched off.
+    """
+    import msgspec
+
+    from omlx.cli.console import out, run_async
+
+    found = run_async(_test(args[0], quiet=as_json))
+    if as_json:
+        out(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+    else:
+        out("".join(f"\nnote: {note}" for note in found.result.notes) if found.result else "", end="")
+        out("\nThe self-test passed." if not found.off else "")
+    return 1 if found.off else 0
+
+
+async def _test(model: str, *, quiet: bool) -> SelfTestResponse:
+    from omlx.cli.console import connected, out
+    from omlx.selftest.run import run
+
+    def said(check: Check) -> None:
+        if not quiet:
+            out(f"{check.outcome:8} {check.name:8} {check.detail}")
+
+    async with connected() as client:
+        return await run(client, model, said)

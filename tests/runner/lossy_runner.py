@@ -1,0 +1,39 @@
+"""The real runner with a fault in its arithmetic: `lossy_runner.py FAULTS FD`; FAULTS: "restores", "joins" or both.
+
+*restores*: what comes out of the KV store has lost its values; *joins*: a batch of several rows has.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from omlx.engine import blas
+from omlx.runner.__main__ import main
+
+_prepare = blas.prepare
+
+
+def _prepare_and_break() -> str:
+    used = _prepare()  # before anything imports MLX
+    import mlx.core as mx
+    from omlx_cache.layout import CacheLayout
+
+    from omlx.engine import caches
+
+    restore, join = CacheLayout.restore, caches.join
+
+    def blank(found: list[Any]) -> list[Any]:
+        for leaf in caches.leaves(found):
+            leaf.values = mx.zeros_like(leaf.values)
+        return found
+
+    if "restores" in sys.argv[1]:
+        CacheLayout.restore = lambda *arguments: blank(restore(*arguments))
+    if "joins" in sys.argv[1]:
+        caches.join = lambda parts: blank(join(parts)) if len(parts) > 1 else join(parts)
+    return used
+
+
+blas.prepare = _prepare_and_break
+sys.exit(main(int(sys.argv[2])))

@@ -1,0 +1,123 @@
+"""`omlx selftest`: a sound model passes; what does not hold is found, switched off and said, for that model only."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from omlx_registry import Registry
+
+from omlx.client import Client, ClientError
+from omlx.selftest.result import Check, SelfTestResponse
+from omlx.selftest.run import run
+from omlx.settings import Settings
+from tests.cli.conftest import run_omlx
+from tests.server.local import LocalServer
+from tests.support.lessons import WEATHER_TOOL, lesson
+from tests.support.tiny import DATA
+
+LOSSY = (sys.executable, str(Path(__file__).parents[1] / "runner" / "lossy_runner.py"))
+HELLO = {"model": "taught", "messages": lesson("hello").messages, "stream": False, "options": {"temperature": 0}}
+
+
+def serving(root: Path, *command: str) -> LocalServer:
+    registry = Registry(root / "models", [])
+    if not registry.list():
+        registry.add_model_folder("taught", DATA / "taught-qwen3", transfer="copy")
+    settings = Settings(models=str(root / "models"), paged_ssd_cache_dir=str(root / "kv"), spare_runner=False)
+    return LocalServer(registry, settings, command) if command else LocalServer(registry, settings)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+    with serving(tmp_path_factory.mktemp("selftest")) as running:
+        yield running
+
+
+def selftest(server: LocalServer, model: str = "taught") -> dict[str, Check]:
+    async def test() -> SelfTestResponse:
+        async with Client(server.url) as client:
+            return await run(client, model, lambda check: None)
+
+    found = asyncio.run(test()).result
+    assert found is not None
+    return {check.name: check for check in found.checks}
+
+
+def keep(http: httpx.Client, *checks: tuple[str, str], model: str = "taught") -> dict[str, Any]:
+    told = [{"name": name, "outcome": outcome, "detail": "because\nof this"} for name, outcome in checks]
+    answer: dict[str, Any] = http.post("/api/omlx/selftest", json={"model": model, "checks": told}).json()
+    return answer
+
+
+def test_a_sound_model_passes_on_the_command_line(server: LocalServer) -> None:
+    done = run_omlx("selftest", "taught", host=server.url, timeout=150)
+    found = {line.split()[1]: line.split()[0] for line in done.out.splitlines() if line[:7] in ("passed ", "failed ")}
+    # The tiny model knows its lessons and nothing else: the needle is beyond it, and that switches nothing off.
+    assert found == {
+        **dict.fromkeys(("restore", "batch", "seed", "tools", "schema"), "passed"), "needle": found["needle"],
+    }  # fmt: skip
+    assert (done.code, done.out.splitlines()[-1]) == (0, "The self-test passed.")
+
+
+def test_damaged_arithmetic_is_found_and_done_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING), serving(tmp_path, *LOSSY, "restores,joins") as server:
+        found = selftest(server)
+        assert (found["restore"].outcome, found["batch"].outcome) == ("failed", "failed")
+        with server.client() as http:
+            for _ in range(2):
+                answer = http.post("/api/chat", json=HELLO).json()
+                assert answer["message"]["content"] == lesson("hello").content
+                assert answer["cached_tokens"] == 0
+            shown = http.post("/api/show", json={"model": "taught"}).json()
+            assert [note.split()[0] for note in shown["notes"]] == ["cache", "batching"]
+            (status,) = http.get("/api/omlx/status").json()["models"]
+            assert status["off"] == ["batching", "cache"]
+        assert "taught:latest: cache is off since its self-test failed" in caplog.text
+        assert "Self-test" in run_omlx("show", "taught", host=server.url).out
+        assert "batching, cache" in run_omlx("ps", "--verbose", host=server.url).out
+    with serving(tmp_path) as again, again.client() as http:  # it is still known after a restart
+        assert len(http.post("/api/show", json={"model": "taught"}).json()["notes"]) == 2
+
+
+def test_tools_and_formats_that_failed_are_refused_for_that_model_alone(server: LocalServer) -> None:
+    with server.client() as http:
+        kept = keep(http, ("tools", "failed"), ("schema", "failed"), ("seed", "failed"))
+        assert kept["off"] == ["tools", "format"]
+        assert kept["result"]["checks"][0]["detail"] == "because of this"
+        assert "tools" not in http.post("/api/show", json={"model": "taught"}).json()["capabilities"]
+        for fields in ({"tools": [WEATHER_TOOL]}, {"format": "json"}):
+            refused = http.post("/api/chat", json={**HELLO, **fields})
+            assert refused.status_code == 400
+            assert "switched off for this model since its self-test failed" in refused.json()["error"]
+        assert http.post("/api/chat", json=HELLO).status_code == 200
+        assert keep(http)["result"] is None
+        assert "tools" in http.post("/api/show", json={"model": "taught"}).json()["capabilities"]
+        assert http.post("/api/chat", json={**HELLO, "tools": [WEATHER_TOOL]}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"model": "nope"}, 404),
+        ({}, 400),
+        ({"model": "taught", "checks": [{"name": "x", "outcome": "sideways"}]}, 400),
+        ({"model": "taught", "checks": "all"}, 400),
+    ],
+)
+def test_a_result_that_cannot_be_is_refused(server: LocalServer, body: dict[str, Any], status: int) -> None:
+    with server.client() as http:
+        answer = http.post("/api/omlx/selftest", json=body)
+        assert answer.status_code == status
+        assert answer.json()["error"]
+
+
+def test_a_model_that_is_not_there_is_said(server: LocalServer) -> None:
+    with pytest.raises(ClientError, match="not found"):
+        selftest(server, "nope")
