@@ -42,6 +42,8 @@ class Results(msgspec.Struct, kw_only=True):
     mlx_peers: list[str]
     rows: list[Row]
     failures: list[str] = []
+    skipped: list[str] = []
+    """What was not begun any more because the time was over."""
 
 
 class Goal(msgspec.Struct, frozen=True):
@@ -111,6 +113,7 @@ def table(results: Results) -> str:
         ratios = [_number(ratio(row, servers)) for servers in (results.mlx_peers, others)]
         lines.append(_line([row.workload, row.figure, *cells, *ratios, goal]))
     lines += [f"failed: {failure}" for failure in results.failures]
+    lines += [f"not run, the time was over: {name}" for name in results.skipped]
     return "\n".join(lines)
 
 

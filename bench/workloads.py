@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from statistics import median
 from typing import NamedTuple
 
+from omlx.bench.figures import decode_rate, percentile, whole_rate
 from omlx.bench.prompts import Writer
-from omlx.bench.target import Reply, Target, ask
+from omlx.bench.target import Reply, Target, ask, calibrate
 
 Figures = dict[str, float]
 
@@ -38,7 +39,7 @@ class Sizes(NamedTuple):
 SIZES = {
     "gpu": Sizes(prompt=256, answer=128, long=8192, turns=20, result=384, said=32, arrivals=32, gap=0.04),
     "gpu-large": Sizes(prompt=256, answer=64, long=8192, turns=20, result=384, said=16, arrivals=24, gap=0.08),
-    "cpu": Sizes(prompt=48, answer=32, long=768, turns=20, result=40, said=8, arrivals=10, gap=1.0),
+    "cpu": Sizes(prompt=64, answer=24, long=512, turns=20, result=64, said=6, arrivals=8, gap=1.0),
     "quick": Sizes(prompt=24, answer=12, long=192, turns=4, result=24, said=4, arrivals=6, gap=0.05, bursts=(4, 10)),
 }
 
@@ -65,21 +66,9 @@ async def together(scene: Scene, count: int, prompt: int, answer: int) -> list[R
     return await asyncio.gather(*(ask(scene.target, each, answer) for each in asked))
 
 
-def rate(replies: Sequence[Reply]) -> float:
-    """Tokens per second of all, from the first question to the last token."""
-    begun, ended = min(each.asked for each in replies), max(each.times[-1] for each in replies)
-    return sum(each.tokens for each in replies) / (ended - begun)
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value that `share` of all are at or below (nearest rank)."""
-    ordered = sorted(values)
-    return ordered[max(0, -(-int(share * 100) * len(ordered) // 100) - 1)]
-
-
 async def warm_up(scene: Scene) -> Figures:
     """Load the model, and compile what the workloads will meet: a long prompt, and batches of every size up to 16."""
-    await together(scene, 1, scene.sizes.prompt, 4)
+    await calibrate(scene.target, scene.writer)
     await asyncio.gather(*(ask(scene.target, user(scene.writer.prompt(16)), 8 + at) for at in range(16)))
     await together(scene, 1, scene.sizes.long, 2)
     await together(scene, 1, scene.sizes.prompt, 16)
@@ -91,10 +80,9 @@ async def single(scene: Scene) -> Figures:
     """One stream alone."""
     sizes = scene.sizes
     (reply,) = await together(scene, 1, sizes.prompt, sizes.answer)
-    after_first = reply.times[-1] - reply.times[0]
-    return {
-        "decode tok/s": (reply.tokens - 1) / after_first if after_first else 0.0,
-        "whole tok/s": rate([reply]),
+    decode = decode_rate([reply])
+    return ({} if decode is None else {"decode tok/s": decode}) | {
+        "whole tok/s": whole_rate([reply]),
         "first token s": reply.first_token_s,
     }
 
@@ -104,7 +92,7 @@ async def sixteen(scene: Scene) -> Figures:
     replies = await together(scene, 16, scene.sizes.prompt, scene.sizes.answer)
     firsts = [each.first_token_s for each in replies]
     return {
-        "whole tok/s": rate(replies),
+        "whole tok/s": whole_rate(replies),
         "first token p50 s": median(firsts),
         "first token p95 s": percentile(firsts, 0.95),
     }
@@ -113,7 +101,7 @@ async def sixteen(scene: Scene) -> Figures:
 async def burst(scene: Scene) -> Figures:
     """Eight at once, then thirty: more work must not make a server slower."""
     few, many = scene.sizes.bursts
-    rates = [rate(await together(scene, count, scene.sizes.prompt, scene.sizes.answer)) for count in (few, many)]
+    rates = [whole_rate(await together(scene, count, scene.sizes.prompt, scene.sizes.answer)) for count in (few, many)]
     return {f"{few} at once tok/s": rates[0], f"{many} at once tok/s": rates[1], "many of few": rates[1] / rates[0]}
 
 
@@ -149,7 +137,7 @@ async def poisson(scene: Scene) -> Figures:
     return {
         "first token p50 s": median(firsts),
         "first token p95 s": percentile(firsts, 0.95),
-        "whole tok/s": rate(replies),
+        "whole tok/s": whole_rate(replies),
     }
 
 

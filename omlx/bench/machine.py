@@ -1,4 +1,4 @@
-"""What a machine says about itself while a server on it is measured: its name, memory and energy.
+"""What a machine says about itself while a server on it is measured: its name and its memory.
 
 Nothing here asks for rights that the user does not have: what the system does not tell is left out.
 """
@@ -112,46 +112,6 @@ class Nvml:
                 return None
             total += millijoules.value
         return total / 1000
-
-
-def rapl_joules(folder: Path = Path("/sys/class/powercap")) -> float | None:
-    """Energy of the processor packages as Linux counts it; None without the right to read it (usually root's)."""
-    files = [path / "energy_uj" for path in folder.glob("intel-rapl:*") if path.name.count(":") == 1]
-    try:
-        return sum(int(file.read_text()) for file in files) / 1e6 if files else None
-    except (OSError, ValueError):
-        return None
-
-
-class PowerMetrics:
-    """macOS's powermetrics, which only root may run: mean power of CPU, GPU and ANE."""
-
-    COMMAND = ("powermetrics", "--samplers", "cpu_power,gpu_power", "-i", "500")
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(self.COMMAND, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-
-    @classmethod
-    def open(cls) -> PowerMetrics | None:
-        if sys.platform != "darwin" or os.geteuid() != 0:
-            return None
-        try:
-            return cls()
-        except OSError:
-            return None
-
-    def watts(self) -> float | None:
-        """End it and say the mean power since it was started."""
-        self._process.terminate()
-        text, _ = self._process.communicate()
-        return mean_watts(text)
-
-
-def mean_watts(text: str) -> float | None:
-    """The mean of "Combined Power (CPU + GPU + ANE): 1234 mW" in powermetrics' output; None without one."""
-    found = [line.rpartition(":")[2].split() for line in text.splitlines() if line.startswith("Combined Power")]
-    milliwatts = [float(words[0]) for words in found if len(words) == 2 and words[1] == "mW"]
-    return sum(milliwatts) / len(milliwatts) / 1000 if milliwatts else None
 
 
 class Watch:

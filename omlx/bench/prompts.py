@@ -23,25 +23,38 @@ STORY = "Tell a very long story in which some of these words occur. Do not stop 
 """Asks for an answer that does not end by itself before the measurement does."""
 
 
+_LEAST_WORDS = 8
+
+
 class Writer:
-    """`begin` makes one run's texts differ from another's; `learn` corrects the length by what a server has counted."""
+    """`begin` makes one run's texts differ from another's. How long words are in tokens is learned from the server."""
 
     def __init__(self, begin: str, words: Sequence[str] = WORDS, ask: str = STORY) -> None:
         self._random = random.Random(begin)  # noqa: S311 - not for secrets
         self._words = words
-        self.ask = ask
-        self.words_per_token = 0.75
+        self._ask = ask
+        self._tokens_per_word = 1.4
+        self._around = 40.0
+        """Tokens of a prompt that are not its text: the chat template's, and the demand for a long answer."""
 
-    def text(self, tokens: int) -> str:
-        """About `tokens` tokens of words, unlike every other text from the first word on."""
-        count = max(8, round(tokens * self.words_per_token))
-        return " ".join(self._random.choices(self._words, k=count))
+    def text(self, tokens: float) -> str:
+        """About `tokens` tokens of words, unlike every other text from the first word on; never less than 8 words."""
+        return self._drawn(max(_LEAST_WORDS, round(tokens / self._tokens_per_word)))
 
     def prompt(self, tokens: int) -> str:
-        """Such a text with the demand for a long answer behind it."""
-        return f"{self.text(tokens)} {self.ask}"
+        """Such a text with the demand for a long answer behind it: as one message it comes to about `tokens` tokens."""
+        return f"{self.text(tokens - self._around)} {self._ask}"
 
-    def learn(self, tokens: int, counted: int) -> None:
-        """A text asked for with `tokens` came to `counted` tokens (template included); 0: the server did not say."""
-        if counted:
-            self.words_per_token *= tokens / counted
+    def prompt_of(self, words: int) -> str:
+        """The same of so many words, to learn from."""
+        return f"{self._drawn(words)} {self._ask}"
+
+    def learn(self, words: tuple[int, int], counted: tuple[int, int]) -> None:
+        """Prompts of so many words each, the shorter first, came to so many tokens. Nonsense is not believed."""
+        rate = (counted[1] - counted[0]) / (words[1] - words[0])
+        if rate > 0:
+            self._tokens_per_word = rate
+            self._around = max(0.0, counted[0] - words[0] * rate)
+
+    def _drawn(self, count: int) -> str:
+        return " ".join(self._random.choices(self._words, k=count))

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from omlx.bench.prompts import Writer
 from omlx.bench.stream import StreamError, post_lines
 
 Api = Literal["ollama", "openai"]
@@ -66,6 +67,14 @@ class _OllamaLine(msgspec.Struct, frozen=True):
     prompt_eval_count: int = 0
     cached_tokens: int = 0
     eval_count: int = 0
+
+
+class _ErrorText(msgspec.Struct, frozen=True):
+    message: str = ""
+
+
+class _ErrorBody(msgspec.Struct, frozen=True):
+    error: str | _ErrorText = ""
 
 
 class _Delta(msgspec.Struct, frozen=True):
@@ -126,6 +135,8 @@ async def ask(
                     begun.set()
                 reply.times.append(moment)
                 pieces.append(text)
+    except StreamError as error:
+        raise StreamError(_sentence(str(error)), error.status) from error
     except msgspec.DecodeError as error:
         raise StreamError(f"the server sent a line that cannot be read: {error}") from error
     if not ended:
@@ -135,6 +146,15 @@ async def ask(
     reply.tokens = reply.tokens or len(reply.times)
     reply.text = "".join(pieces)
     return reply
+
+
+def _sentence(body: str) -> str:
+    """What an error's body says, in whatever form it says it."""
+    try:
+        found = msgspec.json.decode(body, type=_ErrorBody).error
+    except msgspec.DecodeError:
+        return body
+    return (found if isinstance(found, str) else found.message) or body
 
 
 def _body(target: Target, messages: Messages, tokens: int) -> dict[str, Any]:
@@ -174,3 +194,14 @@ def _read_openai(line: bytes, reply: Reply) -> tuple[str, bool]:
     delta, last = chunk.choices[0].delta, chunk.choices[0].finish_reason is not None
     text = delta.content or delta.reasoning_content or delta.reasoning or str(delta.tool_calls or "")
     return text, last
+
+
+async def calibrate(target: Target, writer: Writer) -> bool:
+    """Let the writer learn how long its words are for this model; False where the server does not count prompts."""
+    words = (8, 56)
+    first, second = [
+        (await ask(target, [{"role": "user", "content": writer.prompt_of(count)}], 4)).prompt_tokens for count in words
+    ]
+    if first and second:
+        writer.learn(words, (first, second))
+    return bool(first and second)

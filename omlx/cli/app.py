@@ -48,6 +48,8 @@ VERBS = {
     "service": Entry("service", "Let the system run the server"),
     "cache": Entry("cache", "Look into the cache of prompts"),
     "registry": Entry("registry", "Look after the files of the models"),
+    "selftest": Entry("selftest", "Test a model, and switch off what does not hold for it"),
+    "bench": Entry("bench", "Measure how fast a model is"),
     "doctor": Entry("doctor", "Look for problems of this machine and of the server"),
     "config": Entry("config", "Show the settings and where each comes from"),
     "help": Entry("help", "Help about any command"),
