@@ -65,7 +65,7 @@ class Engine:
     """Runs sequences on `model`; `store` keeps their prefixes (None: no prefix caching), `draft` guesses their tokens.
 
     With `ranks`, this is one of several processes that each hold a share of the model: only the leader's engine is
-    called from outside, the others `follow` it.
+    called from outside, the others `follow` it. `clock`, in seconds, times what guesses cost.
     """
 
     def __init__(
@@ -75,6 +75,7 @@ class Engine:
         store: PrefixStore | None = None,
         ranks: Ranks = SOLO,
         draft: LoadedModel | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.steps = 0
         """Steps so far; a growing number means progress."""
@@ -91,6 +92,7 @@ class Engine:
         self._prefilling: list[Sequence] = []
         self._batches: list[Batch] = []
         self._cancelled: set[int] = set()
+        self._ended: set[int] = set()
         self._known: dict[int, Sequence] = {}
         self._finished: list[Sequence] = []
         self._shifting: list[Sequence] = []
@@ -106,7 +108,8 @@ class Engine:
         self._prefill = Prefill(model.model, split_last=model.split_last, store=store, ranks=ranks, vision=model.vision)
         self._grammars = GrammarCompiler(model.text_tokenizer, model.vocabulary, model.end_tokens)
         self._texts = TokenTexts(model.text_tokenizer)
-        self._speculator = Speculator(model, draft, config.max_decode_gap_ms / 1e3) if draft is not None else None
+        gap_s = config.max_decode_gap_ms / 1e3
+        self._speculator = Speculator(model, draft, gap_s, clock) if draft is not None else None
         if config.warm_up:
             self.warm_up()
 
@@ -165,6 +168,13 @@ class Engine:
             self._cancelled.add(id)
             if self._leads:
                 self._orders.cancel.append(id)
+
+    def end(self, id: int) -> None:
+        """Finish a sequence at the next step, as if its reply ended there by itself; its last output tells so."""
+        if id in self._known:
+            self._ended.add(id)
+            if self._leads:
+                self._orders.end.append(id)
 
     def step(self) -> list[Output]:
         """One iteration. Returns what it has to say, at most a few outputs per sequence."""
@@ -242,6 +252,8 @@ class Engine:
                 self.add(spec)
             for id in orders.cancel:
                 self.cancel(id)
+            for id in orders.end:
+                self.end(id)
             if self._store is not None and orders.hot_bytes is not None:
                 self._store.resize_hot(orders.hot_bytes)
             if self._store is not None and orders.clear_store:
@@ -259,11 +271,17 @@ class Engine:
         ]
 
     def _drop_leavers(self, overdue: list[int]) -> list[Output]:
-        """Cancelled sequences go silently, overdue ones with a failure."""
+        """Cancelled sequences go silently, overdue ones with a failure, ended ones with what they have."""
         outputs = [Output(id=id, failure=("timeout", "the request took longer than its deadline")) for id in overdue]
         gone, self._cancelled = self._cancelled | {*overdue}, set()
         if gone:
             self._forget(gone)
+        ended, self._ended = self._ended, set()
+        now = time.monotonic_ns()
+        leaving = [self._known[id] for id in sorted(ended) if id in self._known]
+        outputs += [self._finish(sequence, Output(id=sequence.id), "stop", now) for sequence in leaving]
+        if leaving:
+            self._let_go()
         return outputs
 
     def _forget(self, ids: set[int]) -> None:

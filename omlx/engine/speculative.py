@@ -4,15 +4,18 @@ A *round* is some guesses, one after the other, and one forward of the model ove
 without a draft (from the model's own logits, with the random number that belongs to it), and a guess counts where it is
 what was drawn. So the reply is the one of plain decoding, greedy or sampled; a bad draft costs time and nothing else.
 
-Only a sequence that runs alone is worth it (a full batch keeps the device busy anyway), only full-attention caches can
-take tokens back, and only draws that depend on nothing but their logits can be made side by side: no penalties, no
-mirostat, no grammar. A draft sees no pictures. Everything else takes the plain step. Between two steps of the engine no
-round is in flight, so a sequence that joins finds a batch like any other.
+Only a sequence that runs alone is worth it (a full batch keeps the device busy anyway), and only while rounds are
+measured to be faster than plain steps (`omlx.engine.wager`). Only full-attention caches can take tokens back, and only
+draws that depend on nothing but their logits can be made side by side: no penalties, no mirostat, no grammar. A draft
+sees no pictures. Everything else takes the plain step. Between two steps of the engine no round is in flight, so a
+sequence that joins finds a batch like any other.
 """
 
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -24,18 +27,13 @@ from omlx.engine.sampling import Draw, Sampler, draws_alone
 from omlx.engine.scheduler import tokens_within
 from omlx.engine.sequence import Sequence
 from omlx.engine.tensors import launch, read
+from omlx.engine.wager import Wager
 from omlx.runner.protocol import LoadSpec
 
 log = logging.getLogger(__name__)
 
-MOST_GUESSES = 16
-"""Whatever a request asks for."""
-_LEAST_GAIN = 1.05
-"""Expected speed, of plain decoding's, that a round must promise."""
-_MEMORY = 0.95
-"""Weight of the past in the share of guesses that count, per round."""
-_RETRY = 64
-"""Plain steps after which a draft that did badly is tried again."""
+_BEHIND = 16
+"""Tokens that the draft may lack and reads together with its first guess; more are read before, beside plain steps."""
 _ALIKE = 0.99
 """Share of the token texts that must agree: makers rename a few reserved ones."""
 
@@ -97,10 +95,12 @@ class _Round(NamedTuple):
 class Speculator:
     """Runs rounds on batches of one, with a `draft` that `open_draft` has let through.
 
-    `max_gap_s`: how long the draft may read at a stretch to catch up.
+    `max_gap_s`: how long the draft may read at a stretch to catch up. `clock`: seconds, to time steps with.
     """
 
-    def __init__(self, model: LoadedModel, draft: LoadedModel, max_gap_s: float) -> None:
+    def __init__(
+        self, model: LoadedModel, draft: LoadedModel, max_gap_s: float, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self.guessed = self.accepted = 0
         """Tokens that the draft has guessed so far, and how many of them were right."""
         self._model = model
@@ -114,9 +114,9 @@ class Speculator:
         """The list of tokens that they are known to begin."""
         self._samplers: tuple[Sequence, int, Sampler, Sampler] | None = None
         self._round: _Round | None = None
-        self._share = _Share()
-        self._rest = _RETRY
-        """Plain steps until the draft is tried again."""
+        self._plain = False
+        """A plain step of a lone sequence is under way, and nothing beside it."""
+        self._wager = Wager(draft.step_s + model.token_s, clock)
 
     def step(self, batch: Batch) -> list[Pending] | None:
         """Launch a round: the draws of the last step, to be read while it runs. None: take a plain step instead."""
@@ -124,8 +124,11 @@ class Speculator:
             self.forget()  # something went wrong in the last round
         row = batch.rows[0]
         unread = batch.unread
+        if row.tokens is not self._followed:
+            self._follow(row.tokens)
         count = self._guesses(row, unread)
-        if not count or not self._catch_up(row):
+        self._plain = not count
+        if not count or not self._catch_up(row.tokens):
             return None
         draft_sampler, sampler = self._samplers_for(row, count, row.generated + unread)
         # Several unread draws are the last round's, and known; a single one may not be computed yet.
@@ -150,9 +153,14 @@ class Speculator:
         return last
 
     def settle(self, batch: Batch) -> None:
-        """Call when the draws that `step` returned are handled: keep what was guessed right, take back the rest."""
+        """Call when the draws of a step are handled. After a round: keep what was guessed right, take back the rest."""
         round = self._round
         if round is None or round.batch is not batch:
+            if self._plain:
+                self._wager.plain()
+            else:
+                self._wager.pause()
+            self._plain = False
             return
         self._round = None
         count = round.guesses.shape[0]
@@ -162,7 +170,7 @@ class Speculator:
         guesses, tokens = read(round.guesses), read(round.draw.tokens)
         right = next((at for at in range(count) if guesses[at] != tokens[at]), count)
         self.guessed, self.accepted = self.guessed + count, self.accepted + right
-        self._share.learn(right, count)
+        self._wager.round(count, right)
         batch.rewind(count - right)
         # The draft has read its own guesses but the last.
         kept = [batch.rows[0].tokens[round.base], *tokens[:right]][:count]
@@ -179,31 +187,22 @@ class Speculator:
         if row.guide is not None or row.spec.media is not None or not draws_alone(row):
             return 0
         room = min(row.context - len(row.tokens), row.max_new - row.generated) - unread
-        most = min(row.spec.limits.draft_num_predict, MOST_GUESSES, room - 1)
-        count = self._best(self._share.value, most)
-        if not count:
-            self._rest -= 1
-            if self._rest > 0:
-                return 0
-            count = min(self._best(1.0, most), 2)
-        self._rest = _RETRY
-        return count
+        return self._wager.guesses(row.spec.limits.draft_num_predict, room - 1)
 
-    def _best(self, share: float, most: int) -> int:
-        return best_count(
-            share, most, step_s=self._model.step_s, token_s=self._model.token_s, guess_s=self._draft.step_s
-        )
+    def _follow(self, tokens: list[int]) -> None:
+        """From now on guess what comes behind `tokens`, which grow with the reply."""
+        same = _common(self._held, tokens)
+        caches.trim(self._cache, len(self._held) - same)
+        del self._held[same:]
+        self._followed = tokens
+        self._wager.start()
 
-    def _catch_up(self, row: Sequence) -> bool:
+    def _catch_up(self, tokens: list[int]) -> bool:
         """Let the draft read what it lacks, a chunk per step; True once it is close behind."""
-        if row.tokens is not self._followed:
-            same = _common(self._held, row.tokens)
-            caches.trim(self._cache, len(self._held) - same)
-            del self._held[same:]
-            self._followed = row.tokens
-        if len(row.tokens) - len(self._held) <= self._chunk:
+        start = len(self._held)
+        if len(tokens) - start <= _BEHIND:
             return True
-        chunk = row.tokens[len(self._held) : len(self._held) + self._chunk]
+        chunk = tokens[start : start + self._chunk]
         self._draft.model(mx.array(chunk, dtype=mx.int32)[None], cache=self._cache)
         launch(*caches.arrays(self._cache))
         self._held += chunk
@@ -223,38 +222,6 @@ class Speculator:
         draft_sampler.seek([drawn])
         sampler.seek([drawn + at for at in range(count + 1)])
         return draft_sampler, sampler
-
-
-class _Share:
-    """Of the guesses that were looked at, how many were right; old ones fade."""
-
-    def __init__(self) -> None:
-        self._right, self._seen = 3.0, 4.0
-
-    @property
-    def value(self) -> float:
-        return self._right / self._seen
-
-    def learn(self, right: int, count: int) -> None:
-        """Behind the first wrong guess of a round nothing was looked at."""
-        self._right = self._right * _MEMORY + right
-        self._seen = self._seen * _MEMORY + right + (right < count)
-
-
-def best_count(share: float, most: int, *, step_s: float, token_s: float, guess_s: float) -> int:
-    """How many guesses make the most tokens per second; 0: none does better than plain steps.
-
-    `share` of the guesses are right; a plain step takes `step_s`, each further position in it `token_s`, a guess
-    `guess_s`.
-    """
-    best, gain = 0, _LEAST_GAIN
-    made = 1.0
-    for count in range(1, most + 1):
-        made += share**count
-        speed = made * step_s / (step_s + count * (token_s + guess_s))
-        if speed > gain:
-            best, gain = count, speed
-    return best
 
 
 def _common(first: list[int], second: list[int]) -> int:

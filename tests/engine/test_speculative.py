@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import msgspec
 import pytest
+from omlx_cache.store import PrefixStore
 
 from omlx.engine.engine import Engine, EngineConfig
 from omlx.engine.grammar import Grammar
 from omlx.engine.loader import LoadedModel, LoadError
 from omlx.engine.sequence import SequenceSpec
-from omlx.engine.speculative import best_count, open_draft
+from omlx.engine.speculative import open_draft
+from omlx.engine.wager import Wager
 from omlx.request import Limits, Sampling
 from omlx.runner.protocol import LoadSpec
 from tests.engine.support import Replies, bare, engine, loaded, prompt, run, spec, store_for
@@ -20,16 +23,42 @@ from tests.support.lessons import STORY
 from tests.support.tiny import tiny_model
 
 
-def quick(model: LoadedModel) -> LoadedModel:
-    """A draft that is said to be fast: tiny models all take equally long."""
-    return msgspec.structs.replace(model, step_s=model.step_s / 50)
+class Timed:
+    """A model whose forwards take no real time, but move a clock on: tiny models all take equally long."""
+
+    def __init__(self, model: Any, clock: Clock, step_s: float) -> None:
+        self._model, self._clock, self._step_s = model, clock, step_s
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def __call__(self, tokens: Any, **other: Any) -> Any:
+        self._clock.now += self._step_s * (1 + tokens.shape[1] / 100)
+        return self._model(tokens, **other)
 
 
-def drafted(architecture: str = "llama", draft: LoadedModel | None = None, **config: Any) -> Engine:
-    """An endless model with a draft, by default itself."""
-    model = loaded(architecture, endless=True)
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def with_draft(
+    model: LoadedModel, draft: LoadedModel, store: PrefixStore | None = None, *, guess_s: float = 0.02, **config: Any
+) -> tuple[Engine, Clock]:
+    """An engine whose model takes a second a step and its draft `guess_s`, and the clock that shows it."""
+    clock = Clock()
+    target = msgspec.structs.replace(model, model=Timed(model.model, clock, 1.0))
+    guesser = msgspec.structs.replace(draft, model=Timed(draft.model, clock, guess_s), step_s=0.02)
     values: dict[str, Any] = {"num_ctx": 4096, "max_concurrent": 16} | config
-    return Engine(model, EngineConfig(**values), draft=quick(draft or model))
+    return Engine(target, EngineConfig(**values), store, draft=guesser, clock=clock), clock
+
+
+def drafted(architecture: str = "llama", draft: LoadedModel | None = None) -> Engine:
+    """An endless model with a quick draft, by default itself."""
+    model = loaded(architecture, endless=True)
+    return with_draft(model, draft or model)[0]
 
 
 def share(machine: Engine) -> float:
@@ -110,7 +139,7 @@ def test_limits_hold_to_the_token() -> None:
 @pytest.mark.parametrize("stop", [["snow fell"], ["e sta"], []])
 def test_stop_strings_and_end_tokens_inside_a_round(stop: list[str]) -> None:
     model = loaded("llama", taught=True)
-    machine = Engine(model, EngineConfig(num_ctx=4096), draft=quick(model))
+    machine, _ = with_draft(model, model)
     replies = run(machine, [spec(0, chat("story"), limits=Limits(stop=stop))])
     assert replies.text[0] == (STORY[: STORY.index(stop[0])] if stop else STORY)
     assert replies.ends[0].finish == "stop"
@@ -131,7 +160,7 @@ def test_logprobs_are_those_of_plain_decoding() -> None:
 
 def test_a_constrained_reply_takes_plain_steps() -> None:
     model = loaded("llama", taught=True)
-    machine = Engine(model, EngineConfig(num_ctx=4096), draft=quick(model))
+    machine, _ = with_draft(model, model)
     replies = run(machine, [spec(0, chat("story"), new=40, grammar=Grammar(kind="regex", source="[a-z]{8}"))])
     assert len(replies.text[0]) == 8
     assert machine.guesses == (0, 0)
@@ -153,7 +182,7 @@ def test_what_a_reply_leaves_in_the_store_is_right() -> None:
     model = loaded("llama", endless=True)
     full = bare("llama", prompt(100), 90)
     for new in (40, 41, 42, 43):
-        machine = Engine(model, EngineConfig(num_ctx=4096), store_for(model), draft=quick(model))
+        machine, _ = with_draft(model, model, store_for(model))
         first = run(machine, [spec(0, prompt(100), new=new)])
         again = run(machine, [spec(1, prompt(100) + first.tokens[0] + [5], new=30)])
         assert first.tokens[0] == full[:new]
@@ -206,10 +235,81 @@ def load_spec(draft: str) -> LoadSpec:
     return LoadSpec(name="tiny", path=path, fingerprint="test", num_ctx=4096, draft_path=str(tiny_model(draft)))
 
 
-def test_the_number_of_guesses_follows_from_what_they_cost_and_how_often_they_are_right() -> None:
-    cheap, dear = {"step_s": 7.0, "token_s": 0.03, "guess_s": 0.7}, {"step_s": 7.0, "token_s": 0.03, "guess_s": 7.0}
-    assert best_count(0.9, 4, **cheap) == 4
-    assert 0 < best_count(0.5, 16, **cheap) < best_count(0.9, 16, **cheap)
-    assert best_count(0.05, 4, **cheap) == 0
-    assert best_count(1.0, 4, **dear) == 0
-    assert best_count(0.9, 0, **cheap) == 0
+class Weather:
+    """A world in which guesses are right by chance, steps take a set time, and a wager decides what to do."""
+
+    def __init__(self, right: float, guess_s: float, fixed_s: float = 0.0, expected_s: float = 0.02) -> None:
+        self.right, self.guess_s, self.fixed_s = right, guess_s, fixed_s
+        self.clock = Clock()
+        self.wager = Wager(expected_s, self.clock)
+        self.chance = random.Random(1)
+        self.sizes: list[int] = []
+
+    def run(self, tokens: int, most: int = 8) -> float:
+        """Speed of a reply of so many tokens, of plain decoding's."""
+        self.wager.start()
+        begun, made = self.clock.now, 0
+        while made < tokens:
+            count = self.wager.guesses(most, tokens - made)
+            self.sizes.append(count)
+            noise = self.chance.uniform(0.95, 1.05)
+            if not count:
+                self.clock.now += noise
+                self.wager.plain()
+                made += 1
+                continue
+            self.clock.now += noise * (1 + self.fixed_s + count * self.guess_s)
+            right = next((at for at in range(count) if self.chance.random() >= self.right), count)
+            self.wager.round(count, right)
+            made += right + 1
+        return made / (self.clock.now - begun)
+
+
+@pytest.mark.parametrize(("right", "guess_s", "fixed_s"), [
+    (0.0, 0.1, 0.0), (0.0, 1.0, 1.0), (0.3, 0.5, 0.0), (0.7, 1.0, 0.0), (0.9, 1.0, 1.0), (0.9, 0.6, 2.0),
+])  # fmt: skip
+@pytest.mark.parametrize("expected_s", [0.01, 0.6])
+def test_a_draft_that_does_not_pay_costs_a_few_percent(
+    right: float, guess_s: float, fixed_s: float, expected_s: float
+) -> None:
+    weather = Weather(right, guess_s, fixed_s, expected_s)
+    assert weather.run(600) > 0.94
+    assert weather.run(2000) > 0.97
+    assert min(weather.run(300) for _ in range(10)) > 0.94
+
+
+@pytest.mark.parametrize(
+    ("right", "guess_s", "gain"), [(0.9, 0.1, 2.5), (0.9, 0.5, 1.15), (0.6, 0.1, 1.5), (1, 0.02, 5)]
+)
+def test_a_draft_that_pays_is_used(right: float, guess_s: float, gain: float) -> None:
+    weather = Weather(right, guess_s)
+    assert weather.run(1000) > gain
+
+
+def test_a_draft_that_begins_to_guess_well_is_found_out_and_one_that_ceases_to_is_left() -> None:
+    weather = Weather(0.05, 0.1)
+    weather.run(1000)
+    weather.right = 0.9
+    assert weather.run(4000) > 1.7
+    assert weather.sizes[-20:].count(0) == 0
+    weather.right = 0.05
+    assert weather.run(4000) > 0.97
+    assert weather.sizes[-20:].count(0) == 20
+
+
+def test_the_number_of_guesses_follows_from_what_they_cost() -> None:
+    """Several positions at once may be dear from some number on."""
+    cheap, dear = Weather(0.9, 0.05), Weather(0.9, 0.3)
+    cheap.run(1000)
+    dear.run(1000)
+    assert 0 < dear.sizes[-20] < cheap.sizes[-20] == 8
+
+
+def test_a_draft_of_the_engine_that_is_slow_costs_a_few_percent() -> None:
+    """The engine tells the wager when what ended."""
+    model = loaded("llama", endless=True)
+    for guess_s, gain in ((1.0, 0.94), (0.02, 2.0)):
+        machine, clock = with_draft(model, model, guess_s=guess_s)
+        replies = run(machine, [spec(0, prompt(30), new=200)])
+        assert replies.tokens[0] == bare("llama", prompt(30), 200)
+        assert 200 * 1.01 / clock.now > gain
