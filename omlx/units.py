@@ -11,6 +11,8 @@ FOREVER_S = math.inf
 
 _UNIT_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "μs": 1_000, "ms": 1_000_000, "s": 1_000_000_000,
             "m": 60_000_000_000, "h": 3_600_000_000_000}  # fmt: skip
+_LONGEST_NS = 2**63
+"""Go's durations are shorter: some 292 years."""
 _NUMBER = re.compile(r"\d+\.?\d*|\.\d+")
 _UNIT = re.compile(r"[^\d.]+")
 
@@ -43,6 +45,8 @@ def parse_duration(text: str) -> float:
             raise ValueError(f'time: unknown unit "{unit.group()}" in duration "{text}"')
         total_ns += float(number.group()) * _UNIT_NS[unit.group()]
         rest = rest[unit.end() :]
+    if total_ns >= _LONGEST_NS:
+        raise invalid
     return sign * total_ns / 1e9
 
 
@@ -68,7 +72,7 @@ def _trim(number: float) -> str:
 
 
 def parse_keep_alive(value: object) -> float | None:
-    """Seconds a model stays loaded: None where nothing was given, `FOREVER_S` for any negative value.
+    """Seconds a model stays loaded: None where nothing was given, `FOREVER_S` if negative or beyond Go's range.
 
     A JSON number is seconds, a string a Go duration; a bare integer string is taken as seconds (a superset of Ollama's
     API, and what its environment variable does). Raises ValueError with the message a client gets.
@@ -83,8 +87,8 @@ def parse_keep_alive(value: object) -> float | None:
             return None
         seconds = float(value) if re.fullmatch(r"[+-]?\d+", value) else parse_duration(value)
     else:
-        seconds = float(value)
-    return FOREVER_S if seconds < 0 else seconds
+        seconds = value
+    return float(seconds) if 0 <= seconds < _LONGEST_NS / 1e9 else FOREVER_S
 
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?b?)\s*", re.IGNORECASE)

@@ -27,6 +27,8 @@ MOST_SECONDS: Final = 20.0
 """For all images of a request together."""
 MOST_REDIRECTS: Final = 3
 _DEEPEST = 8
+_PROTOCOLS = ipaddress.ip_network("192.0.0.0/24")
+"""Of the network itself; some clouds tell machines their secrets there. Not every Python counts it as private."""
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
@@ -42,6 +44,10 @@ def is_public(address: str) -> bool:
             return is_public(str(inner))
         if found in _NAT64:
             return is_public(str(ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)))
+        if found.is_site_local:
+            return False
+    elif found in _PROTOCOLS:
+        return False
     return found.is_global and not (found.is_multicast or found.is_reserved or found.is_unspecified)
 
 

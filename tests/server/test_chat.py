@@ -142,6 +142,13 @@ def test_an_empty_request_loads_and_unloads(http: httpx.Client) -> None:
     assert again["done_reason"] == "unload"
 
 
+def test_a_keep_alive_beyond_all_time_is_shown_as_forever(http: httpx.Client) -> None:
+    assert http.post("/api/generate", json={"model": "eyes", "keep_alive": 10**30, "stream": False}).status_code == 200
+    shown = {model["name"]: model["expires_at"] for model in http.get("/api/ps").json()["models"]}
+    assert shown["eyes:latest"] > "2300"
+    assert http.post("/api/generate", json={"model": "eyes", "keep_alive": 0, "stream": False}).status_code == 200
+
+
 def test_keep_alive_zero_lets_the_model_go_after_the_answer(http: httpx.Client) -> None:
     assert chat(http, "say Hi", "eyes", keep_alive=0)[-1]["done"]
     assert "eyes:latest" not in [model["model"] for model in http.get("/api/ps").json()["models"]]

@@ -359,7 +359,8 @@ async def test_what_must_not_be_fetched_is_not(url: str) -> None:
 @pytest.mark.parametrize(
     "address",
     ["127.0.0.1", "10.1.2.3", "192.168.1.1", "172.16.0.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1",
-     "::1", "::", "fe80::1", "fd00::1", "::ffff:127.0.0.1", "2002:7f00:1::", "64:ff9b::a00:1", "255.255.255.255", "x"],
+     "::1", "::", "fe80::1", "fd00::1", "::ffff:127.0.0.1", "2002:7f00:1::", "64:ff9b::a00:1", "255.255.255.255", "x",
+     "192.0.0.192", "fec0::1"],
 )  # fmt: skip
 def test_private_addresses(address: str) -> None:
     assert not is_public(address)

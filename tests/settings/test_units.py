@@ -38,6 +38,7 @@ def test_go_durations_parse(text: str, seconds: float) -> None:
         ("5", 'time: missing unit in duration "5"'),
         ("1h5", 'time: missing unit in duration "1h5"'),
         ("1d", 'time: unknown unit "d" in duration "1d"'),
+        ("2562048h", 'time: invalid duration "2562048h"'),
     ],
 )
 def test_bad_durations_give_gos_message(text: str, message: str) -> None:
@@ -62,7 +63,7 @@ def test_any_text_parses_or_is_refused_with_a_sentence(text: str) -> None:
 @pytest.mark.parametrize(
     ("value", "seconds"),
     [(None, None), ("", None), (0, 0.0), ("0", 0.0), (0.5, 0.5), (-1, math.inf), ("-1", math.inf), ("-1m", math.inf),
-     ("300", 300.0), ("5m", 300.0)],
+     ("300", 300.0), ("5m", 300.0), (10**30, math.inf), (10**400, math.inf), ("9" * 30, math.inf)],
 )  # fmt: skip
 def test_keep_alive_takes_every_form_clients_send(value: object, seconds: float | None) -> None:
     assert parse_keep_alive(value) == seconds
