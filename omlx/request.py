@@ -167,6 +167,8 @@ class Finish(msgspec.Struct, tag="f", omit_defaults=True, kw_only=True):
     """Why not more was cached, as a word and as a sentence; "" where nothing was looked up."""
     cache_message: str = ""
     completion_tokens: int = 0
+    thinking_tokens: int = 0
+    """The part of `completion_tokens` that was thinking, whether or not it was passed on."""
     prompt_ns: int = 0
     generation_ns: int = 0
     queue_ns: int = 0

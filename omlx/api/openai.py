@@ -96,11 +96,17 @@ class CachedTokens(msgspec.Struct):
     cached_tokens: int
 
 
+class ReasoningTokens(msgspec.Struct):
+    reasoning_tokens: int = 0
+
+
 class Usage(msgspec.Struct):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens
+    completion_tokens_details: ReasoningTokens | UnsetType = UNSET
+    """Where the model thought."""
 
 
 class ToolCallFunction(msgspec.Struct):

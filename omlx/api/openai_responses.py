@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from omlx.api.gojson import Go
-from omlx.api.openai import CachedTokens, Reasoning
+from omlx.api.openai import CachedTokens, Reasoning, ReasoningTokens
 
 
 # ---------------------------------------------------------------- requests
@@ -86,10 +86,6 @@ Item = ReasoningItem | MessageItem | FunctionCallItem
 
 
 # ---------------------------------------------------------------- answers
-class ReasoningTokens(msgspec.Struct):
-    reasoning_tokens: int = 0
-
-
 class Usage(msgspec.Struct, kw_only=True):
     input_tokens: int
     output_tokens: int

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from msgspec import UNSET
 
 from omlx.api import anthropic as wire
-from omlx.dialect.anthropic import one_call_only
 from omlx.dialect.ollama import new_call_id
 from omlx.dialect.openai_common import arguments_text
 from omlx.request import Delta, Finish, ToolCall
@@ -32,7 +31,6 @@ class MessageAnswer:
             usage=wire.Usage(input_tokens=max(1, characters // _CHARACTERS_PER_TOKEN)),
         )
         self._stops = asked.stop_sequences
-        self._one_call = one_call_only(asked)
         self._blocks: list[wire.Block] = []
         self._open = False
         self._begun = False
@@ -45,8 +43,7 @@ class MessageAnswer:
         if delta.content:
             events += self._text("text", delta.content)
         for call in delta.tool_calls:
-            if not (self._called and self._one_call):
-                events += self._call(call)
+            events += self._call(call)
         return events
 
     def finish(self, choice: int, finish: Finish, load_ns: int) -> list[wire.StreamEvent]:

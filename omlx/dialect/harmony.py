@@ -39,6 +39,10 @@ class HarmonySplitter:
             self._state, self._kind = "body", "thinking"
         self._recipient = ""
 
+    @property
+    def inside_thinking(self) -> bool:
+        return self._state == "body" and self._kind == "thinking"
+
     def feed(self, text: str, *, final: bool = False) -> list[Piece]:
         self._buffer += text
         pieces: list[Piece] = []

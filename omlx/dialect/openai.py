@@ -152,7 +152,6 @@ class ChatAnswer:
             for part in message.content
             if isinstance(part, dict) and part.get("type") == "image_url"
         )
-        self._parallel = asked.parallel_tool_calls
         self._logprobs = asked.logprobs
         self._with_usage = asked.stream_options is not None and asked.stream_options.include_usage
         self._begun: set[int] = set()
@@ -215,8 +214,6 @@ class ChatAnswer:
     def _write_calls(self, choice: int, delta: Delta) -> list[wire.ToolCall]:
         before = self._calls.get(choice, 0)
         calls = common.write_calls(delta.tool_calls, before)
-        if not self._parallel:
-            calls = calls[: 1 - before]
         self._calls[choice] = before + len(calls)
         return calls
 

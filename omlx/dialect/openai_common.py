@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import UNSET
 
 from omlx.api import ollama as native
 from omlx.api import openai as wire
@@ -189,7 +190,9 @@ def usage(finishes: Sequence[Finish], *, shared_prompt: bool = False) -> wire.Us
     prompt = sum(finish.prompt_tokens for finish in counted)
     completion = sum(finish.completion_tokens for finish in finishes)
     cached = sum(finish.cached_tokens for finish in counted)
-    return wire.Usage(prompt, completion, prompt + completion, wire.CachedTokens(cached))
+    thinking = sum(finish.thinking_tokens for finish in finishes)
+    details = wire.ReasoningTokens(thinking) if thinking else UNSET
+    return wire.Usage(prompt, completion, prompt + completion, wire.CachedTokens(cached), details)
 
 
 def write_logprobs(tokens: Sequence[TokenLogprob]) -> wire.Logprobs:

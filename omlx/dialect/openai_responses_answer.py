@@ -16,7 +16,7 @@ from msgspec import UNSET
 
 from omlx.api import ollama as native
 from omlx.api import openai_responses as wire
-from omlx.api.openai import CachedTokens
+from omlx.api.openai import CachedTokens, ReasoningTokens
 from omlx.dialect.ollama import new_call_id
 from omlx.dialect.openai_common import arguments_text
 from omlx.dialect.openai_responses import namespaces
@@ -33,7 +33,6 @@ class ResponseAnswer:
     def __init__(self, asked: wire.ResponsesRequest, keep: Keep) -> None:
         self._keep = keep
         self._namespaces = namespaces(asked.tools)
-        self._parallel = asked.parallel_tool_calls
         self._response = _empty(asked)
         self._items: list[wire.Item] = []
         self._calls: list[native.ToolCall] = []
@@ -50,8 +49,7 @@ class ResponseAnswer:
         if delta.content:
             events += self._say(delta.content)
         for call in delta.tool_calls:
-            if self._parallel or not self._calls:
-                events += self._call(call)
+            events += self._call(call)
         return events
 
     def finish(self, choice: int, finish: Finish, load_ns: int) -> list[StreamEvent]:
@@ -91,7 +89,7 @@ class ResponseAnswer:
             output_tokens=finish.completion_tokens,
             total_tokens=finish.prompt_tokens + finish.completion_tokens,
             input_tokens_details=CachedTokens(finish.cached_tokens),
-            output_tokens_details=wire.ReasoningTokens(),
+            output_tokens_details=ReasoningTokens(finish.thinking_tokens),
         )
         self._keep(response, self._turn())
 

@@ -83,6 +83,9 @@ def detect_output(template_source: str, tokens: Collection[str], model_type: str
 
 
 class _Splitter(Protocol):
+    @property
+    def inside_thinking(self) -> bool: ...
+
     def feed(self, text: str, *, final: bool = False) -> list[Piece]: ...
 
 
@@ -116,6 +119,11 @@ class OutputParser:
         else:
             formats = resolve(dialect.tools, dialect.tool_tag) if toolbox.names and not dialect.plain else []
             self._splitter = TagSplitter(dialect.think, formats, toolbox, opens_thinking=opens_thinking)
+
+    @property
+    def inside_thinking(self) -> bool:
+        """What comes next is thinking, as far as one can tell."""
+        return self._splitter.inside_thinking
 
     def feed(self, text: str) -> list[Piece]:
         """The pieces that are certain after `text`."""

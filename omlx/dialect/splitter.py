@@ -62,6 +62,10 @@ class TagSplitter:
         self._looked_at = 0
         """Length of the buffer when a call in it was last found to be incomplete; 0: not waiting for one."""
 
+    @property
+    def inside_thinking(self) -> bool:
+        return self._state == "thinking"
+
     def feed(self, text: str, *, final: bool = False) -> list[Piece]:
         self._buffer += text
         if not final and self._looked_at and not self._worth_a_look(len(text)):

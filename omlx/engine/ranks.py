@@ -24,6 +24,7 @@ class Orders(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     add: list[SequenceSpec] = []
     cancel: list[int] = []
+    end: list[int] = []
     overdue: list[int] = []
     """Sequences whose deadline has passed by the leader's clock."""
     hot_bytes: int | None = None

@@ -46,7 +46,7 @@ class _Prepared(NamedTuple):
 class _Row:
     """One request that the engine works on."""
 
-    __slots__ = ("context", "logprobs", "parser", "request")
+    __slots__ = ("context", "logprobs", "parser", "request", "thinking_tokens")
 
     def __init__(self, request: GenerateRequest, prompt: Prompt, parser: OutputParser) -> None:
         self.request = request
@@ -56,6 +56,20 @@ class _Row:
         self.context = [*tokens] if request.return_context else []
         self.logprobs: list[TokenLogprob] = []
         """Of text that the parser still holds back."""
+        self.thinking_tokens = 0
+
+    def feed(self, output: Output) -> list[Piece]:
+        """What the model wrote, read. Its last token of an opening marker counts as thinking, and a closing marker."""
+        if self.parser.ended:
+            return []
+        before = self.parser.inside_thinking
+        pieces = self.parser.feed(output.text) if output.text else []
+        if before or self.parser.inside_thinking:
+            self.thinking_tokens += len(output.tokens)
+        if output.finish is not None:
+            pieces += self.parser.finish()
+        self.logprobs += output.logprobs
+        return pieces
 
 
 class Session:
@@ -292,10 +306,9 @@ class Session:
         if request.return_context:
             # The end-of-turn token too: what comes next is a new turn.
             row.context += output.tokens
-        pieces = row.parser.feed(output.text) if output.text else []
-        if output.finish is not None:
-            pieces += row.parser.finish()
-        row.logprobs += output.logprobs
+        pieces = row.feed(output)
+        if row.parser.ended and output.finish is None:
+            self._engine.end(output.id)
         events: list[Event] = []
         events += deltas(output.id, pieces, row.logprobs, last=output.finish is not None)
         if events:
@@ -313,6 +326,7 @@ class Session:
                 cache_reason=usage.cache_reason if usage else "",
                 cache_message=usage.cache_message if usage else "",
                 completion_tokens=usage.completion_tokens if usage else 0,
+                thinking_tokens=row.thinking_tokens,
                 prompt_ns=usage.prompt_ns if usage else 0,
                 generation_ns=usage.generation_ns if usage else 0,
                 queue_ns=usage.queue_ns if usage else 0,

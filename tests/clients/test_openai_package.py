@@ -124,10 +124,36 @@ def test_tool_choice_none_offers_no_tools(client: openai.OpenAI) -> None:
     assert reply.usage.prompt_tokens == plain.usage.prompt_tokens
 
 
-def test_one_call_only_where_the_client_takes_no_more(client: openai.OpenAI) -> None:
+def test_a_reply_ends_with_its_first_call_where_the_client_takes_no_more(client: openai.OpenAI) -> None:
     of = lesson("two-cities")
-    reply = client.chat.completions.create(**given(of), parallel_tool_calls=False)
-    assert calls_of(reply.choices[0].message.tool_calls) == of.tool_calls[:1]
+    both, one = (client.chat.completions.create(**given(of), parallel_tool_calls=many) for many in (True, False))
+    assert calls_of(both.choices[0].message.tool_calls) == of.tool_calls
+    assert calls_of(one.choices[0].message.tool_calls) == of.tool_calls[:1]
+    assert one.choices[0].finish_reason == "tool_calls"
+    assert one.usage is not None
+    assert both.usage is not None
+    # The second call was not even written: at most a token of it, which was already on its way.
+    assert one.usage.completion_tokens < both.usage.completion_tokens - 5
+    streamed = list(client.chat.completions.create(**given(of), parallel_tool_calls=False, stream=True))
+    calls = [call for chunk in streamed for choice in chunk.choices for call in choice.delta.tool_calls or []]
+    assert [call.index for call in calls] == [0]
+
+
+def test_thinking_is_counted(client: openai.OpenAI) -> None:
+    thought, plain = (
+        client.chat.completions.create(**given(lesson("sum")), reasoning_effort=effort).usage
+        for effort in ("medium", "none")
+    )
+    assert thought is not None
+    assert plain is not None
+    assert thought.completion_tokens_details is not None
+    counted = thought.completion_tokens_details.reasoning_tokens or 0
+    # Two and two make four, and the rest is the answer: as many tokens as without thinking, or a few more of markers.
+    assert 0 <= thought.completion_tokens - counted - plain.completion_tokens <= 3
+    assert plain.completion_tokens_details is None
+    response = client.responses.create(model=MODEL, input="What is 2 + 2?", temperature=0)
+    assert response.usage is not None
+    assert response.usage.output_tokens_details.reasoning_tokens == counted
 
 
 def test_several_choices_with_one_seed_differ_and_can_be_had_again(client: openai.OpenAI) -> None:
