@@ -19,22 +19,21 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
 
 sys.path[:0] = [str(Path(__file__).parents[1] / part) for part in ("", "registry", "cache")]
 
-from bench.peers import PEERS, Model, python_of, version_of
-from bench.peers.running import OMLX, Running, make
+from bench.peers import PEERS, Model, python_of
+from bench.peers.running import OMLX, Given, Running, make
 from bench.table import Results, Row, table
 from bench.workloads import SIZES, WORKLOADS, Figures, Restartable, Scene, alternate, restart, warm_up
-from omlx.bench.machine import describe_machine
+from omlx.bench.machine import Nvml, Watch, describe_machine
 from omlx.bench.prompts import STORY, WORDS, Writer
 
 SHAPES = ("tiny", "small", "qwen3-0.6b", "qwen3-8b")
@@ -59,11 +58,45 @@ def build_apart(name: str, folder: Path) -> None:
         pool.apply(build, (name, folder))
 
 
+class Memory:
+    """The most memory each server took. On a GPU that is by how much the used memory grew in the server's own turns."""
+
+    def __init__(self) -> None:
+        self._gpu = Nvml.open()
+        self._grown: dict[str, int] = {}
+        self._peaks: dict[str, dict[str, int]] = {"peak GPU GB": {}, "peak resident GB": {}}
+
+    @contextmanager
+    def of(self, name: str, pid: int) -> Iterator[None]:
+        """While this is open only this server works; `pid` 0: its process is not known yet."""
+        before = self._gpu.used_bytes() if self._gpu else 0
+        watch = Watch(pid)
+        try:
+            with watch:
+                yield
+        finally:
+            grown = self._grown.get(name, 0)
+            self._keep("peak GPU GB", name, grown + watch.peak_gpu_bytes)
+            self._keep("peak resident GB", name, watch.peak_bytes)
+            self._grown[name] = grown + ((self._gpu.used_bytes() if self._gpu else 0) - before)
+
+    def _keep(self, figure: str, name: str, value: int) -> None:
+        self._peaks[figure][name] = max(value, self._peaks[figure].get(name, 0))
+
+    def rows(self) -> list[Row]:
+        found = []
+        for figure, peaks in self._peaks.items():
+            values = {name: [value / 1e9] for name, value in peaks.items() if value}
+            if values:
+                found.append(Row("memory", figure, values))
+        return found
+
+
 class Suite:
     """One run. `rows` fills up as the servers take their turns."""
 
     def __init__(self, options: argparse.Namespace, root: Path, stack: ExitStack) -> None:
-        self._options, self._root, self._stack = options, root, stack
+        self._options, self._root = options, root
         self._sizes = SIZES[options.sizes]
         self._seed = f"{time.time_ns()}"
         self._writers: dict[str, Writer] = {}
@@ -79,20 +112,17 @@ class Suite:
             gguf = bundled.path()
         context = 8192 if options.model in (SMOLLM2, "tiny", "small") else 32768
         self._model = Model("bench", root / "model", gguf, context)
-        self._versions = {OMLX: f"{_own_version()}, mlx {version('mlx')}"}
-        self._versions |= {name: version_of(name) for name in options.peers}
-        self.servers: list[Running] = []
-        for name in (OMLX, *options.peers):
-            self.servers.append(self._started(make(name, root / name, [self._model])))
-            self._say(f"{name} is up")
+        self._memory = Memory()
+        self.servers: list[Running] = [make(name, root / name, [self._model]) for name in (OMLX, *options.peers)]
+        self.servers += [Given(*given) for given in options.also]
+        for server in self.servers:
+            with self._memory.of(server.name, 0):
+                server.start()
+            stack.callback(server.stop)
+            self._say(f"{server.name} is up")
 
     def _say(self, text: str) -> None:
         print(f"{time.monotonic() - self._began:6.0f} s  {text}", file=sys.stderr, flush=True)
-
-    def _started(self, server: Running) -> Running:
-        server.start()
-        self._stack.callback(server.stop)
-        return server
 
     def _scene(self, server: Running, at: int = 0) -> Scene:
         """The writer goes on where it was: no text comes twice."""
@@ -109,7 +139,8 @@ class Suite:
             self.skipped.append(f"{workload}: {server.name}")
             return
         try:
-            figures = asyncio.run(_awaited(work))
+            with self._memory.of(server.name, server.pid):
+                figures = asyncio.run(_awaited(work))
         except Exception as error:  # a peer that cannot do it must not end the run
             self.failures.append(f"{workload}: {server.name}: {error}")
             self._say(f"{workload}: {server.name} FAILED: {str(error)[:300]}")
@@ -135,6 +166,8 @@ class Suite:
                     self._try(name, server, partial(workload, self._scene(server)))
         if "restart" in self._options.workloads:
             for server in self.servers:
+                if not server.pid:
+                    continue
                 control = Restartable(server.stop, server.start)
                 self._try("restart", server, partial(restart, self._scene(server), control))
 
@@ -144,7 +177,7 @@ class Suite:
         second = Model("second", self._root / "second", None, self._model.context)
         for server in self.servers:
             for title, env in (("two models", {}), ("two models, room for one", {"OMLX_MAX_LOADED_MODELS": "1"})):
-                if server.name != OMLX and not PEERS[server.name].switches:
+                if not server.switches:
                     continue
 
                 pair = make(server.name, self._root / f"{server.name}, {title}", [self._model, second], env)
@@ -170,9 +203,9 @@ class Suite:
             sizes=self._options.sizes,
             rounds=self._options.rounds,
             command=" ".join(["python", "bench/suite.py", *sys.argv[1:]]),
-            servers=self._versions,
-            mlx_peers=[name for name in self._options.peers if PEERS[name].mlx],
-            rows=list(self.rows.values()),
+            servers={server.name: server.version for server in self.servers},
+            mlx_peers=[server.name for server in self.servers if server.mlx and server.name != OMLX],
+            rows=[*self.rows.values(), *self._memory.rows()],
             failures=self.failures,
             skipped=self.skipped,
         )
@@ -180,13 +213,6 @@ class Suite:
 
 async def _awaited(work: Callable[[], Awaitable[Figures]]) -> Figures:
     return await work()
-
-
-def _own_version() -> str:
-    try:
-        return version("omlx")
-    except PackageNotFoundError:  # on a machine where it runs from its folder
-        return "from source"
 
 
 def available() -> list[str]:
@@ -207,6 +233,10 @@ def options() -> argparse.Namespace:
     parser.add_argument("--second", choices=SHAPES, default="small", help="the other of two models")
     parser.add_argument("--sizes", choices=list(SIZES), default="cpu")
     parser.add_argument("--peers", nargs="*", choices=list(PEERS), help="default: those that are installed")
+    parser.add_argument(
+        "--also", nargs=3, action="append", default=[], metavar=("NAME", "URL", "MODEL"),
+        help="a server that runs already and speaks OpenAI's API, with the same model",
+    )  # fmt: skip
     parser.add_argument("--workloads", nargs="+", choices=[*WORKLOADS, *SPECIAL], default=[*WORKLOADS, *SPECIAL])
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=60, help="begin nothing new after this time")

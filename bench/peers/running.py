@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Protocol
 
 import httpx
 from omlx_registry import Registry
 
-from bench.peers import PEERS, Model, environment, python_of
+from bench.peers import PEERS, Model, environment, python_of, version_of
 from omlx.bench.target import Target
 from tests.support.server import ServerProcess, free_port
 
@@ -21,9 +22,16 @@ STOP_S = 30.0
 
 
 class Running(Protocol):
-    """`targets` are the run's models as this server calls them; the first is the one that is measured."""
+    """`targets` are the run's models as this server calls them; the first is the one that is measured.
+
+    `mlx`: it stands on MLX. `switches`: it loads whatever model is asked for. `pid` is 0 for a server that is not ours
+    to start and stop.
+    """
 
     name: str
+    version: str
+    mlx: bool
+    switches: bool
     targets: list[Target]
 
     def start(self) -> object: ...
@@ -35,12 +43,13 @@ class Running(Protocol):
 class Omlx:
     """`omlx serve`; its models are registered by hard link."""
 
-    name = OMLX
+    name, mlx, switches = OMLX, True, True
 
     def __init__(self, folder: Path, models: Sequence[Model], env: Mapping[str, str]) -> None:
         registry = Registry(folder / "models", [])
         for model in models:
             registry.add_model_folder(model.name, model.mlx)
+        self.version = f"{_own_version()}, mlx {version('mlx')}"
         self._server = ServerProcess(folder, env=env)
         self.targets = [
             Target(url=self._server.url, api="openai", model=model.name, context=model.context) for model in models
@@ -64,7 +73,8 @@ class Other:
     def __init__(self, name: str, folder: Path, models: Sequence[Model]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         peer, port = PEERS[name], free_port()
-        self.name = name
+        self.name, self.mlx, self.switches = name, peer.mlx, peer.switches
+        self.version = version_of(name)
         self._folder = folder
         self._log = folder / "log"
         self._command = peer.command(python_of(name), models[0], port)
@@ -106,6 +116,27 @@ class Other:
         return self._log.read_text("utf-8", "replace")[-3000:]
 
 
+class Given:
+    """A server that runs already, an Ollama for instance; `version` says where."""
+
+    mlx = switches = False
+    pid = 0
+
+    def __init__(self, name: str, url: str, model: str) -> None:
+        self.name, self.version = name, f"at {url}"
+        self.targets = [Target(url=url.rstrip("/").removesuffix("/v1"), api="openai", model=model)]
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+
+
 def make(name: str, folder: Path, models: Sequence[Model], env: Mapping[str, str] | None = None) -> Running:
     """A server that is not started yet. `env` are settings for oMLX; RuntimeError where a peer is not installed."""
     return Omlx(folder, models, env or {}) if name == OMLX else Other(name, folder, models)
+
+
+def _own_version() -> str:
+    try:
+        return version("omlx")
+    except PackageNotFoundError:  # on a machine where it runs from its folder
+        return "from source"

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-_SAMPLE_S = 0.25
+_SAMPLE_S = 1.0
 
 
 def describe_machine() -> str:
@@ -115,16 +115,18 @@ class Nvml:
 
 
 class Watch:
-    """Looks at a server's memory four times a second while it is open (`with Watch(pid) as watch:`).
+    """Looks at a server's memory while it is open (`with Watch(pid) as watch:`).
 
-    `peak_bytes` is the largest resident memory of the process tree, `peak_gpu_bytes` the largest growth of used GPU
-    memory since `gpu_before` (0 without an NVIDIA GPU).
+    Once a second: on a small machine a look takes time from the server that is measured.
+
+    `peak_bytes` is the largest resident memory of the process tree (0 for process 0), `peak_gpu_bytes` the largest
+    growth of used GPU memory (0 without an NVIDIA GPU).
     """
 
-    def __init__(self, pid: int, *, gpu_before: int | None = None) -> None:
+    def __init__(self, pid: int) -> None:
         self._pid = pid
         self._gpu = Nvml.open()
-        self._before = gpu_before if gpu_before is not None else self._gpu_used()
+        self._before = self._gpu_used()
         self.peak_bytes = 0
         self.peak_gpu_bytes = 0
         self._end = threading.Event()
@@ -135,7 +137,8 @@ class Watch:
 
     def _look(self) -> None:
         while True:
-            self.peak_bytes = max(self.peak_bytes, tree_bytes(self._pid))
+            if self._pid:
+                self.peak_bytes = max(self.peak_bytes, tree_bytes(self._pid))
             self.peak_gpu_bytes = max(self.peak_gpu_bytes, self._gpu_used() - self._before)
             if self._end.wait(_SAMPLE_S):
                 return
