@@ -51,6 +51,28 @@ def test_nothing_is_said_about_a_cancelled_request_and_its_place_is_free_at_the_
     assert not machine.has_work
 
 
+def test_a_reply_that_is_ended_in_any_phase_has_its_last_word_and_leaves_the_others_unchanged() -> None:
+    machine = engine(endless=True, max_concurrent=3)
+    for at in range(2):
+        machine.add(spec(at, prompt(30 + at, at), new=40))
+    machine.add(spec(10, prompt(1500, 10), new=60))
+    machine.add(spec(11, prompt(10, 11), new=60))
+    replies = Replies()
+    while len(replies.tokens.get(1, [])) < 5:
+        replies.take(machine.step())
+    before = len(replies.tokens[1])
+    for id in (11, 10, 1, 1, 99):  # waiting, its prompt being read, decoding, again, nobody
+        machine.end(id)
+    replies.take(machine.step())
+    for id, count in ((1, before), (10, 0), (11, 0)):
+        usage = replies.ends[id].usage
+        assert usage is not None
+        assert (replies.ends[id].finish, usage.completion_tokens) == ("stop", count)
+    replies.take(run(machine, []).outputs)
+    assert replies.tokens[1] == bare("llama", prompt(31, 1), 40)[:before]
+    assert replies.tokens[0] == bare("llama", prompt(30), 40)
+
+
 def test_more_requests_than_places_wait_and_are_all_answered() -> None:
     machine = engine(endless=True, max_concurrent=3)
     replies = run(machine, [spec(at, prompt(12, at), new=6) for at in range(10)])

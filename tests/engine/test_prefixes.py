@@ -9,7 +9,7 @@ import pytest
 from omlx_cache.store import PrefixStore
 
 from omlx.engine.engine import Engine, EngineConfig
-from tests.engine.support import bare, loaded, prompt, run, spec, store_for
+from tests.engine.support import Replies, bare, loaded, prompt, run, spec, store_for
 
 
 def stored(architecture: str, *, store: PrefixStore | None = None, **config: Any) -> Engine:
@@ -49,6 +49,22 @@ def test_a_cancelled_request_does_no_harm_to_the_store() -> None:
     machine.step()
     replies = run(machine, [spec(1, prompt(120), new=15)])
     assert replies.tokens[1] == bare("gemma3_text", prompt(120), 15)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3_text"])
+def test_what_an_ended_reply_wrote_is_kept(architecture: str) -> None:
+    machine = stored(architecture)
+    replies = Replies()
+    machine.add(spec(0, prompt(100), new=500))
+    while len(replies.tokens.get(0, [])) < 40:
+        replies.take(machine.step())
+    machine.end(0)
+    replies.take(machine.step())
+    turn = prompt(100) + replies.tokens[0] + prompt(20, 5)
+    second = run(machine, [spec(1, turn, new=20)])
+    assert second.tokens[1] == bare(architecture, turn, 20)
+    usage = second.ends[1].usage
+    assert usage is not None and usage.cached_tokens >= 128
 
 
 @pytest.mark.parametrize(
