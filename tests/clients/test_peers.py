@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.peers.install import HERE, NODE_FOLDER, OPENAI_PYTHON, PYTHON
+from tests.clients.peers.install import HERE, INSTRUCTOR_PYTHON, NODE_FOLDER, PYTHON
 from tests.server.goldenfile import golden_server
 
 pytestmark = pytest.mark.slow
 PEERS = sorted(HERE.glob("*_peer.*"))
-OPENAI = {"instructor_peer", "pydantic_ai_peer"}
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +29,7 @@ def test_a_client_finds_what_it_needs(url: str, script: Path) -> None:
     node = shutil.which("node")
     if script.suffix == ".mjs" and (node is None or not NODE_FOLDER.exists()):
         pytest.skip("needs node and npm: see `make test-clients`")
-    python = OPENAI_PYTHON if script.stem in OPENAI else PYTHON
+    python = INSTRUCTOR_PYTHON if script.stem == "instructor_peer" else PYTHON
     if not python.exists():
         pytest.skip("the clients are not installed: run `make test-clients`")
     words = [str(python), str(script), url] if node is None or script.suffix == ".py" else [
