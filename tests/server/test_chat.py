@@ -5,10 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+
+from omlx.settings import Settings
+from tests.server.local import SCRIPTED, LocalServer, stocked
 
 STAMP = re.compile(r"\A\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d*[1-9])?Z\Z")
 METRICS = [
@@ -256,3 +260,21 @@ def test_tools_reach_the_runner_as_given(http: httpx.Client) -> None:
     seen = request_seen(http, "/api/chat", {"model": "thinker", "messages": say("request"), "tools": [tool]})
     del tool["function"]["strict"]  # type: ignore[attr-defined]
     assert json.dumps(seen["tools"]) == json.dumps([tool])
+
+
+def test_tools_may_be_ignored_where_the_model_knows_none(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    settings = Settings(models=str(root), spare_runner=False, unsupported_tools="ignore")
+    tool = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
+    plain = {"model": "plain", "messages": [{"role": "user", "content": "say Hi"}]}
+    with LocalServer(stocked(root), settings, SCRIPTED) as server, server.client() as http:
+        looked = {**plain, "stream": False, "_debug_render_only": True}
+        shown = [http.post("/api/chat", json=looked | more).json()["_debug_info"] for more in ({}, {"tools": [tool]})]
+        assert shown[0] == shown[1]
+        replies = [http.post("/api/chat", json=plain | {"stream": False, "tools": [tool]}).json()["message"]["content"]]
+        asked = plain | {"tools": [tool], "tool_choice": "required"}
+        replies.append(http.post("/v1/chat/completions", json=asked).json()["choices"][0]["message"]["content"])
+        named = [{"name": "get_weather", "input_schema": {"type": "object"}}]
+        asked = plain | {"tools": named, "tool_choice": {"type": "any"}, "max_tokens": 50}
+        replies.append(http.post("/v1/messages", json=asked).json()["content"][0]["text"])
+        assert replies == ["Hi"] * 3

@@ -83,6 +83,14 @@ def test_a_tool_has_to_be_called(http: httpx.Client, choice: Any) -> None:
     assert (choice["finish_reason"], choice["message"]["content"]) == ("tool_calls", "")
 
 
+def test_a_tool_without_parameters_can_be_asked_for(http: httpx.Client) -> None:
+    tool = {"type": "function", "function": {"name": "ring"}}
+    asked = {"model": "taught", "messages": SUM, "tools": [tool], "tool_choice": "required", "temperature": 0,
+             "max_tokens": 60, "parallel_tool_calls": False, "reasoning_effort": "none"}  # fmt: skip
+    (call,) = http.post("/v1/chat/completions", json=asked).json()["choices"][0]["message"]["tool_calls"]
+    assert call["function"] == {"name": "ring", "arguments": "{}"}
+
+
 def test_tools_and_a_format_leave_the_choice_to_the_model(http: httpx.Client) -> None:
     schema = {"type": "object", "properties": {"sum": {"type": "integer", "maximum": 99}}, "required": ["sum"]}
     of = lesson("weather")

@@ -131,6 +131,28 @@ def test_copy_and_delete_answer_with_nothing(own_server: LocalServer) -> None:
         assert http.post("/api/show", json={"model": "plain"}).status_code == 200
 
 
+def test_what_no_name_leads_to_any_more_leaves_memory(own_server: LocalServer) -> None:
+    with own_server.client() as http:
+
+        def loaded() -> list[str]:
+            return [model["name"] for model in http.get("/api/ps").json()["models"]]
+
+        def create(system: str) -> None:
+            made = {"model": "mine", "from": "plain", "system": system, "stream": False}
+            assert http.post("/api/create", json=made).json() == {"status": "success"}
+
+        create("one")
+        assert http.post("/api/generate", json={"model": "mine", "keep_alive": -1}).status_code == 200
+        assert http.post("/api/copy", json={"source": "mine", "destination": "twin"}).status_code == 200
+        create("two")
+        assert loaded() == ["mine:latest"]  # the twin's by now
+        assert http.post("/api/generate", json={"model": "mine", "keep_alive": -1}).status_code == 200
+        http.request("DELETE", "/api/delete", json={"model": "twin"})
+        assert eventually(lambda: len(loaded()) == 1)
+        create("three")
+        assert eventually(lambda: loaded() == [])
+
+
 def test_blobs_are_stored_once_and_verified(own_server: LocalServer) -> None:
     data = b"x" * 9_000_000
     digest = "sha256:" + hashlib.sha256(data).hexdigest()

@@ -46,7 +46,8 @@ def offered(tools: Collection[Any], only: str | None = None) -> list[Offered]:
         if only is not None and function["name"] != only:
             continue
         given = function.get("parameters")
-        schema = {"type": "object", **(given if isinstance(given, dict) else {})}
+        schema = {**given} if isinstance(given, dict) else {}
+        schema["type"] = schema.get("type") or "object"  # a tool without parameters comes with ""
         if not isinstance(schema.get("properties"), dict):
             schema["properties"] = {}
         found.append(Offered(function["name"], schema))

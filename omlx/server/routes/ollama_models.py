@@ -13,8 +13,9 @@ from omlx_registry import CreateRequest, DigestMismatch, Info, InvalidName, NotF
 
 from omlx.api import ollama as wire
 from omlx.dialect.refusal import Refusal
+from omlx.pool import Pool
 from omlx.server.body import chunks, read_json
-from omlx.server.given import GivenRegistry, GivenSettings, GivenTelemetry, HttpRequest
+from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, GivenTelemetry, HttpRequest
 from omlx.server.names import refuse_cloud, required, single_quoted
 from omlx.server.stream import Answer, Complete, LiveObject, LiveStream, encode, line
 
@@ -38,7 +39,7 @@ async def copy(request: HttpRequest, registry: GivenRegistry, settings: GivenSet
 
 
 @delete("/api/delete", status_code=200)
-async def remove(request: HttpRequest, registry: GivenRegistry, settings: GivenSettings) -> Answer:
+async def remove(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.DeleteRequest, settings.max_body)
     name = required(asked.wanted)
     try:
@@ -47,7 +48,17 @@ async def remove(request: HttpRequest, registry: GivenRegistry, settings: GivenS
         raise Refusal(400, f'name "{name}" is invalid') from None
     except NotFound:
         raise Refusal(404, single_quoted(name)) from None
+    await _unload_nameless(registry, pool)
     return Complete()
+
+
+async def _unload_nameless(registry: Registry, pool: Pool) -> None:
+    """Models in memory that no name leads to any more go once they are idle: nobody could stop them."""
+    if pool.loaded():
+        named = {spec.digest for spec in await asyncio.to_thread(registry.list)}
+        for model in pool.loaded():
+            if model.spec.digest not in named:
+                await pool.unload(model.spec.digest)
 
 
 @post("/api/pull", status_code=200)
@@ -69,10 +80,17 @@ async def push(request: HttpRequest, registry: GivenRegistry, settings: GivenSet
 
 
 @post("/api/create", status_code=200)
-async def create(request: HttpRequest, registry: GivenRegistry, settings: GivenSettings) -> Answer:
+async def create(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.CreateRequest, settings.max_body)
     parse_name(asked.wanted)
-    return progress(registry.create(_to_create(asked)), stream=asked.stream)
+
+    async def steps() -> AsyncGenerator[Progress]:
+        async with aclosing(registry.create(_to_create(asked))) as made:
+            async for step in made:
+                yield step
+        await _unload_nameless(registry, pool)
+
+    return progress(steps(), stream=asked.stream)
 
 
 def _to_create(asked: wire.CreateRequest) -> CreateRequest:
