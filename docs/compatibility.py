@@ -86,6 +86,10 @@ DIFFERENT: dict[str, str] = {
     "chat.cached_tokens": "oMLX only: tokens of the prompt that came from the KV cache",
     "generate.think_budget": "oMLX only: most tokens of thinking",
     "chat.think_budget": "oMLX only: most tokens of thinking",
+    **{
+        f"{route}.priority": "oMLX only: `interactive`, `batch` or `background`, as the header `X-OMLX-Priority`"
+        for route in ("generate", "chat", "embed", "embeddings")
+    },
     "version.omlx_version": "oMLX only",
     "show.modelfile": "`FROM` names the model, as Ollama does for safetensors",
     "show.weights": "oMLX only: how the weights of a loaded model are held",

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from omlx.api.gojson import Go
+from omlx.api.wished import Wished
 
 
 # ---------------------------------------------------------------- requests
@@ -36,7 +37,7 @@ class OutputConfig(msgspec.Struct, kw_only=True):
     format: dict[str, Any] = {}
 
 
-class CountRequest(msgspec.Struct, kw_only=True):
+class CountRequest(Wished, msgspec.Struct, kw_only=True):
     """What is counted; the same fields as of a request that is answered."""
 
     model: str = ""

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from omlx.api.gojson import Go, Schema
+from omlx.api.wished import Wished
 from omlx.units import parse_keep_alive
 
 THINK_LEVELS = ("high", "medium", "low", "max")
@@ -140,7 +141,7 @@ Messages = Annotated[list[Message], Go("[]api.Message", sealed=True)]
 
 
 # ---------------------------------------------------------------- requests
-class _Generation(msgspec.Struct, kw_only=True):
+class _Generation(Wished, msgspec.Struct, kw_only=True):
     model: str = ""
     stream: bool = True
     format: Any = None
@@ -171,7 +172,7 @@ class ChatRequest(_Generation, kw_only=True):
     tools: Annotated[list[dict[str, Any]], Go("api.Tools", item=Tool)] = []
 
 
-class EmbedRequest(msgspec.Struct, kw_only=True):
+class EmbedRequest(Wished, msgspec.Struct, kw_only=True):
     model: str = ""
     input: Any = None
     keep_alive: KeepAlive = None
@@ -180,7 +181,7 @@ class EmbedRequest(msgspec.Struct, kw_only=True):
     options: dict[str, Any] = {}
 
 
-class EmbeddingRequest(msgspec.Struct, kw_only=True):
+class EmbeddingRequest(Wished, msgspec.Struct, kw_only=True):
     """The older, single-prompt form."""
 
     model: str = ""

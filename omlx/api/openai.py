@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from omlx.api.gojson import Go
 from omlx.api.ollama import DebugInfo, Tool
+from omlx.api.wished import Wished
 
 
 # ---------------------------------------------------------------- requests
@@ -48,7 +49,7 @@ class Message(msgspec.Struct, kw_only=True):
     name: str = ""
 
 
-class _Generation(msgspec.Struct, kw_only=True):
+class _Generation(Wished, msgspec.Struct, kw_only=True):
     model: str = ""
     stream: bool = False
     stream_options: Annotated[StreamOptions, Go("openai.StreamOptions")] | None = None
@@ -84,7 +85,7 @@ class CompletionRequest(_Generation, kw_only=True):
     logprobs: int | None = None
 
 
-class EmbedRequest(msgspec.Struct, kw_only=True):
+class EmbedRequest(Wished, msgspec.Struct, kw_only=True):
     model: str = ""
     input: Any = None
     dimensions: int = 0

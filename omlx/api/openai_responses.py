@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from omlx.api.gojson import Go
 from omlx.api.openai import CachedTokens, Reasoning, ReasoningTokens
+from omlx.api.wished import Wished
 
 
 # ---------------------------------------------------------------- requests
@@ -20,7 +21,7 @@ class Text(msgspec.Struct, kw_only=True):
     format: dict[str, Any] = {}
 
 
-class ResponsesRequest(msgspec.Struct, kw_only=True):
+class ResponsesRequest(Wished, msgspec.Struct, kw_only=True):
     model: str = ""
     input: Any = None
     instructions: str = ""

@@ -6,8 +6,10 @@ from typing import Any
 
 import msgspec
 
+from omlx.api.wished import Wished
 
-class RerankRequest(msgspec.Struct, kw_only=True):
+
+class RerankRequest(Wished, msgspec.Struct, kw_only=True):
     model: str = ""
     query: Any = None
     """A text, or `{"text": …}`."""

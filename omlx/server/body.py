@@ -9,9 +9,12 @@ from typing import Any, TypeVar
 from litestar import Request
 
 from omlx.api import gojson
+from omlx.api.wished import Wished
 from omlx.dialect.refusal import Refusal
+from omlx.record import current
 from omlx.server.errors import ClientGone
 from omlx.server.inflate import inflate
+from omlx.server.wishes import WishError, read_priority
 from omlx.settings import Settings
 from omlx.units import human_bytes
 
@@ -21,14 +24,24 @@ _LARGE = 1 << 20
 
 
 async def read_json(request: Request[Any, Any, Any], kind: type[_T], limit: int) -> _T:
-    """The body as wire struct `kind`. Raises Malformed, or Refusal(413) past `limit` bytes."""
+    """The body as wire struct `kind`. Raises Malformed, or Refusal: 413 past `limit` bytes, 400 for no such class."""
     body = await read_bytes(request, limit)
     encoding = request.headers.get("content-encoding", "")
     if encoding:
         body = await inflate(body, encoding, limit)
-    if len(body) < _LARGE:
-        return gojson.decode(body, kind)
-    return await asyncio.to_thread(gojson.decode, body, kind)
+    asked = gojson.decode(body, kind) if len(body) < _LARGE else await asyncio.to_thread(gojson.decode, body, kind)
+    if isinstance(asked, Wished) and isinstance(asked.priority, str):
+        _note_priority(asked.priority)
+    return asked
+
+
+def _note_priority(text: str) -> None:
+    """The body's class counts where no header gives one. Raises Refusal."""
+    try:
+        priority = read_priority(text, "priority")
+    except WishError as error:
+        raise Refusal(400, str(error)) from None
+    current().priority = current().priority or priority
 
 
 async def read_bytes(request: Request[Any, Any, Any], limit: int) -> bytes:

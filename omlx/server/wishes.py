@@ -1,4 +1,4 @@
-"""*Wishes*: what a caller may say about any request in headers, whatever the protocol of its body."""
+"""*Wishes*: what a caller may say about any request, whatever its protocol: in headers, the class in the body too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CLASSES: tuple[Priority, ...] = get_args(Priority)
 
 
 class WishError(ValueError):
-    """A header says something that cannot be meant; the message says what can."""
+    """A wish cannot be meant; the message says what can."""
 
 
 class Wishes(NamedTuple):
@@ -27,17 +27,19 @@ class Wishes(NamedTuple):
 
 def read_wishes(fields: Mapping[bytes, str]) -> Wishes:
     """Raises WishError."""
-    return Wishes(_priority(fields.get(PRIORITY_HEADER, "")), _deadline(fields.get(DEADLINE_HEADER, "")))
+    priority = read_priority(fields.get(PRIORITY_HEADER, ""), "X-OMLX-Priority")
+    return Wishes(priority, _deadline(fields.get(DEADLINE_HEADER, "")))
 
 
-def _priority(text: str) -> Priority | None:
+def read_priority(text: str, field: str) -> Priority | None:
+    """The class that `text` names, None for nothing; `field` is what the error calls it. Raises WishError."""
     wanted = text.strip().lower()
     if not wanted:
         return None
     for name in _CLASSES:
         if name == wanted:
             return name
-    raise WishError(f"X-OMLX-Priority must be one of {', '.join(_CLASSES)}")
+    raise WishError(f"{field} must be one of {', '.join(_CLASSES)}")
 
 
 def _deadline(text: str) -> float | None:

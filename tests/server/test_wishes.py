@@ -15,6 +15,7 @@ ASKS: dict[str, dict[str, Any]] = {
     "/api/generate": {"model": "plain", "prompt": "request", "stream": False},
     "/api/chat": {"model": "plain", "messages": MESSAGES, "stream": False},
     "/v1/chat/completions": {"model": "plain", "messages": MESSAGES},
+    "/v1/responses": {"model": "plain", "input": "request"},
     "/v1/messages": {"model": "plain", "messages": MESSAGES, "max_tokens": 9},
 }
 
@@ -22,6 +23,8 @@ ASKS: dict[str, dict[str, Any]] = {
 def internal(answer: Any) -> dict[str, Any]:
     """The internal request that the scripted runner wrote as its reply, wherever the protocol puts text."""
     text = answer.get("response") or answer.get("message", {}).get("content")
+    if text is None and "output" in answer:
+        text = answer["output"][-1]["content"][0]["text"]
     if text is None:
         text = answer["choices"][0]["message"]["content"] if "choices" in answer else answer["content"][0]["text"]
     found: dict[str, Any] = json.loads(text)
@@ -34,6 +37,25 @@ def test_the_class_of_a_request_reaches_the_runner(http: httpx.Client, path: str
         reply = http.post(path, json=ASKS[path], headers={"X-OMLX-Priority": given} if given else {})
         assert reply.status_code == 200, reply.text
         assert internal(reply.json()).get("priority", "interactive") == wanted
+
+
+@pytest.mark.parametrize("path", ASKS)
+def test_the_class_may_stand_in_the_body_and_the_header_goes_first(http: httpx.Client, path: str) -> None:
+    for given, header, wanted in (
+        ("background", "", "background"),
+        ("Batch", "", "batch"),
+        ("batch", "background", "background"),
+        ("", "", "interactive"),
+        (None, "", "interactive"),
+        (3, "", "interactive"),
+    ):
+        headers = {"X-OMLX-Priority": header} if header else {}
+        reply = http.post(path, json=ASKS[path] | {"priority": given}, headers=headers)
+        assert reply.status_code == 200, reply.text
+        assert internal(reply.json()).get("priority", "interactive") == wanted
+    reply = http.post(path, json=ASKS[path] | {"priority": "urgent"})
+    assert reply.status_code == 400
+    assert "priority must be one of interactive, batch, background" in reply.text
 
 
 def test_what_cannot_be_meant_is_refused_in_the_words_of_the_protocol(http: httpx.Client) -> None:
