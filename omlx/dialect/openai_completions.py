@@ -148,10 +148,12 @@ class CompletionAnswer:
     def _usage(self) -> wire.Usage:
         """The `n` choices of one prompt share it."""
         finishes = [self._finishes[choice] for choice in sorted(self._finishes)]
-        prompts = common.usage(finishes[:: self._count])
-        completion = sum(finish.completion_tokens for finish in finishes)
-        return wire.Usage(
-            prompts.prompt_tokens, completion, prompts.prompt_tokens + completion, prompts.prompt_tokens_details
+        found, prompts = common.usage(finishes), common.usage(finishes[:: self._count])
+        return msgspec.structs.replace(
+            found,
+            prompt_tokens=prompts.prompt_tokens,
+            total_tokens=prompts.prompt_tokens + found.completion_tokens,
+            prompt_tokens_details=prompts.prompt_tokens_details,
         )
 
     def _chunk(self, choice: wire.CompletionChoice) -> wire.CompletionChunk:

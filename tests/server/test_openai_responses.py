@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from omlx.api import ollama as native
+from omlx.runner.host import CRASHED
 from omlx.server.responses_store import ResponsesStore
 from tests.server.sse import Event, events
 
@@ -170,11 +171,12 @@ def test_an_empty_answer_is_complete_too(http: httpx.Client) -> None:
     assert named(events(respond(http, "many 0", stream=True))) == ["created", "in_progress", "completed"]
 
 
-def test_a_failure_in_the_middle_is_response_failed(http: httpx.Client) -> None:
-    found = events(respond(http, "break internal it broke", stream=True))
+@pytest.mark.parametrize(("command", "message"), [("break internal it broke", "it broke"), ("crash", CRASHED)])
+def test_a_failure_in_the_middle_is_response_failed(http: httpx.Client, command: str, message: str) -> None:
+    found = events(respond(http, command, stream=True))
     assert named(found)[-1] == "failed"
     last = found[-1].data["response"]
-    assert (last["status"], last["error"]) == ("failed", {"code": "server_error", "message": "it broke"})
+    assert (last["status"], last["error"]) == ("failed", {"code": "server_error", "message": message})
     assert last["output"][0]["content"][0]["text"] == "begun"
     assert last["output"][0]["status"] == "incomplete"
     assert http.get(f"/v1/responses/{last['id']}").status_code == 404
