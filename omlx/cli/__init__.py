@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: this process's) and return the exit code: 0, 1 for an error, 130 for Ctrl+C."""
+    _replace_closed_streams()
     from omlx.cli.app import run_command_line
 
     return run_command_line(list(sys.argv[1:] if arguments is None else arguments))
+
+
+def _replace_closed_streams() -> None:
+    """A stream that the caller closed (`omlx list >&-`, some service managers) is None to Python: the null device."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115  # open to the end

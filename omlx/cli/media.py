@@ -11,6 +11,8 @@ from omlx.cli.command import CliError
 from omlx.cli.console import err
 
 MAX_BYTES = 100 * 1000 * 1000
+_LONGEST_PATH = 4096
+"""Of what stands before an ending, this much may be its path: a long text with many endings is read in linear time."""
 _START = re.compile(r"(?<![^\s'\"])(?:[a-zA-Z]:)?(?:\.{0,2}/|~/|\\)")
 _END = re.compile(r"\.(?:jpe?g|png|webp|wav)\b", re.IGNORECASE)
 _ESCAPED = re.compile(r"\\(\W)")
@@ -50,20 +52,28 @@ def attach(text: str) -> Media:
     return Media((kept + text[position:]).strip() if files else text, files)
 
 
-def _file_before(text: str, start: int, end: int) -> tuple[int, Path] | None:
+def _file_before(text: str, start: int, end: int) -> tuple[int, str] | None:
     """Where the path of an existing file that ends at `end` starts, and the path; the longest such path wins."""
-    for begin in _START.finditer(text, start, end):
-        path = Path(_ESCAPED.sub(r"\1", text[begin.start() : end])).expanduser()
-        if path.is_file():
+    for begin in _START.finditer(text, max(start, end - _LONGEST_PATH), end):
+        path = _ESCAPED.sub(r"\1", text[begin.start() : end])
+        if _is_file(path):
             return begin.start(), path
     return None
 
 
-def _read(path: Path) -> bytes:
+def _is_file(path: str) -> bool:
     try:
-        if path.stat().st_size > MAX_BYTES:
+        return Path(path).expanduser().is_file()
+    except OSError:  # too long for a name, or in a folder that is closed to us
+        return False
+
+
+def _read(path: str) -> bytes:
+    file = Path(path).expanduser()
+    try:
+        if file.stat().st_size > MAX_BYTES:
             raise CliError(f"file size of '{path}' exceeds maximum limit (100MB)")
-        content = path.read_bytes()
+        content = file.read_bytes()
     except OSError as error:
         raise CliError(f"couldn't read '{path}': {error.strerror}") from error
     if not _is_media(content):

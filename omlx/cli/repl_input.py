@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterable
+import termios
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -101,6 +104,25 @@ class _Slash(Completer):
         typed = document.text
         if typed.startswith("/"):
             yield from (Completion(word, -len(typed)) for word in WORDS if word.startswith(typed))
+
+
+@contextmanager
+def typing_ahead() -> Iterator[None]:
+    """What is typed while an answer comes waits for the next prompt: unseen until then, and Enter sends it.
+
+    A terminal outside the editor would show it in the midst of the answer, and turn Enter into the Ctrl+J that only
+    breaks a line. Ctrl+C still interrupts.
+    """
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    changed = termios.tcgetattr(terminal)
+    changed[0] &= ~termios.ICRNL
+    changed[3] &= ~(termios.ECHO | termios.ICANON)
+    termios.tcsetattr(terminal, termios.TCSANOW, changed)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
 class LineReader:

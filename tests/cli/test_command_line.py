@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import subprocess
 import sys
 
 import pexpect
@@ -185,3 +186,14 @@ def test_flags_are_read_as_go_reads_them(line: str, args: tuple[str, ...], given
     assert found_args == args
     assert {name: found[name] for name in given} == given
     assert go_flags(probe, []) == []
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_a_closed_stream_is_like_the_null_device(closed: str) -> None:
+    nobody = {**os.environ, "OLLAMA_HOST": "127.0.0.1:1", "OMLX_AUTOSTART": "false"}
+    line = f"{sys.executable} -m omlx list {closed}"
+    done = subprocess.run(line, shell=True, capture_output=True, timeout=60, env=nobody)
+    assert done.returncode == 1
+    complaint = b"" if closed == "2>&-" else b"Error: could not connect to omlx server at http://127.0.0.1:1"
+    assert done.stderr.startswith(complaint)
+    assert b"Traceback" not in done.stderr

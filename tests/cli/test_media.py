@@ -58,3 +58,18 @@ def test_a_line_that_begins_with_a_path_is_told_from_a_command() -> None:
     assert begins_with_path("./cat.JPEG")
     assert not begins_with_path("/set system x")
     assert not begins_with_path("cat.png")
+
+
+def test_a_path_is_reported_as_it_was_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.png").write_bytes(PNG)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert attach("./a.png ~/a.png").text == ""
+    assert capsys.readouterr().err == "Added image './a.png'\nAdded image '~/a.png'\n"
+
+
+@pytest.mark.parametrize("text", ["/" + "x" * 300 + ".png", "/\0.png", "/a.png/" * 20_000])
+def test_what_can_be_no_file_is_text_and_takes_no_time(text: str) -> None:
+    assert attach(text) == (text, [])

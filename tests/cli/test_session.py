@@ -308,6 +308,23 @@ def test_what_was_said_before_ctrl_c_stays_in_the_conversation(standin: StandIn,
     terminal.child.close(force=True)
 
 
+def test_what_is_typed_during_an_answer_is_the_next_message(standin: StandIn, home: Path) -> None:
+    standin.script["POST /api/chat"] = stream(
+        [line("Begun"), *[line("") for _ in range(15)], line("."), DONE], pause_s=0.1
+    )
+    terminal = Terminal(standin.url, "m", home=home)
+    terminal.prompted()
+    terminal.say("Hi")
+    terminal.sees("Begun")
+    terminal.say("Ahead")
+    terminal.sees(".\r\n\r\n")
+    assert "Ahead" not in terminal.child.before, "it does not get into the answer"
+    terminal.sees("Ahead")
+    terminal.sees("Begun.")
+    assert [text for role, text in said(standin) if role == "user"] == ["Hi", "Ahead"]
+    terminal.child.close(force=True)
+
+
 def test_pasted_and_quoted_lines_are_one_message_each(standin: StandIn, home: Path) -> None:
     terminal = Terminal(standin.url, "m", home=home)
     terminal.prompted()
