@@ -2,13 +2,14 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+TOOLS  := .venv-tools
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PROMPT ?= Why is the sky blue?
 
-.PHONY: run test test-browser test-slow test-clients lint format types check docs clean help
+.PHONY: run test test-browser test-openwebui test-slow test-clients faults fuzz soak audit release lint format types check docs clean help
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
 
 run: $(VENV)/.installed  ## install, then ask the bundled small model a question (offline)
 	$(BIN)/omlx run smollm2 "$(PROMPT)"
@@ -23,9 +24,34 @@ test-browser: $(VENV)/.installed-dev  ## the dashboard in a headless Chromium, w
 test-slow: $(VENV)/.installed-dev  ## the heavier tests
 	$(BIN)/python -m pytest -m slow
 
+test-openwebui: $(VENV)/.installed-dev  ## Open WebUI in a headless Chromium (some 3 GB in .venv-openwebui)
+	$(PIP) install --editable ".[browser]"
+	$(BIN)/python -m tests.browser.openwebui
+	$(BIN)/python -m pytest -m slow tests/browser/test_openwebui.py
+
 test-clients: $(VENV)/.installed-dev  ## clients and coding agents of other people (some 2 GB in .venv-clients)
 	$(BIN)/python -m tests.clients.peers.install
 	$(BIN)/python -m pytest -m slow tests/clients
+
+faults: $(VENV)/.installed-dev  ## the fault campaign, each fault with its expected outcome
+	$(BIN)/python -m pytest -v tests/faults
+
+fuzz: $(VENV)/.installed-dev  ## damaged inputs for every reader, FUZZ_SECONDS (60) each
+	FUZZ_SECONDS=$(or $(FUZZ_SECONDS),60) $(BIN)/python -m pytest -s -m slow tests/fuzz
+
+soak: $(VENV)/.installed-dev  ## mixed traffic on a real server for SOAK_SECONDS (1800)
+	SOAK_SECONDS=$(or $(SOAK_SECONDS),1800) $(BIN)/python -m pytest -s -m slow tests/faults/test_soak.py tests/pool/test_soak.py
+
+audit: $(VENV)/.installed $(TOOLS)/.installed  ## known holes in what is installed, and in our code
+	$(BIN)/python -m pip freeze --exclude-editable > $(TOOLS)/installed.txt
+	$(TOOLS)/bin/pip-audit --disable-pip --no-deps --strict -r $(TOOLS)/installed.txt
+	$(TOOLS)/bin/bandit --quiet -c pyproject.toml -r omlx registry cache
+
+release: $(VENV)/.installed $(TOOLS)/.installed  ## wheel, source archive, SBOM and checksums in dist/
+	rm -rf dist
+	$(TOOLS)/bin/pyproject-build --outdir dist
+	$(TOOLS)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --of JSON -o dist/sbom.cdx.json $(BIN)/python
+	cd dist && sha256sum * > SHA256SUMS && cat SHA256SUMS
 
 check: lint types test  ## what CI runs
 
@@ -64,4 +90,9 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP) install --editable ".[dev]"
+	touch $@
+
+$(TOOLS)/.installed:
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip --disable-pip-version-check --quiet install "pip-audit>=2.9" "bandit>=1.9" "cyclonedx-bom>=7" "build>=1.3"
 	touch $@

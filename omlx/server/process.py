@@ -28,6 +28,7 @@ from omlx.folders import why_unusable
 from omlx.pool import Pool, PoolError
 from omlx.server import keys, log
 from omlx.server.app import create_app
+from omlx.server.connection import Connection
 from omlx.server.guards import OriginError
 from omlx.server.telemetry import Telemetry
 from omlx.settings import Settings, bind_address
@@ -63,7 +64,7 @@ def run(settings: Settings) -> int:
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http="httptools",
+        http=Connection,
         ws="none",
         lifespan="on",
         log_config=None,

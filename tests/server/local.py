@@ -19,6 +19,7 @@ from omlx.dialect.ollama import check_template
 from omlx.pool import Pool
 from omlx.runner.process import RUNNER
 from omlx.server.app import create_app
+from omlx.server.connection import Connection
 from omlx.settings import Settings
 from tests.support.tiny import DATA
 
@@ -93,7 +94,7 @@ class LocalServer:
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         app = create_app(settings, registry, self.pool)
         self.telemetry = app.telemetry
-        config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1)
+        config = uvicorn.Config(app, http=Connection, log_config=None, access_log=False, timeout_graceful_shutdown=1)
         self._server = uvicorn.Server(config)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="local server")

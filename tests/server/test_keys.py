@@ -10,6 +10,7 @@ import httpx
 import openai
 import pytest
 
+from omlx.server import keys as keys_module
 from omlx.server.keys import Key, Keys, keys_of, warning
 from omlx.settings import SettingError, Settings, load
 from tests.server.local import SCRIPTED, LocalServer, stocked
@@ -180,3 +181,22 @@ def test_a_server_that_anybody_could_use_says_so(settings: Settings, warns: bool
 def test_keys_come_from_the_variable_and_never_leave_in_an_error(tmp_path: Path) -> None:
     absent = tmp_path / "absent.toml"
     assert load({}, {"OMLX_API_KEY": "a, b"}, absent).settings.api_key == ["a", "b"]
+
+
+def test_every_key_is_compared_whichever_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refusal takes no less time than an admission, and none tells which key was near."""
+    compared: list[tuple[int, int]] = []
+    real = keys_module.hmac.compare_digest
+
+    def counting(left: bytes, right: bytes) -> bool:
+        compared.append((len(left), len(right)))
+        return real(left, right)
+
+    monkeypatch.setattr(keys_module.hmac, "compare_digest", counting)
+    keys = Keys([Key(name, f"sk-{name}-{'x' * at}") for at, name in enumerate(("ada", "bob", "eve"))])
+    seen = []
+    for shown in ("sk-ada-", "sk-eve-xx", "sk-eve-", "", "s" * 4000):
+        compared.clear()
+        keys.admit("/api/tags", f"Bearer {shown}", "")
+        seen.append(list(compared))
+    assert seen == [[(32, 32)] * 3, [(32, 32)] * 3, [(32, 32)] * 3, [], [(32, 32)] * 3]
