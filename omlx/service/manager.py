@@ -109,7 +109,6 @@ class Systemd:
     log_hint = f"journalctl --user -u {UNIT}"
 
     def __init__(self) -> None:
-        # Not XDG_CONFIG_HOME of this process alone: systemd's own is what counts, and this is its default.
         self.file = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "systemd" / "user" / self.UNIT
 
     def text(self, job: Job) -> str:
