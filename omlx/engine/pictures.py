@@ -25,6 +25,8 @@ MOST_PICTURES: Final = 256
 """In one request, frames included."""
 MOST_VIDEO_PIXELS: Final = 400_000_000
 """Of all frames of an animation together."""
+MOST_FRAME_PIXELS: Final = 100_000_000
+"""Of the frames that are taken from a request's animations: they are held unpacked, three bytes a pixel."""
 FORMATS: Final = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "AVIF", "HEIF")
 """As far as the installed Pillow has them: it reads HEIF with a plugin only."""
 T = TypeVar("T")
@@ -60,8 +62,11 @@ def decode(data: bytes) -> Image.Image:
         raise PictureError(f"an image cannot be read: {error or type(error).__name__}") from error
 
 
-def frames(data: bytes, fps: float) -> list[bytes]:
-    """An animated file as single pictures, `fps` a second; a file that does not move as one. Raises PictureError."""
+def frames(data: bytes, fps: float, room: int = MOST_FRAME_PIXELS) -> list[bytes]:
+    """An animated file as single pictures, `fps` a second; a file that does not move as one.
+
+    Raises PictureError, also where different frames have more than `room` pixels together.
+    """
     try:
         with Image.open(io.BytesIO(data), formats=_formats()) as file:
             _check_size(*file.size)
@@ -70,15 +75,15 @@ def frames(data: bytes, fps: float) -> list[bytes]:
                 return [data]
             if count * file.width * file.height > MOST_VIDEO_PIXELS:
                 raise PictureError(f"an animation of {count} frames of {file.width} x {file.height} is too large")
-            return _sampled(file, count, 1000 / fps)
+            return _sampled(file, count, 1000 / fps, room)
     except PictureError:
         raise
     except Exception as error:
         raise PictureError(f"an animation cannot be read: {error or type(error).__name__}") from error
 
 
-def _sampled(file: Any, count: int, step_ms: float) -> list[bytes]:
-    """The frames that are shown every `step_ms`, each as a file of its own."""
+def _sampled(file: Any, count: int, step_ms: float, room: int) -> list[bytes]:
+    """The frames that are shown every `step_ms`, each as a file of its own. Raises PictureError."""
     found: list[bytes] = []
     now = 0.0
     for number in range(count):
@@ -87,6 +92,13 @@ def _sampled(file: Any, count: int, step_ms: float) -> list[bytes]:
         now += max(float(file.info.get("duration") or 100), 1.0)
         if len(found) * step_ms >= now:
             continue
+        if len(found) == MOST_PICTURES:
+            break
+        room -= file.width * file.height
+        if room < 0:
+            raise PictureError(
+                f"the frames of animations have more than {MOST_FRAME_PIXELS:,} pixels together: ask for a smaller fps"
+            )
         buffer = io.BytesIO()
         _upright_rgb(file).save(buffer, "BMP")
         while len(found) * step_ms < now and len(found) < MOST_PICTURES:

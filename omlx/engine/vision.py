@@ -124,18 +124,25 @@ class Vision:
         picture = self._known(b"image:", data, lambda: self._open(data))
         return Shown(picture.layout.text, (Part(picture),))
 
-    def video(self, files: Sequence[bytes], fps: float, most: int = 0) -> Shown:
-        """Frames that are 1/`fps` seconds apart, two of them a moment, or one animated file. Raises PictureError.
+    @property
+    def held_bytes(self) -> int:
+        """Of the pixels that requests hold."""
+        with self._lock:
+            return sum(picture.nbytes for picture in self._held.values())
+
+    def video(
+        self, frames: Sequence[bytes], fps: float, most: int = 0, *, check: Callable[[], None] = lambda: None
+    ) -> Shown:
+        """Frames that are 1/`fps` seconds apart, two of them a moment. Raises PictureError.
 
         More than `most` frames are thinned out (0: none are). A moment is known by its own frames, so a clip that
-        overlaps an earlier one shares its features.
+        overlaps an earlier one shares its features. `check` is called before each and may raise.
         """
         family = self.family
         if not isinstance(family, QwenVL):
             raise PictureError("this model does not support video input")
-        if not files:
+        if not frames:
             raise PictureError("a video has no frames")
-        frames = pictures.frames(files[0], fps) if len(files) == 1 else files
         kept = pictures.thinned(frames, most)
         frames, fps = kept, fps * len(kept) / len(frames)
         pairs = [(frames[at], frames[min(at + 1, len(frames) - 1)]) for at in range(0, len(frames), 2)]
@@ -143,10 +150,11 @@ class Vision:
         label = b"moment %d:" % options["size"]["longest_edge"]
         size = pictures.decode(frames[0]).size
         label += b"%d %d:" % size
-        moments = [
-            self._known(label, b"".join(map(_sized, pair)), partial(self._moment, pair, options, size))
-            for pair in pairs
-        ]
+        moments = []
+        for pair in pairs:
+            check()
+            open_pair = partial(self._moment, pair, options, size)
+            moments.append(self._known(label, b"".join(map(_sized, pair)), open_pair))
         seconds = [(at + 0.5) / fps if at + 1 < len(frames) else at / fps for at in range(0, len(frames), 2)]
         return family.show_video(moments, seconds, 2 / fps)
 

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from omlx.dialect.prompt import Rendered
+from omlx.engine import pictures
 from omlx.engine.media import MarkerMismatch, Media, Shown
-from omlx.engine.pictures import MOST_PICTURES, PictureError
+from omlx.engine.pictures import MOST_FRAME_PIXELS, MOST_PICTURES, PictureError
 from omlx.engine.vision import Vision
-from omlx.request import GenerateRequest
+from omlx.request import GenerateRequest, Video
 
 _HELD_BYTES = 1 << 30
-"""Pixels of one request that are kept from when it comes in until they are encoded; others are made again then."""
+"""Pixels of all requests that are kept from when they come in until they are encoded; others are made again then."""
 
 
 class Illustrator:
@@ -25,25 +28,54 @@ class Illustrator:
         self.marker = vision.family.image_marker if vision is not None else None
         """Stands for an image where the chat template has no place for one."""
 
-    def open(self, request: GenerateRequest) -> list[Shown]:
-        """Every picture of the request. While they are held, opening one again costs nothing. Raises PictureError."""
-        messages = request.messages
-        count = sum(len(it.images) + sum(len(video.frames) for video in it.videos) for it in messages)
-        if not count:
-            return []
+    def open(self, request: GenerateRequest, check: Callable[[], None]) -> tuple[GenerateRequest, list[Shown]]:
+        """The request with its animations as single frames, and every picture of it.
+
+        While the pictures are held, opening one again costs nothing. `check` is called before each and may raise.
+        Raises PictureError.
+        """
+        if not any(message.images or message.videos for message in request.messages):
+            return request, []
         if self._vision is None:
             raise PictureError("this model does not support image input")
-        if count > MOST_PICTURES:
-            raise PictureError(f"the request has {count} images; {MOST_PICTURES} are taken, frames of videos included")
-        shown, room = [], _HELD_BYTES
-        for message in messages:
+        _check_count(request)
+        request = self._unpacked(request, check)
+        shown, room = [], _HELD_BYTES - self._vision.held_bytes
+        for message in request.messages:
             for image in message.images:
+                check()
                 shown.append(self._vision.image(image))
                 room = _spend(room, shown[-1])
             for video in message.videos:
-                shown.append(self._vision.video(video.frames, video.fps, video.max_frames))
+                shown.append(self._vision.video(video.frames, video.fps, video.max_frames, check=check))
                 room = _spend(room, shown[-1])
-        return shown
+        return request, shown
+
+    def _unpacked(self, request: GenerateRequest, check: Callable[[], None]) -> GenerateRequest:
+        """With the frames of animated files in their place, within the limits of one request. Raises PictureError."""
+        room = MOST_FRAME_PIXELS
+
+        def unpacked(video: Video) -> Video:
+            nonlocal room
+            if len(video.frames) != 1 or self._vision is None or not self._vision.family.video_marker:
+                return video
+            check()
+            frames = pictures.frames(video.frames[0], video.fps, room)
+            if len(frames) == 1:
+                return video
+            kept = pictures.thinned(frames, video.max_frames)
+            room -= sum(len(frame) for frame in {id(frame): frame for frame in kept}.values()) // 3
+            return Video(frames=kept, fps=video.fps * len(kept) / len(frames), max_frames=0)
+
+        messages = [
+            msgspec.structs.replace(message, videos=[unpacked(video) for video in message.videos])
+            if message.videos
+            else message
+            for message in request.messages
+        ]
+        request = msgspec.structs.replace(request, messages=messages)
+        _check_count(request)
+        return request
 
     def tokens(self, rendered: Rendered, encode: Callable[[str], list[int]]) -> tuple[list[int], Media | None]:
         """The tokens of the rendered text with its pictures among them. Raises PictureError."""
@@ -58,6 +90,12 @@ class Illustrator:
             family = self._vision.family
             marks = " and ".join(filter(None, (family.image_marker, family.video_marker)))
             raise PictureError(f"the text must not hold what marks an image in this model's prompts: {marks}") from None
+
+
+def _check_count(request: GenerateRequest) -> None:
+    count = sum(len(it.images) + sum(len(video.frames) for video in it.videos) for it in request.messages)
+    if count > MOST_PICTURES:
+        raise PictureError(f"the request has {count} images; {MOST_PICTURES} are taken, frames of videos included")
 
 
 def _spend(room: int, shown: Shown) -> int:

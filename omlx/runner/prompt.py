@@ -128,10 +128,13 @@ class Prompter:
         self._illustrator = Illustrator(vision)
         self._bounded = bounded
 
-    def build(self, request: GenerateRequest, context: int) -> Prompt:
-        """The prompt of `request` in at most `context` - 1 tokens, so that one can be generated. Raises PromptError."""
+    def build(self, request: GenerateRequest, context: int, *, check: Callable[[], None] = lambda: None) -> Prompt:
+        """The prompt of `request` in at most `context` - 1 tokens, so that one can be generated. Raises PromptError.
+
+        `check` is called before each picture is opened: what it raises ends the work on a request nobody waits for.
+        """
         try:
-            held = self._illustrator.open(request)
+            request, held = self._illustrator.open(request, check)
             prompt, request, before = self._fitting(request, context - 1)
             del held
         except (TemplateError, PictureError) as error:

@@ -364,7 +364,7 @@ class Service:
     def _heartbeat(self) -> Heartbeat:
         engine, session, vectors = self._served.engine, self._served.session, self._served.vectors
         return Heartbeat(
-            steps=engine.steps + session.prompts + vectors.progress,
+            steps=engine.steps + session.preparations + vectors.progress,
             running=engine.running + vectors.running,
             waiting=engine.waiting + session.waiting + vectors.waiting,
             memory_bytes=int(mx.get_active_memory()),

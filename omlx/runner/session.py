@@ -10,6 +10,7 @@ import logging
 import queue
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
 from omlx.dialect.constraint import constrain, limit_thinking
@@ -36,6 +37,10 @@ class _Ready(NamedTuple):
     prompt: Prompt
     grammar: Grammar | None
     thinking: Thinking | None
+
+
+class _Unwanted(Exception):
+    """The request was cancelled while its prompt was made."""
 
 
 class _Prepared(NamedTuple):
@@ -99,6 +104,8 @@ class Session:
         self._longest_context = longest_context
         self._wake = wake
         self._helpers = ThreadPoolExecutor(_HELPERS, thread_name_prefix="prompts")
+        self._openers = ThreadPoolExecutor(_HELPERS, thread_name_prefix="pictures")
+        """For requests with pictures, whose files may take long to open: texts do not wait for them."""
         self._preparing: set[int] = set()
         self._prepared: queue.SimpleQueue[_Prepared] = queue.SimpleQueue()
         self._held: dict[int, _Ready] = {}
@@ -107,8 +114,8 @@ class Session:
         """The held request that the engine was told to expect."""
         self._rows: dict[int, _Row] = {}
         self._progress: dict[int, tuple[int, int]] = {}
-        self.prompts = 0
-        """Prompts prepared so far: progress that is no engine step."""
+        self.preparations = 0
+        """Prompts made and pictures opened so far, about: progress that is no engine step."""
 
     @property
     def open(self) -> int:
@@ -128,7 +135,8 @@ class Session:
     def submit(self, request: GenerateRequest) -> None:
         """Take a request; its events come from `step`."""
         self._preparing.add(request.id)
-        self._helpers.submit(self._prepare, request)
+        pictures = any(message.images or message.videos for message in request.messages)
+        (self._openers if pictures else self._helpers).submit(self._prepare, request)
 
     def cancel(self, number: int) -> None:
         """Forget a request; nothing is said about it any more."""
@@ -162,6 +170,7 @@ class Session:
 
     def close(self) -> None:
         self._helpers.shutdown(wait=False, cancel_futures=True)
+        self._openers.shutdown(wait=False, cancel_futures=True)
 
     # ------------------------------------------------------------ into the engine
     def _context_of(self, request: GenerateRequest) -> int:
@@ -172,7 +181,10 @@ class Session:
         """Runs in a helper thread."""
         outcome: _Ready | Failure
         try:
+            self._check_wanted(request)
             outcome = self._made_ready(request)
+        except _Unwanted:
+            return
         except (PromptError, EngineError) as error:
             outcome = Failure(request.id, error.kind, error.message)
         except Exception as error:  # a template or tokenizer may raise anything
@@ -182,7 +194,8 @@ class Session:
         self._wake()
 
     def _made_ready(self, request: GenerateRequest) -> _Ready:
-        prompt = self._prompter.build(request, self._context_of(request))
+        check = partial(self._check_wanted, request)
+        prompt = self._prompter.build(request, self._context_of(request), check=check)
         opens = prompt.opens_thinking
         constraint = constrain(request, self._dialect, self._markers, opens_thinking=opens)
         grammar = Grammar(**constraint._asdict()) if constraint is not None else None
@@ -192,8 +205,13 @@ class Session:
         limit = limit_thinking(request, self._dialect, opens_thinking=opens)
         return _Ready(request, prompt, grammar, Thinking(**limit._asdict()) if limit is not None else None)
 
+    def _check_wanted(self, request: GenerateRequest) -> None:
+        self.preparations += 1
+        if request.id not in self._preparing:
+            raise _Unwanted
+
     def _receive(self, prepared: _Prepared) -> list[Event]:
-        self.prompts += 1
+        self.preparations += 1
         request, outcome = prepared.request, prepared.outcome
         if isinstance(outcome, Failure):
             return [outcome]

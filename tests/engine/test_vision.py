@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import shutil
 import weakref
 from functools import cache
@@ -16,12 +17,16 @@ import pytest
 from mlx_vlm.models.cache import make_prompt_cache
 from omlx_cache.features import FeatureShelf
 from omlx_cache.store import PrefixStore
+from PIL import Image
 
 from omlx.engine.engine import Engine, EngineConfig
 from omlx.engine.loader import LoadedModel, load_model
 from omlx.engine.media import Media
+from omlx.engine.pictures import PictureError
 from omlx.engine.sequence import SequenceSpec
 from omlx.engine.vision import FeatureCache, Vision
+from omlx.request import GenerateRequest, Message, Video
+from omlx.runner.illustrate import Illustrator
 from omlx.runner.protocol import LoadSpec
 from tests.engine.support import Replies, prompt, run, spec, store_for
 from tests.support.tiny_vlm import as_file, draw, tiny_vlm
@@ -277,6 +282,64 @@ def test_features_survive_a_restart_on_disk(tmp_path: Path) -> None:
     assert reply(engine, asked("qwen3_vl", 3, text, as_file(RED))) == expected
     assert vision.encoded == encoded + 1
     store.close()
+
+
+# ---------------------------------------------------------------- files of a request
+def animation(frames: int, side: int = 40) -> bytes:
+    buffer = io.BytesIO()
+    pages = [Image.new("RGB", (side, side), (number * 9 % 256, number % 256, 0)) for number in range(frames)]
+    pages[0].save(buffer, "GIF", save_all=True, append_images=pages[1:], duration=100)
+    return buffer.getvalue()
+
+
+def holding(*messages: Message) -> GenerateRequest:
+    return GenerateRequest(id=1, messages=[*messages])
+
+
+def test_animations_are_taken_apart_once_and_within_the_limits_of_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    illustrator = Illustrator(vision_of("qwen3_vl"))
+
+    def opened(*videos: Video) -> list[Video]:
+        message = Message(role="user", content="x", videos=[*videos])
+        request, shown = illustrator.open(holding(message), lambda: None)
+        assert len(shown) == len(videos)
+        return request.messages[0].videos
+
+    (video,) = opened(Video(frames=[animation(8)], fps=10, max_frames=4))
+    assert (len(video.frames), video.fps) == (4, 5)
+    still = Video(frames=[as_file(RED)], fps=10)
+    assert opened(still) == [still]
+    with pytest.raises(PictureError, match="260 images"):
+        opened(*[Video(frames=[animation(130)], fps=10)] * 2)
+    monkeypatch.setattr("omlx.runner.illustrate.MOST_FRAME_PIXELS", 13 * 40 * 40)
+    opened(Video(frames=[animation(12)], fps=10))
+    opened(*[Video(frames=[animation(8)], fps=10, max_frames=4)] * 2)
+    with pytest.raises(PictureError, match="smaller fps"):
+        opened(*[Video(frames=[animation(8)], fps=10)] * 2)
+
+
+def test_pictures_of_a_request_that_nobody_waits_for_are_not_opened() -> None:
+    vision, opened = vision_of("qwen3_vl"), 0
+
+    class GoneError(Exception):
+        pass
+
+    def check() -> None:
+        nonlocal opened
+        opened += 1
+        if opened == 3:
+            raise GoneError
+
+    files = [as_file(draw("blue", "triangle", side=112, seed=seed)) for seed in range(900, 906)]
+    before = vision.decoded
+    with pytest.raises(GoneError):
+        Illustrator(vision).open(holding(Message(role="user", content="x", images=files)), check)
+    assert vision.decoded == before + 2
+    opened = 0
+    with pytest.raises(GoneError):
+        video = Message(role="user", content="x", videos=[Video(frames=files)])
+        Illustrator(vision).open(holding(video), check)
+    assert vision.decoded == before + 4
 
 
 # ---------------------------------------------------------------- videos
