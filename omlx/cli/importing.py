@@ -18,9 +18,13 @@ def command(args: tuple[str, ...]) -> None:
 
 
 async def _import() -> None:
-    from omlx.cli.console import connected, out
+    from omlx.cli.console import connected, err, out
 
+    found = False
     async with connected() as client:
         async for step in client.import_found():
             if step.status != "success":
+                found = True
                 out(step.status)
+    if not found:
+        err("note: the Hugging Face cache and LM Studio have no models here")

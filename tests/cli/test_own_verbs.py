@@ -85,6 +85,8 @@ def test_search_prints_names_that_can_be_pulled(server: ServerProcess) -> None:
 
 
 def test_import_registers_what_the_hugging_face_cache_holds(server: ServerProcess) -> None:
+    nothing = omlx(server, "import")
+    assert (nothing.code, nothing.out, nothing.err.startswith("note: ")) == (0, "", True)
     snapshot = server.folder / "hf" / "hub" / "models--org--cached" / "snapshots" / "abc"
     shutil.copytree(tiny_model("llama"), snapshot)
     assert omlx(server, "import").out == "importing hf.co/org/cached:latest\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -115,9 +116,60 @@ def test_an_error_in_mid_stream_is_raised(client: ollama.Client) -> None:
     assert caught.value.error == CRASHED
 
 
+@pytest.fixture
+def patient(scripted: LocalServer) -> ollama.AsyncClient:
+    return ollama.AsyncClient(host=scripted.url, trust_env=False)
+
+
 @pytest.mark.anyio
-async def test_the_async_client(scripted: LocalServer) -> None:
-    client = ollama.AsyncClient(host=scripted.url, trust_env=False)
-    parts = [part.message.content async for part in await client.chat("plain", user("say Hi there"), stream=True)]
+async def test_async_chat_generate_and_tools(patient: ollama.AsyncClient) -> None:
+    def f(a: str, b: int) -> str:
+        """Do it."""
+        return a * b
+
+    parts = [part.message.content async for part in await patient.chat("plain", user("say Hi there"), stream=True)]
     assert parts == ["Hi", "there", ""]
-    assert (await client.list()).models
+    texts = [part.response async for part in await patient.generate("plain", "say Hi there", stream=True)]
+    assert texts == ["Hi", "there", ""]
+    called = await patient.chat("thinker", user("call"), tools=[f], think=False)
+    assert [call.function.name for call in called.message.tool_calls or []] == ["f", "g"]
+    thought = await patient.chat("thinker", user("think Hm / Yes"), think="high")
+    assert (thought.message.thinking, thought.message.content) == ("Hm", "Yes")
+
+
+@pytest.mark.anyio
+async def test_async_embeddings_and_management(patient: ollama.AsyncClient) -> None:
+    assert len((await patient.embed("embedder", ["a", "bc"])).embeddings) == 2
+    assert (await patient.embeddings("embedder", "abc")).embedding[0] == 3.0
+    assert "plain:latest" in [model.model for model in (await patient.list()).models]
+    assert (await patient.show("plain")).capabilities == ["completion"]
+    await patient.generate("plain", keep_alive="5m")
+    assert "plain:latest" in [model.model for model in (await patient.ps()).models]
+    told = [line.status async for line in await patient.create("async", from_="plain", system="Hi.", stream=True)]
+    assert told[-1] == "success"
+    assert (await patient.copy("async", "twin")).status == "success"
+    for name in ("async", "twin"):
+        assert (await patient.delete(name)).status == "success"
+    pulled = [line.status async for line in await patient.pull("remote", stream=True)]
+    assert (pulled[0], pulled[-1]) == ("pulling manifest", "success")
+
+
+@pytest.mark.anyio
+async def test_async_requests_at_once_and_their_errors(patient: ollama.AsyncClient) -> None:
+    answers = await asyncio.gather(
+        patient.chat("plain", user("say One")),
+        patient.chat("nope", user("x")),
+        patient.chat("plain", user("x"), think=True),
+        patient.show("nope"),
+        patient.delete("nope"),
+        patient.chat("plain", user("say Two")),
+        return_exceptions=True,
+    )
+    failed = [answer for answer in answers if isinstance(answer, ollama.ResponseError)]
+    assert [error.status_code for error in failed] == [404, 400, 404, 404]
+    whole = [answer.message.content for answer in answers if isinstance(answer, ollama.ChatResponse)]
+    assert whole == ["One", "Two"]
+    stream = await patient.generate("plain", "crash", stream=True)
+    with pytest.raises(ollama.ResponseError, match="runner"):
+        async for _ in stream:
+            pass
