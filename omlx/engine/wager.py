@@ -29,8 +29,10 @@ _FRESH = 512
 """Rounds after which their costs are measured anew."""
 _MOST = 2.0
 """A measurement counts as at most so many times the one before: now and then a machine stops for a moment."""
-_WEIGHT, _SLOW_WEIGHT = 1 / 4, 1 / 32
-"""Of a new measurement: of times, which vary little, and of gains, which depend on the luck of the guesses."""
+_LESS, _MORE = 1 / 2, 1 / 4
+"""Weight of a new time that is shorter than the ones before, or longer: disturbances only make a step longer."""
+_GAIN_WEIGHT = 1 / 32
+"""Of a new gain, which depends on the luck of the guesses."""
 _MEMORY = 0.95
 """Weight of the past in the share of guesses that count, per round."""
 _OPEN_MIND = 4.0
@@ -50,6 +52,8 @@ class Wager:
         self._guess_s = guess_s
         self._plain_s = 0.0
         """Seconds of a plain step; 0: not known yet."""
+        self._warming = 0
+        """Steps of the warm-up that are left: the shortest of them counts."""
         self._round_s: dict[int, float] = {}
         """Seconds of a round, by its guesses."""
         self._tried: set[int] = set()
@@ -69,7 +73,7 @@ class Wager:
     def start(self) -> None:
         """Another sequence, or one whose context has changed."""
         self.pause()
-        self._plain_s = 0.0
+        self._plain_s, self._warming = 0.0, _WARM_UP - 1
         self._rest = max(self._rest, _WARM_UP)
 
     def pause(self) -> None:
@@ -91,7 +95,10 @@ class Wager:
         """A plain step has ended."""
         self._rest = max(self._rest - 1, 0)
         seconds = self._interval(guessing=False)
-        if seconds is not None:
+        if seconds is not None and self._warming:
+            self._warming -= 1
+            self._plain_s = min(self._plain_s or seconds, seconds)
+        elif seconds is not None:
             self._plain_s = _smooth(self._plain_s, seconds)
 
     def round(self, count: int, right: int) -> None:
@@ -106,7 +113,7 @@ class Wager:
         if seconds is not None and count in self._tried:
             self._round_s[count] = _smooth(self._round_s.get(count, 0.0), seconds)
             gain = (right + 1) * self._plain_s / seconds
-            self._gain += (gain - self._gain) * _SLOW_WEIGHT
+            self._gain += (gain - self._gain) * _GAIN_WEIGHT
         self._tried.add(count)
         if self._trial:
             self._trial -= 1
@@ -172,4 +179,6 @@ class _Share:
 
 
 def _smooth(known: float, measured: float) -> float:
-    return known + (min(measured, _MOST * known) - known) * _WEIGHT if known else measured
+    if not known:
+        return measured
+    return known + (min(measured, _MOST * known) - known) * (_LESS if measured < known else _MORE)

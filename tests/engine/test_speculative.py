@@ -297,6 +297,29 @@ def test_a_draft_that_begins_to_guess_well_is_found_out_and_one_that_ceases_to_i
     assert weather.sizes[-20:].count(0) == 20
 
 
+def test_a_slow_first_step_is_not_what_rounds_are_measured_by() -> None:
+    """The first step of a shape compiles; a draft that costs as much as the model would look cheap beside that."""
+    weather = Weather(0.9, 1.0)
+    weather.wager.start()
+    weather.wager.plain()
+    weather.clock.now += 100
+    weather.wager.plain()
+    for _ in range(2):
+        weather.clock.now += 1
+        weather.wager.plain()
+    begun = weather.clock.now
+    made = 0
+    while made < 400:
+        count = weather.wager.guesses(4, 400)
+        weather.clock.now += 1 + count
+        if count:
+            weather.wager.round(count, count - 1)
+        else:
+            weather.wager.plain()
+        made += max(count, 1)
+    assert made / (weather.clock.now - begun) > 0.94
+
+
 def test_the_number_of_guesses_follows_from_what_they_cost() -> None:
     """Several positions at once may be dear from some number on."""
     cheap, dear = Weather(0.9, 0.05), Weather(0.9, 0.3)
