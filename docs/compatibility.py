@@ -93,12 +93,15 @@ DIFFERENT: dict[str, str] = {
     "version.omlx_version": "oMLX only",
     "show.modelfile": "`FROM` names the model, as Ollama does for safetensors",
     "show.weights": "oMLX only: how the weights of a loaded model are held",
+    "show.notes": "oMLX only: what is switched off for this model, and why",
     "tags.details": "always complete; Ollama leaves the family of some MLX models empty",
     "ps.size_vram": "0 on a CPU, else equal to `size`",
 }
 """`route.field` → what is not as in Ollama."""
 
 UNSEEN: dict[str, str] = {
+    **{f"{route}.priority": "tests/server/test_wishes.py" for route in ("generate", "chat", "embed", "embeddings")},
+    "show.notes": "tests/server/test_selftest.py",
     "show.renderer": "tests/registry/test_show.py",
     "show.parser": "tests/registry/test_show.py",
     "show.projector_info": "tests/registry/test_show.py",
