@@ -128,8 +128,9 @@ def test_models_are_listed_and_a_chat_streams_word_for_word(page: Any, server: S
     choose(page, "tiny:latest")
     say(page, "Hello")
     answer(page).get_by_text("Hello! How can I help you today?").wait_for()
-    first = asked(server, "/api/chat")[-1]
-    assert first["prompt_tokens"] < 30, "no tools of Open WebUI's own came with it"
+    assert 'prompt: [{"role": "user", "content": "Hello"}]' in server.log_text(), (
+        "nothing of Open WebUI's own came with it"
+    )
 
 
 def test_a_model_is_pulled_from_the_settings_and_its_answer_stopped(
@@ -160,8 +161,8 @@ def test_a_model_is_unloaded_by_its_eject_button(page: Any, server: ServerProces
     httpx.post(f"{server.url}/api/generate", json=body, trust_env=False, timeout=60).raise_for_status()
     page.reload()
     page.locator("#model-selector-model-button").click()
-    row = page.locator('button[aria-label="Select tiny:latest model"]').locator("xpath=..")
-    row.locator('button[aria-label="Eject model"]').click()
+    row = page.locator('button[aria-label="Select tiny:latest model"]')
+    row.locator('xpath=following::button[@aria-label="Eject model"][1]').click()
 
     def loaded() -> list[str]:
         found = httpx.get(f"{server.url}/api/ps", trust_env=False, timeout=20).json()["models"]
