@@ -67,9 +67,10 @@ format: $(VENV)/.installed-dev  ## rewrite what ruff can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/.installed-dev  ## regenerate what is generated (settings, Ollama compatibility, completions, service files)
+docs: $(VENV)/.installed-dev  ## regenerate what is generated (settings, Ollama compatibility, OpenAPI, completions, service files)
 	$(BIN)/python docs/generate.py
 	$(BIN)/python -m docs.compatibility
+	$(BIN)/python -m docs.openapi
 	$(BIN)/python -m omlx.cli.completions contrib/completions
 	$(BIN)/python -m omlx.service.templates contrib
 

@@ -25,7 +25,7 @@ import msgspec
 
 from omlx_cache.container import DamagedError, HostRecord, encode
 from omlx_cache.files import size_on_disk
-from omlx_cache.index import Index, IndexUnusableError, Reserved
+from omlx_cache.index import Index, IndexNewerError, IndexUnusableError, Reserved
 from omlx_cache.opening import open_folder, remove_index
 from omlx_cache.readahead import ReadAhead, Reading
 from omlx_cache.records import Entry, Kind, Name, Stored
@@ -137,7 +137,7 @@ class ColdTier:
     def _switch_off(self, error: Exception) -> None:
         self.problem = f"the index of the cache folder {self.folder} failed: {error}"
         log.warning("%s; prefixes are kept in memory only from now on", self.problem)
-        if not isinstance(error, sqlite3.OperationalError):
+        if not isinstance(error, sqlite3.OperationalError | IndexNewerError):
             with contextlib.suppress(OSError):  # It is damaged: the next start makes it anew from the files.
                 remove_index(self.folder)
 

@@ -62,6 +62,10 @@ class IndexUnusableError(Exception):
     """The database is damaged or of another version; the message says which."""
 
 
+class IndexNewerError(IndexUnusableError):
+    """The database is of a newer version: it is left as it is."""
+
+
 class Reserved(Enum):
     """Answer to a reservation."""
 
@@ -113,6 +117,10 @@ class Index:
                     self._db.execute(statement)
                 self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
                 self.is_new = True
+            elif version > SCHEMA_VERSION:
+                raise IndexNewerError(
+                    f"it was written by a newer program (its version is {version}, not {SCHEMA_VERSION})"
+                )
             elif version != SCHEMA_VERSION:
                 raise IndexUnusableError(f"the index has version {version}, this program needs {SCHEMA_VERSION}")
 

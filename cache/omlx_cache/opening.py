@@ -14,7 +14,7 @@ from pathlib import Path
 
 from omlx_cache.container import DamagedError
 from omlx_cache.files import RecordFiles
-from omlx_cache.index import FILE, Index, IndexUnusableError
+from omlx_cache.index import FILE, Index, IndexNewerError, IndexUnusableError
 from omlx_cache.records import Entry
 from omlx_cache.stats import ColdCounts
 
@@ -33,6 +33,8 @@ def open_folder(
         files = RecordFiles(folder)
         try:
             index = Index(folder)
+        except IndexNewerError:
+            raise
         except IndexUnusableError as error:
             log.warning("the index in %s is made anew from the files: %s", folder, error)
             remove_index(folder)

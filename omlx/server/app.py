@@ -80,7 +80,7 @@ def create_app(settings: Settings, registry: Registry, pool: Pool) -> Gate:
             logging_config=None,
         )
     return Gate(
-        _front(app, fleet, settings.max_body), Policy(origins, hosts, Routes(_paths(app))), keys_of(settings), telemetry
+        _front(app, fleet, settings.max_body), Policy(origins, hosts, Routes(paths(app))), keys_of(settings), telemetry
     )
 
 
@@ -118,7 +118,7 @@ def _hidden(*modules: str) -> Iterator[None]:
         sys.modules.update(before)
 
 
-def _paths(app: Litestar) -> Mapping[str, Sequence[str]]:
+def paths(app: Litestar) -> Mapping[str, Sequence[str]]:
     """Each path with its methods; Litestar's own OPTIONS handlers do not count: the gate answers those."""
     table: dict[str, list[str]] = {}
     for route in app.routes:

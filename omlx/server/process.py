@@ -54,8 +54,9 @@ def run(settings: Settings) -> int:
         return _refuse(f"{where}; make it writable, or name another with --models or OMLX_MODELS")
     try:
         registry, pool = Registry(Path(settings.models), check_template=check_template), Pool(settings)
+        registry.bring_up_to_date()
         app = create_app(settings, registry, pool)
-    except (OriginError, OSError) as error:
+    except (OriginError, OSError, RegistryError) as error:
         return _refuse(str(error))
     try:
         listener = listen(*bind_address(settings))

@@ -39,6 +39,7 @@ from omlx_registry.memory import Known, Memory
 from omlx_registry.names import Name, parse_name
 from omlx_registry.spec import ModelShow, ModelSpec, Progress
 from omlx_registry.store import Entry, PruneReport, Store, Stored, VerifyReport
+from omlx_registry.versions import bring_up_to_date
 from omlx_registry.worker_client import Found
 
 
@@ -79,6 +80,11 @@ class Registry:
         self._check_template = check_template
         self._jobs = Jobs()
         self._memory = Memory(root / "omlx" / "known.msgpack")
+
+    def bring_up_to_date(self) -> None:
+        """Call once before the first use: see `versions`. Raises StorageError where the store is of a newer version."""
+        with storage_errors():
+            bring_up_to_date(self.store.root)
 
     def names(self) -> list[Name]:
         """The names of our models, sorted."""

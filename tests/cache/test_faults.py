@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -160,9 +161,9 @@ def overwrite(path: Path) -> None:
     path.write_bytes(b"this is not a database" * 400)
 
 
-def other_version(path: Path) -> None:
+def older_version(path: Path) -> None:
     with sqlite3.connect(path) as database:
-        database.execute("PRAGMA user_version = 99")
+        database.execute("PRAGMA user_version = -1")
     database.close()
 
 
@@ -174,7 +175,7 @@ def empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
-@pytest.mark.parametrize("damage", [overwrite, other_version, delete, empty])
+@pytest.mark.parametrize("damage", [overwrite, older_version, delete, empty])
 def test_a_damaged_index_is_made_anew_from_the_files(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     toy = Toy(["full", "state"])
     store = open_toy(toy, tmp_path)
@@ -364,3 +365,20 @@ def test_only_the_owner_may_read_what_users_wrote(tmp_path: Path) -> None:
     tier.close(5)
     files = list((tmp_path / "kv").glob("??/*.safetensors"))
     assert files and all(path.stat().st_mode & 0o077 == 0 for path in [*files, tmp_path / "kv"])
+
+
+def test_an_index_of_a_newer_version_is_left_as_it_is(tmp_path: Path) -> None:
+    tier = open_tier(tmp_path, CAP)
+    for piece in pieces(1):
+        tier.write(host_record(piece), 0.0, None)
+    tier.close(5)
+    with contextlib.closing(sqlite3.connect(tmp_path / "index.sqlite")) as database:
+        database.execute("PRAGMA user_version = 99")
+        database.commit()
+    files = {path: path.read_bytes() for path in tmp_path.glob("??/*")}
+    tier = open_tier(tmp_path, CAP)
+    assert "newer program" in tier.problem
+    tier.close(5)
+    assert {path: path.read_bytes() for path in tmp_path.glob("??/*")} == files
+    with contextlib.closing(sqlite3.connect(tmp_path / "index.sqlite")) as database:
+        assert database.execute("PRAGMA user_version").fetchone() == (99,)

@@ -7,6 +7,7 @@ from pathlib import Path
 from litestar import Litestar
 from omlx_registry import Registry
 
+from docs import openapi
 from omlx.pool import Pool
 from omlx.server.app import create_app
 from omlx.settings import Settings
@@ -26,3 +27,8 @@ def test_every_route_is_on_the_page(tmp_path: Path) -> None:
             missing.append(route.path)
     assert len(app.routes) > 30
     assert missing == []
+
+
+def test_the_openapi_document_is_up_to_date() -> None:
+    """Else run `make docs`."""
+    assert openapi.PAGE.read_text("utf-8") == openapi.page()
