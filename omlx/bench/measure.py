@@ -18,8 +18,8 @@ from omlx.bench.target import Messages, Reply, Target, ask, calibrate
 
 _FEW = 4
 """Tokens of an answer of which only the first matters: one alone may be half a character, which is no text."""
-_TEMPLATE = 128
-"""Tokens left for the chat template and the question."""
+_BESIDE = 256
+"""Tokens left for the chat template, the question and a changed beginning: short words may be many tokens."""
 _STREAMS = 4
 
 
@@ -38,14 +38,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """The same without what a model of `context` tokens cannot hold; 0: unknown."""
         if not context:
             return self
-        room = context - self.answer - _TEMPLATE
+        room = context - self.answer - _BESIDE
         fitting = tuple(size for size in self.prefill if size <= room)
         return msgspec.structs.replace(self, prefill=fitting, long=min(self.long, max(room, self.short)))
 
     @property
     def context(self) -> int:
         """The context that the longest of its prompts needs."""
-        return max((*self.prefill, self.long)) + self.answer + _TEMPLATE
+        return max((*self.prefill, self.long)) + self.answer + _BESIDE
 
 
 QUICK = Plan(prefill=(512,), batches=(1, 4), answer=24, long=512, rounds=1, samples=4)
