@@ -161,8 +161,8 @@ def test_a_model_is_unloaded_by_its_eject_button(page: Any, server: ServerProces
     httpx.post(f"{server.url}/api/generate", json=body, trust_env=False, timeout=60).raise_for_status()
     page.reload()
     page.locator("#model-selector-model-button").click()
-    row = page.locator('button[aria-label="Select tiny:latest model"]')
-    row.locator('xpath=following::button[@aria-label="Eject model"][1]').click()
+    row = page.get_by_role("option", name="Select tiny:latest model")
+    row.get_by_role("button", name="Eject model").click()
 
     def loaded() -> list[str]:
         found = httpx.get(f"{server.url}/api/ps", trust_env=False, timeout=20).json()["models"]
