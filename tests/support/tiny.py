@@ -79,6 +79,7 @@ _GEMMA3N_TEXT: dict[str, Any] = _DENSE | {
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama": _DENSE,
+    "qwen2": _DENSE,
     "qwen3": _DENSE,
     "qwen3_moe": _DENSE | _EXPERTS,
     "gemma3_text": _DENSE
