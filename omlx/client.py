@@ -24,6 +24,7 @@ from omlx.api import admin
 from omlx.api import cache as cachewire
 from omlx.api import ollama as wire
 from omlx.api.overview import Overview
+from omlx.selftest.result import Check, SelfTestResponse
 
 if TYPE_CHECKING:
     import httpx
@@ -199,6 +200,15 @@ class Client:
         """Pin or unpin; returns a warning where the pins leave too little for other models, else ""."""
         body = {"model": model, "pinned": pinned}
         return (await self._call("POST", "/api/omlx/pin", body, admin.PinResponse)).warning
+
+    async def openai_chat(self, body: Body) -> dict[str, Any]:
+        """A whole answer of /v1/chat/completions, which can require a tool call."""
+        return await self._call("POST", "/v1/chat/completions", body, dict[str, Any])
+
+    async def keep_selftest(self, model: str, checks: list[Check]) -> SelfTestResponse:
+        """Have the server keep what a self-test found, and act on it; no checks: forget the last one."""
+        body = {"model": model, "checks": msgspec.to_builtins(checks)}
+        return await self._call("POST", "/api/omlx/selftest", body, SelfTestResponse)
 
     async def prune(self) -> admin.PruneResponse:
         return await self._call("POST", "/api/omlx/prune", {}, admin.PruneResponse)
