@@ -56,6 +56,7 @@ def keep(http: httpx.Client, *checks: tuple[str, str], model: str = "taught") ->
     return answer
 
 
+@pytest.mark.slow
 def test_a_sound_model_passes_on_the_command_line(server: LocalServer) -> None:
     done = run_omlx("selftest", "taught", host=server.url, timeout=150)
     found = {line.split()[1]: line.split()[0] for line in done.out.splitlines() if line[:7] in ("passed ", "failed ")}
@@ -66,6 +67,7 @@ def test_a_sound_model_passes_on_the_command_line(server: LocalServer) -> None:
     assert (done.code, done.out.splitlines()[-1]) == (0, "The self-test passed.")
 
 
+@pytest.mark.slow
 def test_damaged_arithmetic_is_found_and_done_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING), serving(tmp_path, *LOSSY, "restores,joins") as server:
         found = selftest(server)
@@ -74,7 +76,7 @@ def test_damaged_arithmetic_is_found_and_done_without(tmp_path: Path, caplog: py
             for _ in range(2):
                 answer = http.post("/api/chat", json=HELLO).json()
                 assert answer["message"]["content"] == lesson("hello").content
-                assert answer["cached_tokens"] == 0
+                assert answer.get("cached_tokens", 0) == 0
             shown = http.post("/api/show", json={"model": "taught"}).json()
             assert [note.split()[0] for note in shown["notes"]] == ["cache", "batching"]
             (status,) = http.get("/api/omlx/status").json()["models"]
