@@ -8,6 +8,7 @@ Two locks, both advisory `flock`s on files of the store, released by the kernel 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -47,7 +48,13 @@ def try_exclusive(path: Path) -> Iterator[bool]:
 def _opened(path: Path) -> Iterator[int]:
     path.parent.mkdir(parents=True, exist_ok=True)
     # Closing the descriptor releases the lock. Each holder has its own: threads of one process exclude each other too.
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        # What is on a disk that became read-only can still be served.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield descriptor
     finally:
