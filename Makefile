@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 TOOLS  := .venv-tools
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+WORKERS ?= 2
 PROMPT ?= Why is the sky blue?
 
 .PHONY: run test test-browser test-openwebui test-slow test-clients faults fuzz soak audit release lint format types check docs clean help
@@ -15,7 +16,7 @@ run: $(VENV)/.installed  ## install, then ask the bundled small model a question
 	$(BIN)/omlx run smollm2 "$(PROMPT)"
 
 test: $(VENV)/.installed-dev  ## the whole everyday suite
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadfile
 
 test-browser: $(VENV)/.installed-dev  ## the dashboard in a headless Chromium, which has to be there
 	$(PIP) install --editable ".[browser]"
