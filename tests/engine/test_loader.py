@@ -29,7 +29,7 @@ def test_fused_projections_compute_what_the_model_computed(architecture: str) ->
     before, size = model(tokens), sum(value.size for _, value in tree_flatten(model.parameters()))
     mx.eval(before)
     made = fuse(model)
-    assert made > 0 or architecture == "mamba2"
+    assert made > 0 or architecture in {"mamba", "mamba2"}
     assert sum(value.size for _, value in tree_flatten(model.parameters())) == size
     assert mx.allclose(before, model(tokens), atol=1e-3)
 

@@ -37,6 +37,16 @@ class Three:
         found: dict[str, Any] = answer.json()
         return found
 
+    def busy(self) -> ServerProcess:
+        """The replica where a reply is being written."""
+        for _ in range(100):
+            for replica in self.replicas:
+                status = httpx.get(f"{replica.url}/api/omlx/status", trust_env=False).json()
+                if any(model["running"] for model in status["models"]):
+                    return replica
+            time.sleep(0.1)
+        raise AssertionError("nobody writes")
+
     def loaded(self) -> list[bool]:
         """Which replicas have the model in memory."""
         urls = [replica.url for replica in self.replicas if replica.process and replica.process.poll() is None]
@@ -111,15 +121,10 @@ def test_a_client_that_leaves_frees_its_place(three: Three) -> None:
 
 
 def test_what_a_dead_replica_did_goes_to_the_other_and_broken_streams_say_so(three: Three) -> None:
-    home = -1
     with httpx.stream("POST", f"{three.front.url}/api/generate", json=ENDLESS, timeout=90, trust_env=False) as answer:
         lines = answer.iter_lines()
         next(lines)
-        for replica in three.replicas:
-            status = httpx.get(f"{replica.url}/api/omlx/status", trust_env=False).json()
-            if any(model["running"] for model in status["models"]):
-                home = three.replicas.index(replica)
-        three.replicas[home].kill()
+        three.busy().kill()
         rest = [line for line in lines if line]
         last = json.loads(rest[-1])
     assert "error" in last, (len(rest), last)

@@ -233,7 +233,7 @@ def test_not_given_may_be_said_in_several_ways(http: httpx.Client) -> None:
         "model": "plain", "prompt": "request", "suffix": "", "system": "", "template": "", "format": "", "think": None,
         "options": None, "keep_alive": None, "images": None, "context": None,
     })  # fmt: skip
-    assert set(seen) == {"id", "messages", "sampling", "limits", "return_context"}
+    assert set(seen) == {"id", "messages", "sampling", "limits", "return_context", "trace"}
     assert (
         request_seen(http, "/api/chat", {"model": "plain", "messages": say("request"), "format": "json", "tools": []})[
             "format"
