@@ -159,8 +159,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     paged_ssd_cache_max_size: Annotated[
         str,
         _setting(
-            "SSD space for cached prefixes, all models together: auto (10 % of the volume, at most 100 GB), a size or a "
-            "percentage of the volume; 0 switches it off",
+            "SSD space for cached prefixes, all models together: auto (10 % of the volume, at most 100 GB), a size or "
+            "a percentage of the volume; 0 switches it off",
             parse="memory",
         ),
     ] = "auto"

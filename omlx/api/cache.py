@@ -1,4 +1,4 @@
-"""Wire structs of /api/omlx/cache: the KV store on disk and in the runners. Sizes in bytes, counts of tokens, records."""
+"""Wire structs of /api/omlx/cache: the KV store on disk and in the runners. Sizes in bytes; tokens, records counted."""
 
 from __future__ import annotations
 

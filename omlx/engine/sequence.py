@@ -120,9 +120,7 @@ class Sequence:
         "tokens",
     )
 
-    def __init__(
-        self, spec: SequenceSpec, *, context: int, text: TextStream, guide: Guide | None, now_ns: int
-    ) -> None:
+    def __init__(self, spec: SequenceSpec, *, context: int, text: TextStream, guide: Guide | None, now_ns: int) -> None:
         self.spec = spec
         self.id = spec.id
         self.context = context

@@ -45,6 +45,7 @@ def test_the_wire_has_the_counters_of_the_store() -> None:
     assert set(CacheStats.__struct_fields__) - {"model", "enabled"} <= set(Stats.__struct_fields__)
 
 
+@pytest.mark.slow
 def test_write_through_block_size_and_the_shared_ram(tmp_path: Path) -> None:
     never = {"OMLX_CACHE_CHECKPOINT_INTERVAL": "0", "OMLX_CACHE_WRITE_THROUGH": "true"}
     server = ServerProcess(tmp_path, env=ENV | never).start()

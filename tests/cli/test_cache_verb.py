@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.cli.conftest import make_model, run_omlx
 from tests.support.lessons import STORY
@@ -31,6 +32,7 @@ def loaded(server: ServerProcess) -> list[str]:
     return [model["name"] for model in models]
 
 
+@pytest.mark.slow
 def test_a_prefix_survives_a_restart_and_the_verbs_say_so(tmp_path: Path) -> None:
     env = {"OMLX_SPARE_RUNNER": "false"}
     with ServerProcess(tmp_path, env=env) as server:
