@@ -56,6 +56,8 @@ CREATE TABLE sessions (
 );
 CREATE INDEX session_keys ON sessions (key);
 """
+_TABLES = {"records", "totals", "added", "removed", "gone", "written", "models", "sessions"}
+"""What must be there, triggers included: a file of the right version may still have been damaged."""
 
 
 class IndexUnusableError(Exception):
@@ -123,6 +125,9 @@ class Index:
                 )
             elif version != SCHEMA_VERSION:
                 raise IndexUnusableError(f"the index has version {version}, this program needs {SCHEMA_VERSION}")
+            lacking = _TABLES - {name for (name,) in self._db.execute("SELECT name FROM sqlite_master")}
+            if lacking:
+                raise IndexUnusableError(f"the index has lost {', '.join(sorted(lacking))}")
 
     def close(self) -> None:
         self._db.close()

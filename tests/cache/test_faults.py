@@ -382,3 +382,20 @@ def test_an_index_of_a_newer_version_is_left_as_it_is(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in tmp_path.glob("??/*")} == files
     with contextlib.closing(sqlite3.connect(tmp_path / "index.sqlite")) as database:
         assert database.execute("PRAGMA user_version").fetchone() == (99,)
+
+
+@pytest.mark.parametrize("lost", ["DROP TABLE records", "DROP TABLE sessions", "DROP TRIGGER added"])
+def test_an_index_of_the_right_version_that_lost_a_part_is_made_anew(tmp_path: Path, lost: str) -> None:
+    tier = open_tier(tmp_path, CAP)
+    written = pieces(1)
+    for piece in written:
+        tier.write(host_record(piece), 0.0, None)
+    tier.close(5)
+    database = sqlite3.connect(tmp_path / "index.sqlite")
+    database.execute(lost)
+    database.commit()
+    database.close()
+    tier = open_tier(tmp_path, CAP)
+    assert tier.snapshot().index_rebuilt == 1
+    assert len(tier.find([piece.key for piece in written])) == len(written)
+    tier.close(5)
