@@ -85,21 +85,11 @@ class Channel:
     def _read(self) -> None:
         try:
             while True:
-                header = self._receive_exactly(HEADER_SIZE)
-                self._inbox.put(decode_to_runner(self._receive_exactly(body_length(header))))
+                header = receive_exactly(self._socket, HEADER_SIZE)
+                self._inbox.put(decode_to_runner(receive_exactly(self._socket, body_length(header))))
         finally:
             # Server gone, or its bytes make no sense: either way nobody is left to work for.
             os._exit(SERVER_GONE)
-
-    def _receive_exactly(self, count: int) -> bytearray:
-        buffer = bytearray(count)
-        view, filled = memoryview(buffer), 0
-        while filled < count:
-            received = self._socket.recv_into(view[filled:])
-            if received == 0:
-                raise EOFError
-            filled += received
-        return buffer
 
     def _write(self) -> None:
         due = time.monotonic() + HEARTBEAT_S
@@ -118,3 +108,15 @@ class Channel:
                 self._socket.sendall(data)
             except OSError:
                 return
+
+
+def receive_exactly(connection: socket.socket, count: int) -> bytearray:
+    """So many bytes. Raises EOFError where the connection ends first, OSError where it fails."""
+    buffer = bytearray(count)
+    view, filled = memoryview(buffer), 0
+    while filled < count:
+        received = connection.recv_into(view[filled:])
+        if received == 0:
+            raise EOFError
+        filled += received
+    return buffer

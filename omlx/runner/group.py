@@ -23,6 +23,7 @@ from typing import Any, NoReturn, TypeVar, cast
 import mlx.core as mx
 import msgspec
 
+from omlx.runner.channel import receive_exactly
 from omlx.runner.process import GROUP_ENDED
 from omlx.runner.protocol import Backend, Parallel
 
@@ -207,18 +208,7 @@ def _report(address: tuple[str, int], secret: str, rank: int) -> Link:
 
 def _receive(connection: socket.socket, most: int) -> bytearray:
     """One message. Raises EOFError, OSError, or ValueError where it is longer than `most` bytes."""
-    (length,) = _HEADER.unpack(_exactly(connection, _HEADER.size))
+    (length,) = _HEADER.unpack(receive_exactly(connection, _HEADER.size))
     if length > most:
         raise ValueError(f"a message of {length} bytes")
-    return _exactly(connection, length)
-
-
-def _exactly(connection: socket.socket, count: int) -> bytearray:
-    buffer = bytearray(count)
-    view, filled = memoryview(buffer), 0
-    while filled < count:
-        received = connection.recv_into(view[filled:])
-        if received == 0:
-            raise EOFError
-        filled += received
-    return buffer
+    return receive_exactly(connection, length)
