@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpx
 import msgspec
+from litestar import Request
 
 from omlx.dialect.refusal import Refusal
 from omlx.replicas import choice
 from omlx.replicas.choice import Asked
 from omlx.replicas.fleet import Fleet, Replica
+from omlx.server.body import read_bytes
 from omlx.server.envelopes import worded_for
-from omlx.server.errors import JSON_TYPE, Problem
+from omlx.server.errors import JSON_TYPE, ClientGone, Problem
 from omlx.server.inflate import inflate
 
 if TYPE_CHECKING:
@@ -88,20 +90,10 @@ class Front:
 
     async def _hear(self, scope: Any, receive: Receive) -> _Heard | None:
         """The whole request; None where its client has left."""
-        parts: list[bytes] = []
-        size = 0
-        while True:
-            message: Any = await receive()
-            if message["type"] == "http.disconnect":
-                return None
-            part = message.get("body", b"")
-            size += len(part)
-            if self._max_body and size > self._max_body:
-                raise Refusal(413, "the request body is too large; raise the setting max_body to allow it")
-            parts.append(part)
-            if not message.get("more_body", False):
-                break
-        body = b"".join(parts)
+        try:
+            body = await read_bytes(Request(scope, receive), self._max_body)
+        except ClientGone:
+            return None
         headers = [(name, value) for name, value in scope["headers"] if name not in _NOT_PASSED]
         encoding = next((value.decode("latin-1") for name, value in headers if name == b"content-encoding"), "")
         plain = await inflate(body, encoding, self._max_body) if encoding else body
