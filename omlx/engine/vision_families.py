@@ -6,6 +6,7 @@ conversations cannot share; so a *family* calls the trunk below that, with posit
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -35,7 +36,7 @@ class Inputs(NamedTuple):
     """Each picture's tokens, as positions within the chunk."""
 
 
-class Family:
+class Family(ABC):
     """What all families share. `network` is mlx-vlm's model, `processor` the model's own image processor."""
 
     rotary = False
@@ -58,18 +59,18 @@ class Family:
         """Ids of the tokens that pictures stand for in the prompt."""
         return frozenset({int(self.config.image_token_index)})
 
+    @abstractmethod
     def _markers(self, token: Callable[[int], str]) -> tuple[str, str]:
         """What the chat template writes for an image, and for a video ("" where there are none)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def process(self, image: Image.Image, options: Mapping[str, Any]) -> tuple[Pixels, Layout]:
         """What the vision tower takes. `options` are further settings of the processor."""
-        raise NotImplementedError
 
     # ------------------------------------------------------------ the device (the thread that owns MLX)
+    @abstractmethod
     def encode(self, pictures: Sequence[Pixels]) -> list[Features]:
         """The features of several pictures, computed together."""
-        raise NotImplementedError
 
     def embed(self, tokens: mx.array) -> mx.array:
         found: mx.array = self.language_model.model.embed_tokens(tokens)
@@ -79,11 +80,11 @@ class Family:
         """mlx-lm's caches: the ones that batches are made of. mlx-vlm's are the same by another name."""
         return [_as_mlx_lm(cache) for cache in _own_caches(self.language_model)]
 
+    @abstractmethod
     def __call__(
         self, tokens: mx.array, *, cache: list[Any], inputs: Inputs | None = None, positions: mx.array | None = None
     ) -> mx.array:
         """Logits [B, n, V] of tokens [B, n]; `positions` [3, B, n] where they differ from the places in the cache."""
-        raise NotImplementedError
 
 
 class QwenVL(Family):
