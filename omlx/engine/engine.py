@@ -22,6 +22,7 @@ from omlx.engine.detokenize import TextStream, TokenTexts
 from omlx.engine.grammar import Grammar, GrammarCompiler, GrammarError
 from omlx.engine.guide import make_guide
 from omlx.engine.loader import LoadedModel
+from omlx.engine.logprobs import Report
 from omlx.engine.media import Media
 from omlx.engine.pace import Pace, Read
 from omlx.engine.prefill import Prefill
@@ -32,7 +33,7 @@ from omlx.engine.sequence import EngineError, Output, Sequence, SequenceSpec, sh
 from omlx.engine.sharing import Sharing
 from omlx.engine.speculative import Speculator
 from omlx.engine.tensors import launch, read
-from omlx.request import FailureKind, FinishReason, Limits, Sampling, TokenLogprob
+from omlx.request import FailureKind, FinishReason, Limits, Sampling
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -242,10 +243,10 @@ class Engine:
 
     def _take_orders(self) -> list[int]:
         """Tell the followers what came in since the last step, or hear it. Returns the sequences that are overdue."""
+        if self._ranks.size == 1:
+            return self._overdue()
         orders, self._orders = self._orders, Orders()
         orders.overdue = self._overdue()
-        if self._ranks.size == 1:
-            return orders.overdue
         orders = self._ranks.decide(lambda: orders, Orders)
         if not self._leads:
             for spec in orders.add:
@@ -357,7 +358,7 @@ class Engine:
         outputs: list[Output] = []
         for draw, sequences in unread:
             tokens: list[int] = read(draw.tokens)
-            report = _Report(draw, self._texts) if draw.logprobs is not None else None
+            report = Report(draw, self._texts) if draw.logprobs is not None else None
             now = time.monotonic_ns()
             for at, (sequence, token) in enumerate(zip(sequences, tokens, strict=True)):
                 if sequence is None or sequence.phase == "done":
@@ -574,25 +575,3 @@ def _unusable(error: GrammarError) -> tuple[FailureKind, str]:
 def _may_shift(sequence: Sequence) -> bool:
     limits = sequence.spec.limits
     return limits.shift and limits.num_predict != -2 and sequence.spec.media is None
-
-
-class _Report:
-    """The log probabilities of one draw, read once for all rows."""
-
-    def __init__(self, draw: Draw, texts: TokenTexts) -> None:
-        assert draw.logprobs is not None
-        self._texts = texts
-        self._chosen: list[float] = read(draw.logprobs)
-        self._ids: list[list[int]] = read(draw.top_tokens) if draw.top_tokens is not None else []
-        self._values: list[list[float]] = read(draw.top_logprobs) if draw.top_logprobs is not None else []
-
-    def of(self, row: int, token: int, alternatives: int) -> TokenLogprob:
-        chosen = self._entry(token, self._chosen[row])
-        if alternatives and self._ids:
-            pairs = zip(self._ids[row][:alternatives], self._values[row][:alternatives], strict=True)
-            chosen.top = [self._entry(*pair) for pair in pairs]
-        return chosen
-
-    def _entry(self, token: int, logprob: float) -> TokenLogprob:
-        text, raw = self._texts[token]
-        return TokenLogprob(token=text, logprob=logprob, bytes=raw)
