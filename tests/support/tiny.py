@@ -331,17 +331,7 @@ def _write_tokenizer(folder: Path) -> list[int]:
     )
     tokenizer.train_from_iterator(corpus, trainer)
     tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in CHATML_MARKERS])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": "<|im_end|>",
-        "pad_token": "<|endoftext|>",
-        "bos_token": None,
-        "clean_up_tokenization_spaces": False,
-        "model_max_length": 4096,
-        "chat_template": CHATML,
-    }
-    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+    save_tokenizer(folder, tokenizer, CHATML)
     return [int(tokenizer.token_to_id(text) or 0) for text in ("<|im_end|>", "<|endoftext|>")]
 
 
@@ -403,6 +393,21 @@ def _teach(model: Any, pairs: list[tuple[list[int], list[int]]], *, steps: int =
         if margin.item() > 2:
             return
     raise RuntimeError("the lessons were not learnt; give it more steps")
+
+
+def save_tokenizer(folder: Path, tokenizer: Any, template: str) -> None:
+    """tokenizer.json and tokenizer_config.json, for a tokenizer with ChatML's special tokens."""
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>",
+        "bos_token": None,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": 4096,
+        "chat_template": template,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n")
 
 
 def main() -> None:

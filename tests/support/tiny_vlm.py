@@ -286,17 +286,7 @@ def _write_tokenizer(folder: Path, kind: _Kind) -> tuple[dict[str, int], list[in
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
     tokenizer.train_from_iterator(corpus * 3, trainer)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": "<|im_end|>",
-        "pad_token": "<|endoftext|>",
-        "bos_token": None,
-        "clean_up_tokenization_spaces": False,
-        "model_max_length": 4096,
-        "chat_template": _TEMPLATE.replace("MARKER", kind.marker),
-    }
-    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+    tiny.save_tokenizer(folder, tokenizer, _TEMPLATE.replace("MARKER", kind.marker))
     ids = {token: int(tokenizer.token_to_id(token)) for token in special}
     return ids, [ids["<|im_end|>"], ids["<|endoftext|>"]]
 
