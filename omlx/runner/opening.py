@@ -1,0 +1,179 @@
+"""From what a runner is told to load to what serves it: model, template, KV store, engine, session, vectors.
+
+Every rank of a divided model opens the same (`open_engine`); what a server talks to is prepared on top (`prepare`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from omlx_cache import PrefixStore, StoreConfig
+from omlx_cache.features import FeatureShelf
+
+from omlx.dialect.output import OutputDialect, detect_output
+from omlx.dialect.prompt import PromptTemplate
+from omlx.engine.embed import chat_embedder
+from omlx.engine.engine import Engine, EngineConfig
+from omlx.engine.loader import LoadedModel, device, load_model
+from omlx.engine.ranks import Ranks
+from omlx.engine.speculative import open_draft
+from omlx.runner.channel import Channel
+from omlx.runner.ledger import Ledger
+from omlx.runner.prompt import Encoder, Prompter, marker_candidates, special_tokens
+from omlx.runner.protocol import Loading, LoadSpec
+from omlx.runner.session import Session
+from omlx.runner.vectors import Vectors
+
+_PROCESS_BYTES = 300_000_000
+"""The process without its model."""
+_LEAST_KV_BYTES = 64_000_000
+"""A model that was let in may always hold this much: a short chat."""
+_WARM_BYTES = 256_000_000
+"""Most of the recently used prefixes that a load brings back from disk into RAM: a fraction of a second's reading."""
+
+
+class Opened(NamedTuple):
+    """A model in memory and the engine that runs it: what every rank of it has."""
+
+    model: LoadedModel
+    template: PromptTemplate
+    dialect: OutputDialect
+    store: PrefixStore | None
+    engine: Engine
+
+
+class Served(NamedTuple):
+    """A model ready to serve and what serves it."""
+
+    model: LoadedModel
+    engine: Engine
+    session: Session
+    ledger: Ledger
+    vectors: Vectors
+    encoder: Encoder
+    store: PrefixStore | None
+    ranks: Ranks
+    max_gap_s: float
+    """The longest that other work may keep running requests from their next token."""
+
+
+def open_engine(
+    spec: LoadSpec, ranks: Ranks, progress: Callable[[int, int], None] = lambda done, total: None
+) -> Opened:
+    """Load the model and start its engine: the same on every rank. Raises LoadError."""
+    model = load_model(spec, progress, ranks=ranks)
+    template, dialect = read_template(spec, model.tokenizer)
+    # Some models end their turns with tokens that their configuration does not list.
+    model.end_tokens.update(model.tokenizer.convert_tokens_to_ids(list(dialect.end_tokens)))
+    store = open_store(spec, model, ranks)
+    config = EngineConfig(
+        num_ctx=spec.num_ctx,
+        max_concurrent=spec.max_concurrent,
+        max_decode_gap_ms=spec.max_decode_gap_ms,
+        warm_up=device() != "cpu" and ranks.rank == 0,
+    )
+    if store is not None and model.vision is not None:
+        model.vision.cache.shelf = FeatureShelf(store)
+    if store is not None:
+        store.warm(min(spec.hot_cache_bytes // 2, _WARM_BYTES))
+    draft = open_draft(spec, model, processes=ranks.size)
+    if draft is not None:
+        model.draft_bytes = draft.weight_bytes + draft.kv_bytes_per_token * spec.num_ctx
+    return Opened(model, template, dialect, store, Engine(model, config, store, ranks, draft))
+
+
+def prepare(spec: LoadSpec, channel: Channel, ranks: Ranks) -> Served:
+    """Load the model and build what serves it. Raises LoadError."""
+    ranks.decide(lambda: spec, LoadSpec)
+    model, template, dialect, store, engine = open_engine(
+        spec, ranks, lambda done, total: channel.send(Loading(done, total))
+    )
+    encoder = Encoder(model.tokenizer)
+    ledger = Ledger(kv_budget(spec.memory_bytes, model), model.kv_bytes_per_token)
+    session = Session(
+        engine,
+        Prompter(template, encoder, vision=model.vision, bounded=store is not None and store.wants_boundaries),
+        dialect,
+        model.tokenizer.get_added_vocab(),
+        ledger=ledger,
+        default_context=spec.num_ctx,
+        longest_context=model.max_context,
+        wake=channel.wake,
+    )
+    # An embedding is a forward of its own, which the other ranks would not take part in.
+    vectors = open_vectors(spec, model, encoder, channel) if ranks.size == 1 else no_vectors(channel)
+    return Served(model, engine, session, ledger, vectors, encoder, store, ranks, spec.max_decode_gap_ms / 1e3)
+
+
+def no_vectors(channel: Channel) -> Vectors:
+    """Embedding requests get their refusal."""
+    return Vectors(channel.wake, embedder=None, reranker=None)
+
+
+def open_vectors(spec: LoadSpec, model: LoadedModel, encoder: Encoder, channel: Channel) -> Vectors:
+    """The embedding jobs of a text generator."""
+    limit = min(spec.num_ctx, model.max_context)
+    try:
+        embedder = chat_embedder(model, lambda text: encoder.encode(text, add_special=True), limit)
+    except ValueError:
+        return no_vectors(channel)
+    return Vectors(channel.wake, embedder=embedder, reranker=None)
+
+
+def kv_budget(memory_bytes: int, model: LoadedModel) -> int:
+    """Bytes for the KV of running requests: what the model itself leaves of the runner's allowance; 0: no limit."""
+    if memory_bytes == 0:
+        return 0
+    features = model.vision.cache.max_bytes if model.vision is not None else 0
+    fixed = model.weight_bytes + model.transient_bytes + model.draft_bytes + features + _PROCESS_BYTES
+    return max(memory_bytes - fixed, _LEAST_KV_BYTES)
+
+
+def open_store(spec: LoadSpec, model: LoadedModel, ranks: Ranks) -> PrefixStore | None:
+    """The model's KV store, or None where caching is switched off. Each rank keeps what its share computes."""
+    if spec.hot_cache_bytes == 0 and spec.cold_cache_bytes == 0:
+        return None
+    config = StoreConfig(
+        # What is computed depends on how the weights are held, not only on which they are.
+        fingerprint=f"{spec.fingerprint} {model.weights}" + (f" rank {ranks.rank}" if ranks.size > 1 else ""),
+        model=spec.name,
+        block_size=spec.cache_block_size,
+        hot_bytes=spec.hot_cache_bytes,
+        folder=Path(spec.cold_cache_folder) if spec.cold_cache_folder else None,
+        cold_bytes=spec.cold_cache_bytes,
+        hourly_write_bytes=spec.cache_write_budget,
+        write_through=spec.cache_write_through,
+        checkpoint_interval=spec.cache_checkpoint_s,
+    )
+    return PrefixStore(model.layout, config)
+
+
+def read_template(spec: LoadSpec, tokenizer: Any) -> tuple[PromptTemplate, OutputDialect]:
+    """How this model reads prompts and marks its output: a Go template from the Modelfile, else its own, else none."""
+    own, with_tools = tokenizer.chat_template, None
+    if isinstance(own, dict):  # several by name
+        named = own
+        own, with_tools = named.get("default") or next(iter(named.values()), None), named.get("tool_use")
+    source = spec.template or "\n".join(text for text in (own, with_tools) if text)
+    if spec.template:
+        template = PromptTemplate.from_go(spec.template)
+    elif own:
+        names = special_tokens(tokenizer)
+        template = PromptTemplate.from_jinja(
+            own,
+            bos_token=names.pop("bos_token", ""),
+            eos_token=names.pop("eos_token", ""),
+            variables=names,
+            tokens=marker_candidates(tokenizer),
+            with_tools=with_tools,
+        )
+    else:
+        template = PromptTemplate.plain(tokens=marker_candidates(tokenizer))
+    try:
+        model_type = json.loads((Path(spec.path) / "config.json").read_text("utf-8")).get("model_type", "")
+    except (OSError, ValueError):
+        model_type = ""
+    return template, detect_output(source, marker_candidates(tokenizer), model_type)
