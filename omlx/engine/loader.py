@@ -20,7 +20,7 @@ from mlx_lm.utils import dequantize_model, get_total_parameters, load_adapters, 
 from mlx_lm.utils import load_model as mlx_load_model
 from omlx_cache.layout import CacheLayout
 
-from omlx.engine import caches, vision_loader, weights
+from omlx.engine import attention, caches, vision_loader, weights
 from omlx.engine.fuse import fuse
 from omlx.engine.ranks import SOLO, Ranks
 from omlx.engine.vision import Vision
@@ -180,6 +180,7 @@ def wrap(
     model: Any, tokenizer: Any, *, max_context: int, weights: str, weight_bytes: int, measure: bool = True
 ) -> LoadedModel:
     """A `LoadedModel` of a model that is already in memory."""
+    attention.prepare()
     layout = CacheLayout(model)
     vocabulary = int(model(mx.array([[0]]), cache=caches.new(model)).shape[-1])
     speeds = measure_speeds(model) if measure else Speeds(0.005, 0.0003, True)
@@ -258,6 +259,7 @@ def hold(
         model.set_dtype(getattr(mx, plan.dtype))
     model.eval()
     prepare(model)
+    attention.prepare()
     _keep_resident()
     return model, _compute(model, progress)
 

@@ -97,11 +97,12 @@ def prefill_seconds(*, eager: bool, owed_s: float, step_s: float, fixed_s: float
     `eager`: some prompt is still in its first tokens, which are read as fast as the gap allows. Beyond them a prompt
     waits until the decode steps have had the share of time (`owed_s`) that reading has run up. A chunk that takes less
     than a few times its fixed cost (`fixed_s`) would be wasteful, one much longer than a step uneven. Where the steps
-    leave no room for a chunk, the gap is more than this device can do: prompts get half of a step's time.
+    leave no room for a chunk worth its fixed cost, the gap is more than this device can do: prompts get that much, or
+    half of a step's time.
     """
     room = max_gap_s - step_s
-    if room <= fixed_s:
-        room = max(fixed_s, step_s / 2)
+    if room <= 2 * fixed_s:
+        room = max(2 * fixed_s, step_s / 2)
     if eager:
         return room
     return 0.0 if owed_s > 0 else min(room, 4 * max(step_s, fixed_s))

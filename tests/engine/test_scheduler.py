@@ -77,8 +77,8 @@ def test_prompts_take_turns_between_the_oldest_and_the_shortest() -> None:
         (False, 0.0, 0.006, 0.012, 0.048),  # four times the fixed cost
         (False, 0.0, 0.020, 0.012, 0.080),  # four times a step
         (False, 0.001, 0.006, 0.012, 0.0),  # the decodes have their turn
-        (True, 0.0, 0.150, 0.060, 0.075),  # a device too slow for the gap reads for half a step
-        (False, 0.0, 0.090, 0.060, 0.060),  # or the least there is
+        (True, 0.0, 0.150, 0.020, 0.075),  # a device too slow for the gap reads for half a step
+        (False, 0.0, 0.090, 0.060, 0.120),  # or as much as is worth a chunk's fixed cost
     ],
 )
 def test_prefill_seconds(eager: bool, owed: float, step: float, fixed: float, expected: float) -> None:

@@ -1,0 +1,55 @@
+"""Our own attention of several queries gives what MLX's does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from omlx.engine.attention import unfused
+
+HEADS, GROUPS, LENGTH, SIZE, WIDTH = 6, 2, 5, 9, 16
+
+
+def tensors(batch: int, dtype: mx.Dtype = mx.float32) -> tuple[mx.array, mx.array, mx.array]:
+    mx.random.seed(7)
+    shapes = ((batch, HEADS, LENGTH, WIDTH), (batch, GROUPS, SIZE, WIDTH), (batch, GROUPS, SIZE, 2 * WIDTH))
+    queries, keys, values = (mx.random.normal(shape).astype(dtype) for shape in shapes)
+    return queries, keys, values
+
+
+def bools(*shape: int) -> mx.array:
+    return mx.random.uniform(shape=shape) > 0.4
+
+
+MASKS: dict[str, Any] = {
+    "none": lambda: None,
+    "causal": lambda: "causal",
+    "of all": lambda: bools(LENGTH, SIZE),
+    "of each row": lambda: bools(3, 1, LENGTH, SIZE),
+    "of each head": lambda: bools(3, HEADS, LENGTH, SIZE),
+    "of keys alone": lambda: bools(3, 1, 1, SIZE),
+    "three axes": lambda: bools(HEADS, LENGTH, SIZE),
+    "additive": lambda: mx.random.normal((LENGTH, SIZE)),
+}
+
+
+@pytest.mark.parametrize("kind", MASKS)
+@pytest.mark.parametrize("with_sinks", [False, True])
+def test_same_as_mlx(kind: str, with_sinks: bool) -> None:
+    queries, keys, values = tensors(batch=3)
+    options = {"scale": 0.3, "mask": MASKS[kind](), "sinks": mx.random.normal((HEADS,)) if with_sinks else None}
+    wanted = mx.fast.scaled_dot_product_attention(queries, keys, values, **options)
+    found = unfused(queries, keys, values, **options)
+    assert found.shape == wanted.shape
+    assert mx.allclose(found, wanted, rtol=1e-4, atol=1e-5).item()
+
+
+def test_sixteen_bit_numbers_stay_so() -> None:
+    found = unfused(*tensors(batch=1, dtype=mx.bfloat16), scale=0.3, mask="causal")
+    assert found.dtype == mx.bfloat16
+    wanted = unfused(
+        *(each.astype(mx.float32) for each in tensors(batch=1, dtype=mx.bfloat16)), scale=0.3, mask="causal"
+    )
+    assert mx.allclose(found.astype(mx.float32), wanted, atol=0.03).item()
