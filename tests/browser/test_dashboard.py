@@ -177,7 +177,7 @@ def test_the_keyboard_reaches_everything(page: Any) -> None:
 
 
 def test_it_is_accessible_and_fits_a_phone(browser: Any, server: LocalServer, http: httpx.Client) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe: pip install -e '.[browser]'")
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe: `make test` installs it")
     say(http, "cached")
     context = browser.new_context(viewport={"width": 390, "height": 844})
     page = context.new_page()
