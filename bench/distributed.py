@@ -27,7 +27,7 @@ from bench.shapes import SHAPES, prompts
 from omlx.engine.loader import device
 from omlx.request import Delta, Finish, GenerateRequest, Limits, Sampling
 from omlx.runner.host import RunnerHost
-from omlx.runner.launch import GroupPlan
+from omlx.runner.launch import GroupPlan, find_machines
 from omlx.runner.protocol import LoadSpec
 
 Replies = list[list[int]]
@@ -109,7 +109,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    plan = GroupPlan(backend=options.backend, parallel=options.parallel, hostfile=options.hostfile, ranks=options.ranks)
+    machines = find_machines(options.hostfile, options.ranks)
+    plan = GroupPlan(backend=options.backend, parallel=options.parallel, machines=machines)
     with tempfile.TemporaryDirectory(prefix="omlx-bench-") as root:
         folder = options.model or Path(root) / "model"
         if options.model is None:
@@ -117,9 +118,10 @@ def main() -> None:
             with multiprocessing.get_context("spawn").Pool(1) as pool:
                 pool.apply(write_model, (folder, options.shape))
         rows = asyncio.run(measure(folder, plan, options))
+    ranks = len(machines.hosts)
     for row in rows:
         print(
-            f"batch {row['batch']:<4} one process {row['one']:,.1f}  {options.ranks} ranks {row['group']:,.1f} tok/s"
+            f"batch {row['batch']:<4} one process {row['one']:,.1f}  {ranks} ranks {row['group']:,.1f} tok/s"
             f"  ratio {row['ratio']:.2f}  same replies {row['same']} of {row['batch']}"
         )
     if options.json:

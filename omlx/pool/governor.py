@@ -16,12 +16,12 @@ import msgspec
 
 from omlx.pool import admission, pressure
 from omlx.pool.admission import RUNNER_OVERHEAD, gib
-from omlx.pool.errors import PoolError
 from omlx.pool.measured import Measurement, Measurements
-from omlx.pool.plan import LoadPlan, manner, plan_load
+from omlx.pool.plan import LoadPlan, group_for, manner, plan_load
 from omlx.pool.pressure import Pressure, relieve, taken_by
 from omlx.pool.slot import Slot
 from omlx.pool.spare import Spare
+from omlx.runner.launch import GroupPlan, Machines
 from omlx.runner.protocol import Hello, Ready
 from omlx.settings import Settings
 
@@ -58,6 +58,7 @@ class Governor:
     def __init__(
         self,
         settings: Settings,
+        machines: Machines,
         slots: Mapping[str, Slot],
         *,
         spare: Spare,
@@ -65,6 +66,7 @@ class Governor:
         changed: Callable[[], None],
     ) -> None:
         self._settings = settings
+        self._machines = machines
         self._slots = slots
         self._spare = spare
         self._dismiss = dismiss
@@ -85,23 +87,26 @@ class Governor:
     def plan(self, spec: ModelSpec, hello: Hello) -> LoadPlan:
         """Context, memory and room of a load, by the machine as it is now. Raises PoolError "too_large"."""
         self._machine = admission.machine(hello.device, hello.device_memory)
-        measured = self._measured.find(spec.digest, manner(spec, self._settings))
-        return plan_load(spec, self._settings, self._machine, held=self._resident(), measured=measured)
+        return self._plan(spec, held=self._resident())
 
     def loaded(self, slot: Slot, ready: Ready) -> None:
         """Take over what was measured at a load, and remember it."""
         fixed = (ready.memory_bytes + ready.transient_bytes + RUNNER_OVERHEAD) * slot.processes
         found = Measurement(fixed, ready.kv_bytes_per_token * slot.processes)
         slot.fixed, slot.memory = fixed, found.with_context(ready.num_ctx)
-        self._measured.note(slot.spec.digest, manner(slot.spec, self._settings), found)
+        self._measured.note(slot.spec.digest, manner(self._settings, self._group(slot.spec)), found)
 
     def expected(self, spec: ModelSpec) -> int:
-        """Bytes the model would take if it were loaded, whether that is possible or not; 0 where nobody can say."""
-        try:
-            measured = self._measured.find(spec.digest, manner(spec, self._settings))
-            return plan_load(spec, self._settings, self._machine, held=0, measured=measured, strict=False).need
-        except PoolError:
-            return 0
+        """Bytes the model would take if it were loaded, whether that is possible or not."""
+        return self._plan(spec, held=0, strict=False).need
+
+    def _plan(self, spec: ModelSpec, *, held: int, strict: bool = True) -> LoadPlan:
+        group = self._group(spec)
+        measured = self._measured.find(spec.digest, manner(self._settings, group))
+        return plan_load(spec, self._settings, self._machine, held=held, measured=measured, group=group, strict=strict)
+
+    def _group(self, spec: ModelSpec) -> GroupPlan | None:
+        return group_for(spec, self._settings, self._machines)
 
     # ------------------------------------------------------------ shares
     def hot_share(self) -> int:

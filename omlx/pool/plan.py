@@ -14,7 +14,7 @@ from omlx.pool.admission import Estimate, Machine
 from omlx.pool.errors import PoolError
 from omlx.pool.measured import Measurement
 from omlx.pool.policy import Room
-from omlx.runner.launch import GroupPlan, LaunchError, ranks_here
+from omlx.runner.launch import GroupPlan, Machines
 from omlx.runner.protocol import Backend, LoadSpec
 from omlx.selftest.result import Feature
 from omlx.settings import Settings
@@ -41,14 +41,16 @@ def plan_load(
     *,
     held: int,
     measured: Measurement | None,
+    group: GroupPlan | None = None,
     strict: bool = True,
 ) -> LoadPlan:
-    """Plan a load. `held` are the bytes that loaded models take, `measured` what this one took last time, if known.
+    """Plan a load. `held` are the bytes that loaded models take, `measured` what this one took last time, if known;
+    `group`: the model is divided.
 
     Raises PoolError "too_large" when the model can never run here, unless `strict` is False.
     """
     config = admission.read_config(spec.path)
-    here, ranks = division(spec, settings)
+    here, ranks = (group.machines.here, len(group.machines.hosts)) if group else (1, 1)
     cap = admission.parse_cap(settings.max_process_memory, machine)
     model_cap = admission.parse_cap(settings.max_model_memory, machine) if settings.max_model_memory else None
     available = machine.free(held)
@@ -75,34 +77,19 @@ def plan_load(
     return LoadPlan(context=context, need=found.likely, room=room)
 
 
-def group_for(spec: ModelSpec, settings: Settings) -> GroupPlan | None:
+def group_for(spec: ModelSpec, settings: Settings, machines: Machines) -> GroupPlan | None:
     """How the model is divided over several processes, by its Modelfile or the settings; None: it is not."""
     backend = spec.parameters.get("distributed") or settings.distributed
     if backend == "off" or kind_of(spec.capabilities) != "generate":
         return None
-    return GroupPlan(
-        backend=msgspec.convert(backend, Backend),
-        parallel=settings.parallel,
-        hostfile=settings.hostfile,
-        ranks=settings.distributed_ranks or 2,
-    )
+    return GroupPlan(backend=msgspec.convert(backend, Backend), parallel=settings.parallel, machines=machines)
 
 
-def division(spec: ModelSpec, settings: Settings) -> tuple[int, int]:
-    """Processes of the model on this machine, and on all machines. Raises PoolError where a hostfile is unusable."""
-    group = group_for(spec, settings)
+def manner(settings: Settings, group: GroupPlan | None) -> str:
+    """How a model would be held in memory here; what was measured holds for the same manner only."""
     if group is None:
-        return 1, 1
-    try:
-        return ranks_here(group)
-    except LaunchError as error:
-        raise PoolError("load_failed", str(error)) from error
-
-
-def manner(spec: ModelSpec, settings: Settings) -> str:
-    """How the model would be held in memory here; what was measured holds for the same manner only."""
-    here, ranks = division(spec, settings)
-    return settings.weights if ranks == 1 else f"{settings.weights} {here} of {ranks} {settings.parallel}"
+        return settings.weights
+    return f"{settings.weights} {group.machines.here} of {len(group.machines.hosts)} {settings.parallel}"
 
 
 def keep_alive_for(spec: ModelSpec, settings: Settings) -> float:

@@ -22,13 +22,14 @@ from omlx.pool.events import PoolEvents, Unheard, UnloadReason
 from omlx.pool.governor import Governor, MemoryReport
 from omlx.pool.lease import Lease
 from omlx.pool.pins import Pins, too_many_pins
-from omlx.pool.plan import division, group_for, keep_alive_for, load_spec
+from omlx.pool.plan import group_for, keep_alive_for, load_spec
 from omlx.pool.selftests import SelfTests
 from omlx.pool.slot import LoadedModel, Slot
 from omlx.pool.spare import Spare
 from omlx.pool.supervisor import supervise
 from omlx.record import current
 from omlx.runner.host import CLOSE_GRACE_S, LoadError, RunnerHost, in_time
+from omlx.runner.launch import find_machines
 from omlx.runner.process import RUNNER
 from omlx.runner.protocol import CacheCall, Hello, Ready
 from omlx.selftest.result import SelfTest
@@ -51,10 +52,14 @@ _SHORT_OF_MEMORY = "server busy, please try again.  the loaded models use all th
 
 
 class Pool:
-    """See the module text. `command` replaces the runner program; `grace` is the time in s a runner gets to end."""
+    """See the module text. `command` replaces the runner program; `grace` is the time in s a runner gets to end.
+
+    Raises LaunchError where the settings name a hostfile that cannot be used.
+    """
 
     def __init__(self, settings: Settings, *, command: Sequence[str] = RUNNER, grace: float = CLOSE_GRACE_S) -> None:
         self._settings = settings
+        self._machines = find_machines(settings.hostfile, settings.distributed_ranks or 2)
         self._grace = grace
         self.events: PoolEvents = Unheard()
         self._pins = Pins(Path(settings.models) / "pins.json")
@@ -64,6 +69,7 @@ class Pool:
         self._crashes: dict[str, int] = {}
         self._governor = Governor(
             settings,
+            self._machines,
             self._slots,
             spare=self._spare,
             dismiss=lambda slot, why: self._dismiss(slot, "memory", why),
@@ -352,8 +358,8 @@ class Pool:
         try:
             await asyncio.sleep(policy.restart_delay(self._crashes.get(slot.spec.digest, 0)))
             begun = self._now()
-            group = group_for(slot.spec, self._settings)
-            slot.processes, _ = division(slot.spec, self._settings)
+            group = group_for(slot.spec, self._settings, self._machines)
+            slot.processes = self._machines.here if group else 1
             host = await (self._spare.take() if group is None else RunnerHost.spawn_group(group))
             host.name = slot.spec.name
             hello = await host.hello()

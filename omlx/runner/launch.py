@@ -44,43 +44,45 @@ class Hostfile(msgspec.Struct):
     backend: str = ""
 
 
+class Machines(msgspec.Struct, frozen=True):
+    """Where ranks run: a host for each, first that of rank 0: this machine. `hostfile`: its content, if any."""
+
+    hosts: tuple[Host, ...]
+    hostfile: bytes = b""
+
+    @property
+    def here(self) -> int:
+        """How many of the ranks run on this machine."""
+        return sum(host.ssh in _HERE or host.ssh == self.hosts[0].ssh for host in self.hosts)
+
+
 class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How a model is divided. `hostfile` "": `ranks` processes on this machine."""
+    """How a model is divided, and over which machines."""
 
     backend: Backend
     parallel: Parallel = "auto"
-    hostfile: str = ""
-    ranks: int = 2
+    machines: Machines
 
 
-def read_hosts(plan: GroupPlan) -> list[Host]:
-    """The machines, first the one of rank 0. Raises LaunchError."""
-    if not plan.hostfile:
-        return [Host("127.0.0.1", ["127.0.0.1"])] * plan.ranks
+def find_machines(hostfile: str, ranks: int) -> Machines:
+    """Those that a hostfile names; "": this one, so many times. Raises LaunchError."""
+    if not hostfile:
+        return Machines((Host("127.0.0.1", ["127.0.0.1"]),) * ranks)
+    how = "write it with mlx.distributed_config, or leave the setting hostfile out"
     try:
-        data = Path(plan.hostfile).read_bytes()
+        data = Path(hostfile).read_bytes()
     except OSError as error:
-        raise LaunchError(f"the hostfile {plan.hostfile} cannot be read: {error.strerror}") from error
+        raise LaunchError(f"the hostfile {hostfile} cannot be read: {error.strerror}; {how}") from error
     try:
         content = msgspec.json.decode(data, type=Hostfile | list[Host])
     except msgspec.MsgspecError as error:
-        form = "is not one that mlx.distributed_config writes"
-        raise LaunchError(f"the hostfile {plan.hostfile} {form}: {error}") from error
+        raise LaunchError(f"the hostfile {hostfile} is none that can be used: {error}; {how}") from error
     hosts = content.hosts if isinstance(content, Hostfile) else content
     if len(hosts) < 2:
-        raise LaunchError(f"the hostfile {plan.hostfile} names fewer than two hosts")
+        raise LaunchError(f"the hostfile {hostfile} names fewer than two hosts; {how}")
     if not hosts[0].ips:
-        raise LaunchError(f"the hostfile {plan.hostfile} gives the first host no IP address")
-    return hosts
-
-
-def ranks_here(plan: GroupPlan) -> tuple[int, int]:
-    """How many of its processes run on this machine, which is the first of the hostfile, and how many there are in all.
-
-    Raises LaunchError.
-    """
-    hosts = read_hosts(plan)
-    return sum(host.ssh in _HERE or host.ssh == hosts[0].ssh for host in hosts), len(hosts)
+        raise LaunchError(f"the hostfile {hostfile} gives the first host no IP address; {how}")
+    return Machines(tuple(hosts), data)
 
 
 async def start(plan: GroupPlan) -> tuple[subprocess.Popen[bytes], socket.socket]:
@@ -88,15 +90,13 @@ async def start(plan: GroupPlan) -> tuple[subprocess.Popen[bytes], socket.socket
 
     The launcher's end is the group's: it ends the other processes when one fails, and each ends with its neighbours.
     """
-    hosts = read_hosts(plan)
     with tempfile.TemporaryDirectory(prefix="omlx-group-") as folder, socket.socket(socket.AF_UNIX) as listener:
-        path = str(Path(folder) / "server")
-        listener.bind(path)
+        listener.bind(str(Path(folder) / "server"))
         listener.listen(1)
         listener.setblocking(False)
         # Not in a worker thread: Linux ends the processes together with the thread that started them.
         process = subprocess.Popen(  # noqa: ASYNC220
-            _command(plan, hosts, path),
+            _command(plan, Path(folder)),
             # The launcher reads its standard input all the time; at an end of file it would spin.
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -113,11 +113,17 @@ async def start(plan: GroupPlan) -> tuple[subprocess.Popen[bytes], socket.socket
             raise
 
 
-def _command(plan: GroupPlan, hosts: list[Host], path: str) -> list[str]:
-    """The launcher's command line; `path` is the socket that rank 0 connects to."""
+def _command(plan: GroupPlan, folder: Path) -> list[str]:
+    """The launcher's command line; `folder` holds the socket that rank 0 connects to, and the hostfile."""
+    hosts = plan.machines.hosts
     here = all(host.ssh in _HERE for host in hosts)
     control = f"{'127.0.0.1' if here else hosts[0].ips[0]}:{_free_ports(1)}"
-    where = ["--hostfile", plan.hostfile] if plan.hostfile else ["--hosts", "127.0.0.1", "-n", str(plan.ranks)]
+    where = ["--hosts", "127.0.0.1", "-n", str(len(hosts))]
+    if plan.machines.hostfile:
+        # As it was when the server started: the memory of the ranks was planned by it.
+        copy = folder / "hosts.json"
+        copy.write_bytes(plan.machines.hostfile)
+        where = ["--hostfile", str(copy)]
     given = {**ENVIRONMENT, "OMLX_GROUP_SECRET": secrets.token_hex(16)}
     if "PYTHONPATH" in os.environ:
         given["PYTHONPATH"] = os.environ["PYTHONPATH"]
@@ -126,7 +132,7 @@ def _command(plan: GroupPlan, hosts: list[Host], path: str) -> list[str]:
         *("--starting-port", str(_free_ports(_PORTS)), "--nccl-port", str(_free_ports(1))),
         *(part for name, value in given.items() for part in ("--env", f"{name}={value}")),
         *("--python", sys.executable, "--"),
-        *("-P", "-m", "omlx.runner.rank", path, plan.backend, control, plan.parallel),
+        *("-P", "-m", "omlx.runner.rank", str(folder / "server"), plan.backend, control, plan.parallel),
     ]
 
 

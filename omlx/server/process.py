@@ -26,6 +26,7 @@ from omlx import __version__
 from omlx.dialect.ollama import check_template
 from omlx.folders import why_unusable
 from omlx.pool import Pool, PoolError
+from omlx.runner.launch import LaunchError
 from omlx.server import keys, log
 from omlx.server.app import create_app
 from omlx.server.connection import Connection
@@ -56,7 +57,7 @@ def run(settings: Settings) -> int:
         registry, pool = Registry(Path(settings.models), check_template=check_template), Pool(settings)
         registry.bring_up_to_date()
         app = create_app(settings, registry, pool)
-    except (OriginError, OSError, RegistryError) as error:
+    except (LaunchError, OriginError, OSError, RegistryError) as error:
         return _refuse(str(error))
     try:
         listener = listen(*bind_address(settings))

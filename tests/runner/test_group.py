@@ -15,13 +15,14 @@ import pytest
 
 from omlx.request import Finish, GenerateRequest, Limits, Sampling
 from omlx.runner.host import LoadError, RequestFailed, RunnerHost
-from omlx.runner.launch import GroupPlan
+from omlx.runner.launch import GroupPlan, find_machines
 from omlx.runner.protocol import LoadSpec
 from tests.support.tiny import tiny_model
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
-RING = GroupPlan(backend="ring")
+HERE = find_machines("", 2)
+RING = GroupPlan(backend="ring", machines=HERE)
 PROMPTS = [
     "A ring of machines, " * 12,
     "one after another ",
@@ -123,7 +124,7 @@ async def test_one_request_that_cannot_run_leaves_the_group_as_it_was(qwen3: Run
 @pytest.mark.slow
 @pytest.mark.parametrize(("architecture", "way"), [("llama", "tensor"), ("qwen2", "pipeline")])
 async def test_other_models_and_ways(architecture: str, way: Any) -> None:
-    host = await RunnerHost.spawn_group(GroupPlan(backend="ring", parallel=way))
+    host = await RunnerHost.spawn_group(GroupPlan(backend="ring", parallel=way, machines=HERE))
     try:
         ready = await host.load(load_spec(architecture), stall_timeout=120)
         assert f"{way} parallel over 2 ranks" in ready.weights
@@ -170,19 +171,27 @@ async def test_a_rank_that_dies_ends_the_group_with_an_error() -> None:
 
 async def test_a_backend_that_is_not_there_is_an_error_not_a_group_of_one() -> None:
     with pytest.raises(LoadError):
-        started = await RunnerHost.spawn_group(GroupPlan(backend="nccl"))
+        started = await RunnerHost.spawn_group(GroupPlan(backend="nccl", machines=HERE))
         try:
             await started.load(load_spec("qwen3"), stall_timeout=60)
         finally:
             await started.close(grace=1.0)
 
 
-async def test_a_hostfile_that_is_none_is_refused(tmp_path: Path) -> None:
-    wrong = tmp_path / "hosts.json"
-    wrong.write_text('{"hosts": 5}')
-    for path in (wrong, tmp_path / "missing.json"):
-        with pytest.raises(LoadError, match="hostfile"):
-            await RunnerHost.spawn_group(GroupPlan(backend="ring", hostfile=str(path)))
+async def test_a_hostfile_stays_as_it_was_read(tmp_path: Path) -> None:
+    """It is read when the server starts: memory is planned by it, so a later change must not change the group."""
+    file = tmp_path / "hosts.json"
+    file.write_text('{"backend": "ring", "hosts": [{"ssh": "127.0.0.1", "ips": ["127.0.0.1"]}, '
+                    '{"ssh": "127.0.0.1", "ips": ["127.0.0.1"]}]}')  # fmt: skip
+    machines = find_machines(str(file), 5)
+    assert (machines.here, len(machines.hosts)) == (2, 2)
+    file.unlink()
+    host = await RunnerHost.spawn_group(GroupPlan(backend="ring", machines=machines))
+    try:
+        ready = await host.load(load_spec("qwen3"), stall_timeout=120)
+        assert "over 2 ranks" in ready.weights
+    finally:
+        await host.close()
 
 
 @pytest.mark.slow

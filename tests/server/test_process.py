@@ -187,3 +187,26 @@ def test_the_server_process_stays_light() -> None:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("", "registry", "cache"))}
     found = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        ('{"hosts": 5}', "is none that can be used: Expected `array`, got `int`"),
+        ('[{"ssh": "alone", "ips": ["10.0.0.1"]}]', "names fewer than two hosts"),
+        ('[{"ssh": "a"}, {"ssh": "b"}]', "gives the first host no IP address"),
+    ],
+)
+def test_a_hostfile_that_cannot_be_used_stops_the_start(
+    tmp_path: Path, started: list[Process], content: str | None, why: str
+) -> None:
+    """And not the first load, which may come days later."""
+    file = tmp_path / "hosts.json"
+    if content is not None:
+        file.write_text(content)
+    started.append(Process(tmp_path / "models", free_port(), OMLX_HOSTFILE=str(file)))
+    _, log = started[-1].process.communicate(timeout=15)
+    assert started[-1].process.returncode == 1
+    assert log.startswith(f"Error: the hostfile {file} {why}")
+    assert log.endswith("; write it with mlx.distributed_config, or leave the setting hostfile out\n")
