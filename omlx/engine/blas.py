@@ -2,7 +2,8 @@
 
 MLX's Linux CPU build bundles a single-threaded reference BLAS but calls `cblas_sgemm` through the dynamic linker, so an
 OpenBLAS whose symbols are already global takes its place: about fifteen times faster. Hence the one rule of this
-module: `prepare()` runs before the first import of `mlx`. Nothing here may import it.
+module: `prepare()` runs before the first import of `mlx`. Nothing here may import it. MLX's CUDA build gets a setting
+that it reads only once, too.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ def _load() -> str:
         return "accelerate" if sys.platform == "darwin" else "bundled"
     if "mlx.core" in sys.modules:
         return "bundled (mlx was imported first)"
+    _allow_many_shapes()
     _leave_cores_to_others()
     # The system's copy first: it needs no help to find its own libraries.
     if _open("libopenblas.so.0"):
@@ -41,6 +43,15 @@ def _load() -> str:
         if _open(str(library)) or _open_beside_gfortran(library):
             return f"openblas ({library.name})"
     return "bundled"
+
+
+def _allow_many_shapes() -> None:
+    """On CUDA, MLX keeps what cuDNN planned for a shape of attention; left alone, it refuses all new ones after 512.
+
+    "Cache thrashing is happening", it says then: sooner or later the end of every server.
+    """
+    os.environ.setdefault("MLX_ENABLE_CACHE_THRASHING_CHECK", "0")
+    os.environ.setdefault("MLX_CUDA_SDPA_CACHE_SIZE", "1024")
 
 
 def _leave_cores_to_others() -> None:
