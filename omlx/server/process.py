@@ -161,7 +161,7 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
             server.close()
-        self._telemetry.closing.set()
+        self._telemetry.end_streams()
         if self._afterwards is not None:
             self._afterwards.cancel()
         self._drain = asyncio.create_task(self._pool.drain(self._settings.shutdown_grace))

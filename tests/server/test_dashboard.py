@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from omlx.server.telemetry.samples import EVERY_S
 from omlx.settings import Settings
 from tests.server.local import SCRIPTED, LocalServer, ScriptedSource, eventually, stocked
 
@@ -158,6 +160,30 @@ def test_events_tell_the_overview_and_the_requests(http: httpx.Client) -> None:
     assert overview["models"][0]["state"] in {"ready", "leaving", "loading"}
     assert overview["requests"] >= 1
     assert requests == sorted(requests, key=lambda row: -row["number"])
+
+
+def test_a_model_that_comes_or_goes_is_told_before_the_next_sample(own_server: LocalServer) -> None:
+    told: list[list[str]] = []
+
+    def listen() -> None:
+        with own_server.client() as http, http.stream("GET", "/api/omlx/events") as response:
+            lines = response.iter_lines()
+            for line in lines:
+                if line == "event: overview":
+                    models = json.loads(next(lines).removeprefix("data: "))["models"]
+                    told.append([model["state"] for model in models])
+                    if len(told) > 1 and told[-1] == []:
+                        break
+
+    listener = threading.Thread(target=listen)
+    listener.start()
+    with own_server.client() as http:
+        assert eventually(lambda: told == [[]])
+        http.post("/api/generate", json={"model": "plain"})
+        assert eventually(lambda: told[-1] == ["ready"], timeout_s=EVERY_S / 2)
+        http.post("/api/generate", json={"model": "plain", "keep_alive": 0})
+        listener.join(EVERY_S / 2)
+    assert told[-1] == []
 
 
 def test_history_is_as_long_in_every_line(own_server: LocalServer) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import msgspec
 from litestar import delete, get, post
@@ -15,14 +16,16 @@ from omlx.dialect.refusal import Refusal
 from omlx.server import dashboard
 from omlx.server.body import read_json
 from omlx.server.errors import Problem, body
-from omlx.server.given import GivenRegistry, GivenSettings, GivenTelemetry, HttpRequest
+from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, GivenTelemetry, HttpRequest
 from omlx.server.names import refuse_cloud, required
+from omlx.server.routes.ollama_models import replacing
 from omlx.server.stream import EVENT_STREAM, Answer, Complete, Framing, LiveStream, as_json, event
 from omlx.server.telemetry import Telemetry
 
 _EVENTS_EVERY_S = 1.0
-_IDLE_EVENTS_EVERY_S = 2.0
-"""While nothing runs, waits or is pulled."""
+"""While something runs, waits, loads, leaves or is pulled; at other times only news is told: samples at the least."""
+_TOGETHER_S = 0.15
+"""From news to the look at it, for what follows from it to be seen, too."""
 _SIGN_OF_LIFE_S = 15.0
 _MOST_WATCHERS = 32
 _UNCACHED = (("cache-control", "no-store"),)
@@ -78,12 +81,13 @@ async def _watch(telemetry: Telemetry) -> AsyncIterator[bytes]:
         said, shown, ended, spoke = b"", b"", 0.0, time.monotonic()
         drawn = None
         while not telemetry.closing.is_set():
+            news = telemetry.news  # taken before the look: nothing is missed
             chunk = b""
             now = telemetry.overview()
             # The clock alone is no news.
-            news = msgspec.json.encode(msgspec.structs.replace(now, uptime=0.0))
-            if news != said:
-                said, chunk = news, event(now, "overview")
+            told = msgspec.json.encode(msgspec.structs.replace(now, uptime=0.0))
+            if told != said:
+                said, chunk = told, event(now, "overview")
             asked = time.monotonic()
             rows = telemetry.journal.rows(newer_than=ended)
             ended = asked
@@ -97,24 +101,44 @@ async def _watch(telemetry: Telemetry) -> AsyncIterator[bytes]:
             if chunk or time.monotonic() - spoke > _SIGN_OF_LIFE_S:
                 spoke = time.monotonic()
                 yield chunk or b": still here\n\n"
-            busy = now.running or now.waiting or telemetry.pulls.running
-            try:
-                async with asyncio.timeout(_EVENTS_EVERY_S if busy else _IDLE_EVENTS_EVERY_S):
-                    await telemetry.closing.wait()
-            except TimeoutError:
-                pass
+            if _moves(now, rows):
+                await _wait(telemetry.closing, _EVENTS_EVERY_S)
+            else:
+                await _wait(news, _SIGN_OF_LIFE_S)
+                await _wait(telemetry.closing, _TOGETHER_S)
     finally:
         telemetry.watchers -= 1
 
 
+async def _wait(event: asyncio.Event, most_s: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(most_s):
+            await event.wait()
+
+
+def _moves(now: wire.Overview, rows: list[wire.RequestRow]) -> bool:
+    """Something goes on, and tells nobody of each step."""
+    return bool(
+        now.running
+        or now.waiting
+        or any(row.stage != "done" for row in rows)
+        or any(model.state != "ready" for model in now.models)
+        or any(pull.state == "running" for pull in now.pulls)
+    )
+
+
 @post("/api/omlx/pulls", status_code=200)
 async def start_pull(
-    request: HttpRequest, registry: GivenRegistry, telemetry: GivenTelemetry, settings: GivenSettings
+    request: HttpRequest,
+    registry: GivenRegistry,
+    pool: GivenPool,
+    telemetry: GivenTelemetry,
+    settings: GivenSettings,
 ) -> Answer:
     asked = await read_json(request, wire.PullStart, settings.max_body)
     name = required(asked.model.strip())
     refuse_cloud(name, "remote model is unavailable")
-    return as_json(wire.PullStarted(telemetry.pulls.start(name, registry.pull(name))))
+    return as_json(wire.PullStarted(telemetry.pulls.start(name, replacing(registry.pull(name), registry, pool))))
 
 
 @delete("/api/omlx/pulls/{number:int}", status_code=200)

@@ -70,7 +70,9 @@ class Names:
 class Metrics:
     """Hears of requests (`record.Listener`) and of models (`pool.events.PoolEvents`)."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, *, changed: Callable[[], None] = lambda: None) -> None:
+        """`changed` is called after a model has come or begins to go."""
+        self._changed = changed
         self.registry = CollectorRegistry()
         # First, because reading the pool brings counters up to date that are collected after it.
         self.registry.register(_Now(self))
@@ -173,6 +175,7 @@ class Metrics:
     def loaded(self, model: str, seconds: float) -> None:
         self._loads.labels(self._models(model), "loaded").inc()
         self._load_time.observe(seconds)
+        self._changed()
 
     def load_failed(self, model: str, why: str) -> None:
         self._loads.labels(self._models(model), why).inc()
@@ -180,10 +183,12 @@ class Metrics:
     def unloaded(self, model: str, reason: UnloadReason) -> None:
         self.look()
         self._unloads.labels(self._models(model), reason).inc()
+        self._changed()
 
     def runner_ended(self, model: str, reason: EndReason) -> None:
         self.look()
         self._restarts.labels(self._models(model), reason).inc()
+        self._changed()
 
     # ------------------------------------------------------------ what runners count
     def look(self) -> list[LoadedModel]:

@@ -62,10 +62,6 @@ class Pulls:
         self._pulls = {number: pull for number, pull in self._pulls.items() if not pull.ended or pull.ended > limit}
         return [pull.row() for pull in reversed(self._pulls.values())]
 
-    @property
-    def running(self) -> int:
-        return sum(pull.state == "running" for pull in self._pulls.values())
-
     async def follow(self, name: str, steps: AsyncGenerator[Progress]) -> AsyncGenerator[Progress]:
         """`steps` as they come, listed meanwhile. Raises what they raise, and PullError once cancelled."""
         async with aclosing(_follow(self._new(name), steps)) as followed:

@@ -41,7 +41,7 @@ class Telemetry:
     def __init__(self, settings: Settings, registry: Registry, pool: Pool) -> None:
         self._pool = pool
         self._registry = registry
-        self.metrics = Metrics(pool)
+        self.metrics = Metrics(pool, changed=self.stir)
         self.traces = open_traces(settings)
         self.journal = Journal()
         self.pulls = Pulls()
@@ -57,6 +57,8 @@ class Telemetry:
         """The pinned models at the last look, and the warning about them."""
         self.closing = asyncio.Event()
         """The server ends: streams of events do, too."""
+        self.news = asyncio.Event()
+        """Set once, when something has happened that the dashboard shows; from then on there is another."""
         pool.events = self.metrics
 
     # ------------------------------------------------------------ life
@@ -64,13 +66,22 @@ class Telemetry:
         self._sampling = asyncio.create_task(self._sample(), name="samples")
 
     async def close(self) -> None:
-        self.closing.set()
+        self.end_streams()
         if self._sampling is not None:
             self._sampling.cancel()
             await asyncio.gather(self._sampling, return_exceptions=True)
         await self.pulls.close()
         if self.traces is not None:
             await asyncio.to_thread(self.traces.close)
+
+    def stir(self) -> None:
+        """Wake whoever waits for news."""
+        self.news.set()
+        self.news = asyncio.Event()
+
+    def end_streams(self) -> None:
+        self.closing.set()
+        self.stir()
 
     async def _sample(self) -> None:
         while True:
@@ -80,6 +91,7 @@ class Telemetry:
                 self._advice = await self._advise()
             except Exception:
                 log.exception("no sample of the metrics could be taken")
+            self.stir()
             await asyncio.sleep(EVERY_S)
 
     async def _advise(self) -> list[Advice]:
@@ -98,6 +110,7 @@ class Telemetry:
         record.method, record.path = scope["method"], scope["path"]
         record.dialect = dialect_of(record.path)
         make_current(record)
+        self.stir()
         return self.journal.open(record), record
 
     def end(self, number: int, record: Record, *, route: str, status: int) -> None:
@@ -112,6 +125,7 @@ class Telemetry:
         self.metrics.ended(record)
         if self.traces is not None and record.model:
             self.traces.tell(record)
+        self.stir()
 
     # ------------------------------------------------------------ questions
     async def text(self, accept: str) -> tuple[bytes, str]:
