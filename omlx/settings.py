@@ -140,7 +140,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Literal["error", "ignore", "emulate"],
         _setting("Tools offered to a model that knows none: error, ignore, or emulate (described in the prompt)"),
     ] = "error"
-    max_body: Annotated[int, _setting("Largest request body", parse="size")] = 512 * 1024 * 1024
+    max_body: Annotated[int, _setting("Largest request body", parse="size")] = 128_000_000
     max_decode_gap: Annotated[
         float, _setting("Longest pause of a running stream while a long prompt is read, in ms")
     ] = 100.0

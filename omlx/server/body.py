@@ -21,6 +21,9 @@ from omlx.units import human_bytes
 _T = TypeVar("_T")
 _LARGE = 1 << 20
 """Bytes. Reading a larger body takes long enough for every open stream to feel it."""
+_MOST_VALUES = 2_000_000
+"""Values separated by commas. Pictures are long texts; small objects take a hundred times the room that they have on
+the wire, and a context of a million tokens is a million values."""
 
 
 async def read_json(request: Request[Any, Any, Any], kind: type[_T], limit: int) -> _T:
@@ -29,10 +32,17 @@ async def read_json(request: Request[Any, Any, Any], kind: type[_T], limit: int)
     encoding = request.headers.get("content-encoding", "")
     if encoding:
         body = await inflate(body, encoding, limit)
-    asked = gojson.decode(body, kind) if len(body) < _LARGE else await asyncio.to_thread(gojson.decode, body, kind)
+    asked = gojson.decode(body, kind) if len(body) < _LARGE else await asyncio.to_thread(_decode_large, body, kind)
     if isinstance(asked, Wished) and isinstance(asked.priority, str):
         _note_priority(asked.priority)
     return asked
+
+
+def _decode_large(body: bytes, kind: type[_T]) -> _T:
+    """`gojson.decode` of a body that is mostly long texts. Refusal where it is made of more values than any request."""
+    if body.count(b",") >= _MOST_VALUES:
+        raise Refusal(413, f"the request body holds more than {_MOST_VALUES:,} values")
+    return gojson.decode(body, kind)
 
 
 def _note_priority(text: str) -> None:

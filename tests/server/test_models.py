@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
+from collections.abc import AsyncGenerator
 from datetime import datetime
 from typing import Any
 
 import httpx
 import pytest
+from omlx_registry import Name, Progress, Store, Texts
+from omlx_registry.folders import add_model_folder
 
 from omlx import __version__
 from tests.server.local import MODELS, LocalServer, ScriptedSource, eventually
+from tests.support.tiny import DATA
 
 DETAILS = {"parent_model": "", "format": "safetensors", "family": "llama", "families": ["llama"]}
 
@@ -151,6 +156,47 @@ def test_what_no_name_leads_to_any_more_leaves_memory(own_server: LocalServer) -
         assert eventually(lambda: len(loaded()) == 1)
         create("three")
         assert eventually(lambda: loaded() == [])
+
+
+class _Renewed:
+    """A source whose `renewed` is another model at every pull."""
+
+    def __init__(self) -> None:
+        self.pulls = 0
+
+    def offers(self, name: Name) -> bool:
+        return name.model == "renewed"
+
+    async def pull(self, name: Name, store: Store, *, insecure: bool) -> AsyncGenerator[Progress]:
+        self.pulls += 1
+        texts = Texts(template="{{ .Prompt }}", system=f"version {self.pulls}")
+        await asyncio.to_thread(add_model_folder, store, name, DATA / "taught-llama", texts=texts, transfer="copy")
+        yield Progress("writing manifest")
+
+
+@pytest.mark.parametrize("way", ["pull", "dashboard", "copy"])
+def test_a_model_whose_name_means_another_now_leaves_memory(own_server: LocalServer, way: str) -> None:
+    """A client that pulls expects the new weights from the next request on, and the memory of the old ones back."""
+    own_server.registry.sources.insert(0, _Renewed())
+    with own_server.client() as http:
+
+        def pids() -> list[int]:
+            return [model["pid"] for model in http.get("/api/omlx/status").json()["models"]]
+
+        pull = {"model": "renewed", "stream": False}
+        assert http.post("/api/pull", json=pull).json() == {"status": "success"}
+        assert http.post("/api/generate", json={"model": "renewed", "keep_alive": -1}).status_code == 200
+        (old,) = pids()
+        if way == "pull":
+            assert http.post("/api/pull", json=pull).json() == {"status": "success"}
+        elif way == "dashboard":
+            http.post("/api/omlx/pulls", json={"model": "renewed"})
+        else:
+            http.post("/api/copy", json={"source": "plain", "destination": "renewed"})
+        assert eventually(lambda: pids() == [])
+        assert http.post("/api/generate", json={"model": "renewed", "keep_alive": -1}).status_code == 200
+        assert old not in pids()
+        assert http.post("/api/show", json={"model": "renewed"}).json()["system"] != "version 1"
 
 
 def test_blobs_are_stored_once_and_verified(own_server: LocalServer) -> None:

@@ -24,7 +24,7 @@ _BLOCK = 4 << 20
 
 
 @post("/api/copy", status_code=200)
-async def copy(request: HttpRequest, registry: GivenRegistry, settings: GivenSettings) -> Answer:
+async def copy(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.CopyRequest, settings.max_body)
     for field, name in (("source", asked.source), ("destination", asked.destination)):
         try:
@@ -35,6 +35,7 @@ async def copy(request: HttpRequest, registry: GivenRegistry, settings: GivenSet
         await asyncio.to_thread(registry.copy, asked.source, asked.destination)
     except NotFound:
         raise Refusal(404, f'model "{asked.source}" not found') from None
+    await _unload_nameless(registry, pool)
     return Complete()
 
 
@@ -61,13 +62,27 @@ async def _unload_nameless(registry: Registry, pool: Pool) -> None:
                 await pool.unload(model.spec.digest)
 
 
+async def replacing(steps: AsyncGenerator[Progress], registry: Registry, pool: Pool) -> AsyncGenerator[Progress]:
+    """`steps` that make a model. What had its name before is unloaded when the last one, the success, is told."""
+    async with aclosing(steps):
+        async for step in steps:
+            if step.status == "success":
+                await _unload_nameless(registry, pool)
+            yield step
+
+
 @post("/api/pull", status_code=200)
 async def pull(
-    request: HttpRequest, registry: GivenRegistry, settings: GivenSettings, telemetry: GivenTelemetry
+    request: HttpRequest,
+    registry: GivenRegistry,
+    pool: GivenPool,
+    settings: GivenSettings,
+    telemetry: GivenTelemetry,
 ) -> Answer:
     asked = await read_json(request, wire.PullRequest, settings.max_body)
     refuse_cloud(asked.wanted, "remote model is unavailable")
-    steps = telemetry.pulls.follow(asked.wanted, registry.pull(asked.wanted, insecure=asked.insecure))
+    pulled = replacing(registry.pull(asked.wanted, insecure=asked.insecure), registry, pool)
+    steps = telemetry.pulls.follow(asked.wanted, pulled)
     return progress(steps, stream=asked.stream)
 
 
@@ -83,14 +98,7 @@ async def push(request: HttpRequest, registry: GivenRegistry, settings: GivenSet
 async def create(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.CreateRequest, settings.max_body)
     parse_name(asked.wanted)
-
-    async def steps() -> AsyncGenerator[Progress]:
-        async with aclosing(registry.create(_to_create(asked))) as made:
-            async for step in made:
-                yield step
-        await _unload_nameless(registry, pool)
-
-    return progress(steps(), stream=asked.stream)
+    return progress(replacing(registry.create(_to_create(asked)), registry, pool), stream=asked.stream)
 
 
 def _to_create(asked: wire.CreateRequest) -> CreateRequest:
