@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 WORKERS ?= 2
 PROMPT ?= Why is the sky blue?
 
-.PHONY: run test test-openwebui test-slow test-clients faults fuzz soak audit release lint format types check docs clean help
+.PHONY: run test test-openwebui test-slow test-clients faults fuzz fuzz-api soak audit release lint format types check docs clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -30,13 +30,16 @@ test-clients: $(VENV)/.installed-dev  ## clients and coding agents of other peop
 	$(BIN)/python -m pytest -m slow tests/clients
 
 faults: $(VENV)/.installed-dev  ## the fault campaign, each fault with its expected outcome
-	$(BIN)/python -m pytest -v tests/faults
+	$(BIN)/python -m pytest -v tests/faults --ignore tests/faults/test_soak.py
 
 fuzz: $(VENV)/.installed-dev  ## damaged inputs for every reader, FUZZ_SECONDS (60) each
 	FUZZ_SECONDS=$(or $(FUZZ_SECONDS),60) $(BIN)/python -m pytest -s -m slow tests/fuzz
 
+fuzz-api: $(VENV)/.installed-dev $(TOOLS)/.installed  ## schemathesis: our OpenAPI document against a real server, FUZZ_SECONDS (60)
+	FUZZ_SECONDS=$(or $(FUZZ_SECONDS),60) $(BIN)/python -m tests.fuzz.api
+
 soak: $(VENV)/.installed-dev  ## mixed traffic on a real server for SOAK_SECONDS (1800)
-	SOAK_SECONDS=$(or $(SOAK_SECONDS),1800) $(BIN)/python -m pytest -s -m slow tests/faults/test_soak.py tests/pool/test_soak.py
+	SOAK_SECONDS=$(or $(SOAK_SECONDS),1800) $(BIN)/python -m pytest -s -m slow tests/faults/test_soak.py
 
 audit: $(VENV)/.installed $(TOOLS)/.installed  ## known holes in what is installed, and in our code
 	$(BIN)/python -m pip freeze --exclude-editable > $(TOOLS)/installed.txt
@@ -95,5 +98,5 @@ $(VENV)/.chromium: $(VENV)/.installed-dev
 
 $(TOOLS)/.installed:
 	$(PYTHON) -m venv $(TOOLS)
-	$(TOOLS)/bin/python -m pip --disable-pip-version-check --quiet install "pip-audit>=2.9" "bandit>=1.9" "cyclonedx-bom>=7" "build>=1.3"
+	$(TOOLS)/bin/python -m pip --disable-pip-version-check --quiet install "pip-audit>=2.9" "bandit>=1.9" "cyclonedx-bom>=7" "build>=1.3" "schemathesis>=4.32"
 	touch $@

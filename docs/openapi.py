@@ -1,12 +1,14 @@
 """Write docs/openapi.json: every route with its method, and the fields of what it reads and answers where it is JSON.
 
 Litestar would make such a document from handlers' signatures, but ours read bodies themselves, as Go does; the wire
-structs say more. `make docs` runs it. Answers that are streams (NDJSON, SSE) are described by their lines.
+structs say more. `make docs` runs it. Streams are named by their content type (NDJSON, SSE); `tests/fuzz/api.py` holds
+the server to the document.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +20,7 @@ from omlx_registry import Registry
 
 from docs.compatibility import ROUTES
 from omlx import __version__
-from omlx.api import admin, anthropic, openai, openai_responses, rerank
+from omlx.api import admin, anthropic, openai, openai_responses, overview, rerank
 from omlx.api import cache as cachewire
 from omlx.api import ollama as wire
 from omlx.pool import Pool
@@ -33,19 +35,26 @@ KNOWN: dict[str, tuple[Struct | None, Struct | None]] = {
     **{route.path: (route.asked, route.answer) for route in ROUTES},
     "/api/tags": (None, wire.ListResponse),
     "/api/ps": (None, wire.ProcessResponse),
-    "/v1/chat/completions": (openai.ChatCompletionRequest, None),
-    "/v1/completions": (openai.CompletionRequest, None),
-    "/v1/embeddings": (openai.EmbedRequest, None),
-    "/v1/responses": (openai_responses.ResponsesRequest, None),
-    "/v1/messages": (anthropic.MessagesRequest, None),
-    "/v1/messages/count_tokens": (anthropic.CountRequest, None),
-    **dict.fromkeys(("/v1/rerank", "/rerank", "/v2/rerank"), (rerank.RerankRequest, None)),
+    "/v1/chat/completions": (openai.ChatCompletionRequest, openai.ChatCompletion),
+    "/v1/completions": (openai.CompletionRequest, openai.Completion),
+    "/v1/embeddings": (openai.EmbedRequest, openai.EmbeddingList),
+    "/v1/models": (None, openai.ModelList),
+    "/v1/models/{name:path}": (None, openai.Model),
+    "/v1/responses": (openai_responses.ResponsesRequest, openai_responses.Response),
+    "/v1/messages": (anthropic.MessagesRequest, anthropic.Message),
+    "/v1/messages/count_tokens": (anthropic.CountRequest, anthropic.TokenCount),
+    **dict.fromkeys(("/v1/rerank", "/rerank", "/v2/rerank"), (rerank.RerankRequest, rerank.RerankResponse)),
     "/api/omlx/status": (None, admin.StatusResponse),
+    "/api/omlx/aliases": (admin.AliasRequest, admin.AliasResponse),
     "/api/omlx/pin": (admin.PinRequest, admin.PinResponse),
     "/api/omlx/verify": (admin.VerifyRequest, admin.VerifyResponse),
     "/api/omlx/prune": (None, admin.PruneResponse),
     "/api/omlx/search": (None, admin.SearchResponse),
     "/api/omlx/selftest": (SelfTestRequest, SelfTestResponse),
+    "/api/omlx/overview": (None, overview.Overview),
+    "/api/omlx/history": (None, overview.History),
+    "/api/omlx/requests": (None, overview.RequestList),
+    "/api/omlx/pulls": (overview.PullStart, overview.PullStarted),
     "/api/omlx/cache": (None, cachewire.CacheResponse),
     "/api/omlx/cache/folder": (None, cachewire.CacheFolder),
     "/api/omlx/cache/clear": (cachewire.CacheClearRequest, cachewire.CacheCleared),
@@ -53,6 +62,23 @@ KNOWN: dict[str, tuple[Struct | None, Struct | None]] = {
     "/api/omlx/cache/explain": (cachewire.CacheExplainRequest, cachewire.CacheExplanation),
     "/api/omlx/cache/save": (cachewire.CacheSaveRequest, cachewire.CacheSaved),
     "/api/omlx/cache/load": (cachewire.CacheSessionRequest, cachewire.CacheLoaded),
+    "/api/omlx/cache/rm": (cachewire.CacheSessionRequest, None),
+}
+
+STREAMS = {
+    **dict.fromkeys(("/api/generate", "/api/chat", "/api/pull", "/api/push", "/api/create"), "application/x-ndjson"),
+    "/api/omlx/import": "application/x-ndjson",
+    **dict.fromkeys(
+        ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/api/omlx/events"),
+        "text/event-stream",
+    ),
+}
+"""What some or all answers of a route are, beside JSON."""
+
+TEXTS = {"/": ("text/plain", "text/html"), "/metrics": ("text/plain", "application/openmetrics-text")}
+
+QUERIES: dict[str, dict[str, dict[str, Any]]] = {
+    "/api/omlx/search": {"q": {"type": "string"}, "limit": {"type": "integer", "default": 20}},
 }
 
 
@@ -67,7 +93,7 @@ def document() -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {"title": "oMLX", "version": __version__, "license": {"name": "Apache-2.0"}},
-        "paths": {path: _item(path, methods, told) for path, methods in sorted(table.items())},
+        "paths": {_plain(path): _item(path, methods, told) for path, methods in sorted(table.items())},
         "components": {
             "schemas": components,
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
@@ -84,21 +110,49 @@ def _litestar(settings: Settings, folder: Path) -> Litestar:
 
 def _item(path: str, methods: Sequence[str], told: dict[Struct, dict[str, Any]]) -> dict[str, Any]:
     asked, answer = KNOWN.get(path, (None, None))
-    names = [part[1:-1].partition(":")[0] for part in path.split("/") if part.startswith("{")]
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": kind}} for name, kind in _held(path)
+    ]
+    parameters += [{"name": name, "in": "query", "schema": schema} for name, schema in QUERIES.get(path, {}).items()]
     item: dict[str, Any] = {}
     for method in sorted(set(methods)):
-        answers: dict[str, Any] = {"200": {"description": "Done"}, "default": {"description": "An error, as JSON"}}
-        if answer is not None and method != "HEAD":
-            answers["200"]["content"] = {"application/json": {"schema": told[answer]}}
+        answers = {"200": {"description": "Done"}, "default": {"description": "An error", "content": _ERROR}}
+        if method == "HEAD":
+            answers = {"200": {"description": "Done"}, "default": {"description": "An error"}}
+        elif content := _content(path, None if answer is None else told[answer]):
+            answers["200"]["content"] = content
         operation: dict[str, Any] = {"responses": answers}
-        if names:
-            operation["parameters"] = [
-                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
-            ]
+        if parameters:
+            operation["parameters"] = parameters
         if asked is not None and method not in ("GET", "HEAD"):
-            operation["requestBody"] = {"content": {"application/json": {"schema": told[asked]}}}
+            operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": told[asked]}}}
         item[method.lower()] = operation
     return item
+
+
+_ERROR = {"application/json": {"schema": {"type": "object"}}}
+"""Each dialect has its envelope; what they share is that they are objects."""
+
+
+def _plain(path: str) -> str:
+    """Litestar's `{name:type}` as OpenAPI writes it."""
+    return re.sub(r":\w+}", "}", path)
+
+
+def _held(path: str) -> list[tuple[str, str]]:
+    """The names in a route's path and their types in JSON."""
+    parts = [part[1:-1].partition(":") for part in path.split("/") if part.startswith("{")]
+    return [(name, "integer" if kind == "int" else "string") for name, _, kind in parts]
+
+
+def _content(path: str, schema: dict[str, Any] | None) -> dict[str, Any]:
+    """What an answer may be, by content type."""
+    content: dict[str, Any] = {kind: {} for kind in TEXTS.get(path, ())}
+    if schema is not None:
+        content["application/json"] = {"schema": schema}
+    if path in STREAMS:
+        content[STREAMS[path]] = {}
+    return content
 
 
 def page() -> str:

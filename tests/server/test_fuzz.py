@@ -12,14 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from docs.compatibility import ROUTES
+from tests.fuzz.known import KNOWN_500
 from tests.server.local import MODELS
 
-# What Ollama answers with status 500 although the request is to blame, and what the scripted runner says.
-KNOWN_500 = re.compile(
-    r'option "\w+" must be of |invalid format: |pull model manifest: |template error|model runner has unexpectedly'
-    r"|Go template|template|unsupported quantization type|quantization is only supported"
-    r"|\w+:latest is no repository of yours"
-)
 KINDS: dict[str, tuple[str, type[Any]]] = {
     route.path: (route.methods, route.asked) for route in ROUTES if route.asked is not None
 }
