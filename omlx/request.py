@@ -24,9 +24,9 @@ class ToolCall(msgspec.Struct, omit_defaults=True):
 
 
 class Video(msgspec.Struct, omit_defaults=True):
-    """Frames of a video, 1/`fps` seconds apart, each the bytes of an image file; or one animated file.
+    """Frames of a video, 1/`fps` seconds apart, each the bytes of an image file; or one video file.
 
-    Of an animated file `fps` frames a second are looked at. More than `max_frames` are thinned out evenly; 0: no limit.
+    Of a file `fps` frames a second are looked at. More than `max_frames` are thinned out evenly; 0: no limit.
     """
 
     frames: list[bytes]

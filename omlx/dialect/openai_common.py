@@ -21,7 +21,7 @@ from omlx.request import Finish, GenerateRequest, TokenLogprob, ToolCall
 
 FINGERPRINT = "fp_ollama"
 NO_URLS = "image URLs are not currently supported, please use base64 encoded data instead"
-NO_VIDEO_URLS = "videos are taken as frames: a list of images, or a data URI with base64 frames behind commas"
+NO_VIDEO_URLS = "videos are taken as data URIs (a file, or base64 frames behind commas) or as lists of frames"
 NO_AUDIO = "this model does not support audio input"
 MOST_CHOICES = 128
 _IMAGE_TYPES = tuple(f"data:image/{kind};base64," for kind in ("jpeg", "jpg", "png", "webp", "gif", "bmp"))
@@ -59,8 +59,8 @@ def read_image(url: Any) -> bytes:
 
 
 def read_video(part: Mapping[str, Any]) -> native.Video:
-    """A video part: `video` is a list of frames (data URIs), `video_url` one URI with frames behind commas, as in vLLM,
-    or with an animated image. Raises Refusal."""
+    """A video part: `video` is a list of frames (data URIs), `video_url` one URI with a file, or with frames
+    behind commas, as in vLLM. Raises Refusal."""
     given = part.get("video", part.get("video_url"))
     given = given.get("url") if isinstance(given, Mapping) else given
     if isinstance(given, str):

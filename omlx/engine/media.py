@@ -67,6 +67,8 @@ class Shown(NamedTuple):
 
     text: str
     parts: tuple[Part, ...]
+    frames: int = 1
+    """Of a video."""
 
 
 class Placement(NamedTuple):

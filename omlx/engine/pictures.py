@@ -26,7 +26,7 @@ MOST_PICTURES: Final = 256
 MOST_VIDEO_PIXELS: Final = 400_000_000
 """Of all frames of an animation together."""
 MOST_FRAME_PIXELS: Final = 100_000_000
-"""Of the frames that are taken from a request's animations: they are held unpacked, three bytes a pixel."""
+"""Of the frames that are taken from a request's files: they are held unpacked, three bytes a pixel."""
 FORMATS: Final = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "AVIF", "HEIF")
 """As far as the installed Pillow has them: it reads HEIF with a plugin only."""
 T = TypeVar("T")
@@ -35,6 +35,7 @@ Image.MAX_IMAGE_PIXELS = MOST_PIXELS
 # What Pillow warns of (damaged EXIF notes, large sizes) is dealt with here.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 _READ = "PNG, JPEG, WebP, GIF or BMP"
+_NO_ROOM = f"the frames of videos have more than {MOST_FRAME_PIXELS:,} pixels together: ask for a smaller fps"
 
 
 class PictureError(Exception):
@@ -55,55 +56,72 @@ def decode(data: bytes) -> Image.Image:
     except PictureError:
         raise
     except UnidentifiedImageError:
-        raise PictureError(f"an image is no {_READ} file, or its beginning is damaged") from None
+        raise PictureError(
+            f"an image is no {_READ} file, or its beginning is damaged; a video has its place in `videos`"
+        ) from None
     except Image.DecompressionBombError:
         raise PictureError(f"an image has more than the {MOST_PIXELS:,} pixels that are taken") from None
     except Exception as error:  # decoders raise whatever a damaged file makes them raise
         raise PictureError(f"an image cannot be read: {error or type(error).__name__}") from error
 
 
-def frames(data: bytes, fps: float, room: int = MOST_FRAME_PIXELS) -> list[bytes]:
-    """An animated file as single pictures, `fps` a second; a file that does not move as one.
+class Room:
+    """What the frames of one request's videos may take, unpacked."""
 
-    Raises PictureError, also where different frames have more than `room` pixels together.
+    def __init__(self, pixels: int = MOST_FRAME_PIXELS) -> None:
+        self.pixels = pixels
+
+    def take(self, files: Sequence[bytes]) -> None:
+        """Raises PictureError where these frames, unpacked ones, are too many. One that is repeated is there once."""
+        self.pixels -= sum(len(file) for file in {id(file): file for file in files}.values()) // 3
+        if self.pixels < 0:
+            raise PictureError(_NO_ROOM)
+
+
+def frames(data: bytes, fps: float, room: int = MOST_FRAME_PIXELS) -> tuple[list[bytes], float]:
+    """An animated file as single pictures, and how many of them make a second; a file that does not move as one.
+
+    As many as `fps` asks for; where they are more than are taken, half of them, or a quarter and so on. Raises
+    PictureError, also where different frames have more than `room` pixels together.
     """
     try:
         with Image.open(io.BytesIO(data), formats=_formats()) as file:
             _check_size(*file.size)
             count = getattr(file, "n_frames", 1)
             if count == 1:
-                return [data]
+                return [data], fps
             if count * file.width * file.height > MOST_VIDEO_PIXELS:
                 raise PictureError(f"an animation of {count} frames of {file.width} x {file.height} is too large")
-            return _sampled(file, count, 1000 / fps, room)
+            return _sampled(file, count, fps, room)
     except PictureError:
         raise
+    except UnidentifiedImageError:
+        raise PictureError("a video is no MP4, MOV, WebM, MKV, GIF or WebP file, or its beginning is damaged") from None
     except Exception as error:
         raise PictureError(f"an animation cannot be read: {error or type(error).__name__}") from error
 
 
-def _sampled(file: Any, count: int, step_ms: float, room: int) -> list[bytes]:
-    """The frames that are shown every `step_ms`, each as a file of its own. Raises PictureError."""
+def _sampled(file: Any, count: int, fps: float, room: int) -> tuple[list[bytes], float]:
+    """The frames that are shown `fps` times a second, each as a file of its own. Raises PictureError."""
     found: list[bytes] = []
-    now = 0.0
+    now, step_ms = 0.0, 1000 / fps
     for number in range(count):
         file.seek(number)
         file.load()
         now += max(float(file.info.get("duration") or 100), 1.0)
         if len(found) * step_ms >= now:
             continue
-        if len(found) == MOST_PICTURES:
-            break
         room -= file.width * file.height
         if room < 0:
-            raise PictureError(
-                f"the frames of animations have more than {MOST_FRAME_PIXELS:,} pixels together: ask for a smaller fps"
-            )
+            raise PictureError(_NO_ROOM)
         buffer = io.BytesIO()
         _upright_rgb(file).save(buffer, "BMP")
-        while len(found) * step_ms < now and len(found) < MOST_PICTURES:
-            found.append(buffer.getvalue())
-    return found
+        while len(found) * step_ms < now:
+            if len(found) == MOST_PICTURES:
+                found, step_ms = found[::2], step_ms * 2
+            else:
+                found.append(buffer.getvalue())
+    return found, 1000 / step_ms
 
 
 def thinned(items: Sequence[T], most: int) -> list[T]:

@@ -10,12 +10,9 @@ decoded while its features are in memory; and a prompt that the prefix store has
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
-from weakref import WeakValueDictionary
 
 import mlx.core as mx
 import msgspec
@@ -23,12 +20,13 @@ import numpy as np
 from PIL import Image
 
 from omlx.engine import pictures
+from omlx.engine.album import Album
 from omlx.engine.media import Layout, MarkerMismatch, Media, Part, Picture, Pixels, Placement, Shown, expand
-from omlx.engine.pictures import PictureError
-from omlx.engine.vision_families import Family, Features, Inputs, QwenVL
+from omlx.engine.pictures import PictureError, Room
+from omlx.engine.videos import Videos
+from omlx.engine.vision_family import Family, Features, Inputs, VideoFamily
+from omlx.request import Video
 
-_KNOWN_FILES = 4096
-"""Files that are remembered by their digest: a few hundred bytes each."""
 _ENCODE_BYTES = 64 << 20
 """Pixels that are encoded at once, beyond the first picture: it bounds the memory that the vision tower takes."""
 
@@ -110,53 +108,38 @@ class Vision:
     def __init__(self, family: Family, *, salt: bytes, max_bytes: int = 512 << 20) -> None:
         self.family = family
         self.cache = FeatureCache(max_bytes)
-        self.encoded = self.decoded = 0
+        self.encoded = 0
         self._salt = salt
-        self._files: OrderedDict[bytes, tuple[bytes, Layout]] = OrderedDict()
-        """The picture's digest and layout, by the digest of its file."""
-        self._held: WeakValueDictionary[bytes, Picture] = WeakValueDictionary()
-        """Those that some request holds, with pixels."""
-        self._lock = threading.Lock()
+        self._album = Album(lambda digest: digest in self.cache)
+        self._videos = (
+            Videos(family, self._album, self._process, salt=salt) if isinstance(family, VideoFamily) else None
+        )
+
+    @property
+    def decoded(self) -> int:
+        """Files that were unpacked and processed, or moments of videos."""
+        return self._album.opened
 
     # ------------------------------------------------------------ any thread
     def image(self, data: bytes) -> Shown:
         """An image file as the prompt shows it. Raises PictureError."""
-        picture = self._known(b"image:", data, lambda: self._open(data))
+        name = hashlib.sha256(b"image:" + data).digest()
+        picture = self._album.get(name, lambda: self._open(data))
         return Shown(picture.layout.text, (Part(picture),))
 
     @property
     def held_bytes(self) -> int:
         """Of the pixels that requests hold."""
-        with self._lock:
-            return sum(picture.nbytes for picture in self._held.values())
+        return self._album.held_bytes
 
-    def video(
-        self, frames: Sequence[bytes], fps: float, most: int = 0, *, check: Callable[[], None] = lambda: None
-    ) -> Shown:
-        """Frames that are 1/`fps` seconds apart, two of them a moment. Raises PictureError.
+    def video(self, video: Video, *, room: Room | None = None, check: Callable[[], None] = lambda: None) -> Shown:
+        """A video as the prompt shows it. Raises PictureError.
 
-        More than `most` frames are thinned out (0: none are). A moment is known by its own frames, so a clip that
-        overlaps an earlier one shares its features. `check` is called before each and may raise.
+        `room` is what its frames may take, unpacked. `check` is called now and then and may raise.
         """
-        family = self.family
-        if not isinstance(family, QwenVL):
+        if self._videos is None:
             raise PictureError("this model does not support video input")
-        if not frames:
-            raise PictureError("a video has no frames")
-        kept = pictures.thinned(frames, most)
-        frames, fps = kept, fps * len(kept) / len(frames)
-        pairs = [(frames[at], frames[min(at + 1, len(frames) - 1)]) for at in range(0, len(frames), 2)]
-        options = family.frame_options(len(pairs))
-        label = b"moment %d:" % options["size"]["longest_edge"]
-        size = pictures.decode(frames[0]).size
-        label += b"%d %d:" % size
-        moments = []
-        for pair in pairs:
-            check()
-            open_pair = partial(self._moment, pair, options, size)
-            moments.append(self._known(label, b"".join(map(_sized, pair)), open_pair))
-        seconds = [(at + 0.5) / fps if at + 1 < len(frames) else at / fps for at in range(0, len(frames), 2)]
-        return family.show_video(moments, seconds, 2 / fps)
+        return self._videos.show(video, room or Room(), check)
 
     def place(self, text: str, images: Sequence[Shown], videos: Sequence[Shown]) -> tuple[str, list[Part]]:
         """The rendered prompt with every mark of an image or video replaced. Raises MarkerMismatch."""
@@ -182,26 +165,6 @@ class Vision:
         expanded, placements = expand(tokens, parts, self.family.placeholders)
         return expanded, Media(placements, len(expanded), whole=self.family.whole, rotary=self.family.rotary)
 
-    def _known(self, label: bytes, data: bytes, open_file: Callable[[], Picture]) -> Picture:
-        """The picture of a file, opened anew only where neither its pixels nor its features are at hand."""
-        name = hashlib.sha256(label + data).digest()
-        with self._lock:
-            held, known = self._held.get(name), self._files.get(name)
-            if known is not None:
-                self._files.move_to_end(name)
-        if held is not None:
-            return held
-        if known is not None and known[0] in self.cache:
-            return Picture(*known, None, lambda: open_file().pixels())
-        picture = open_file()
-        with self._lock:
-            self.decoded += 1
-            self._held[name] = picture
-            self._files[name] = (picture.digest, picture.layout)
-            if len(self._files) > _KNOWN_FILES:
-                self._files.popitem(last=False)
-        return picture
-
     def _open(self, data: bytes) -> Picture:
         image = pictures.decode(data)
         pixels, layout = self._process(image, {})
@@ -209,25 +172,7 @@ class Vision:
             pictures.digest(image, self._salt), layout, pixels, lambda: self._process(pictures.decode(data), {})[0]
         )
 
-    def _moment(self, pair: tuple[bytes, bytes], options: dict[str, Any], size: tuple[int, int]) -> Picture:
-        """Two frames of a video as one picture."""
-        family = self.family
-        assert isinstance(family, QwenVL)
-
-        def pixels(images: list[Image.Image]) -> tuple[Pixels, Layout]:
-            (first, layout), (second, _) = (self._process(image, options) for image in images)
-            return family.join_frames(first, second), layout
-
-        def frames() -> list[Image.Image]:
-            return [_fit(pictures.decode(data), size) for data in pair]
-
-        images = frames()
-        salt = self._salt + b"moment %d" % options["size"]["longest_edge"]
-        digest = hashlib.sha256(b"".join(pictures.digest(image, salt) for image in images)).digest()
-        made, layout = pixels(images)
-        return Picture(digest, layout, made, lambda: pixels(frames())[0])
-
-    def _process(self, image: Image.Image, options: dict[str, Any]) -> tuple[Pixels, Layout]:
+    def _process(self, image: Image.Image, options: Mapping[str, Any]) -> tuple[Pixels, Layout]:
         try:
             return self.family.process(image, options)
         except Exception as error:  # processors refuse what they cannot scale, such as a line of 2 x 1000 pixels
@@ -315,13 +260,3 @@ class Vision:
             decoded=self.decoded, cached=len(self.cache), cached_bytes=self.cache.nbytes,
             max_bytes=self.cache.max_bytes,
         )  # fmt: skip
-
-
-def _sized(data: bytes) -> bytes:
-    """With its length in front, so that two files joined cannot be taken for two others."""
-    return b"%d:" % len(data) + data
-
-
-def _fit(image: Image.Image, size: tuple[int, int]) -> Image.Image:
-    """All frames of a video have the size of its first."""
-    return image if image.size == size else image.resize(size, Image.Resampling.BICUBIC)

@@ -1,96 +1,27 @@
-"""The families of vision-language models: how each marks pictures, prepares and encodes them, and runs its text part.
-
-mlx-vlm has the networks. Its text models keep positions of the last prompt on themselves, which a batch of several
-conversations cannot share; so a *family* calls the trunk below that, with positions handed in, and keeps nothing.
-"""
+"""The families of vision-language models: how each marks, prepares and encodes pictures, and runs its text part."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import mlx.core as mx
 import numpy as np
-from mlx_lm.models.cache import make_prompt_cache
-from numpy.typing import NDArray
 from PIL import Image
 
-from omlx.engine.media import Layout, Part, Picture, Pixels, Shown
-
-Features = tuple[mx.array, ...]
-"""[tokens, width] for the embeddings; behind it, what deeper layers add where the model has such."""
+from omlx.engine.media import Layout, Part, Picture, Pixels
+from omlx.engine.vision_family import Family, Features, Inputs, Timing, VideoFamily
 
 _MOST_FRAME_TOKENS, _LEAST_FRAME_TOKENS = 768, 16
 _VIDEO_TOKENS = 16384
 """Of all frames together, as far as the least for each allows."""
 
 
-class Inputs(NamedTuple):
-    """A chunk of a prompt with pictures in it. `seen` marks the picture tokens, [tokens]; `deep` is for those alone."""
-
-    embeds: mx.array
-    seen: NDArray[np.bool_]
-    deep: tuple[mx.array, ...]
-    spans: tuple[tuple[int, int], ...]
-    """Each picture's tokens, as positions within the chunk."""
-
-
-class Family(ABC):
-    """What all families share. `network` is mlx-vlm's model, `processor` the model's own image processor."""
-
-    rotary = False
-    """Positions count in three dimensions."""
-    whole = False
-    """The tokens of a picture look at each other."""
-
-    def __init__(self, network: Any, processor: Any, token: Callable[[int], str], given: Mapping[str, Any]) -> None:
-        """`token` gives the text of a token id; `given` is config.json, of which mlx-vlm leaves things out."""
-        self.network = network
-        self.given = given
-        self.language_model = network.language_model
-        self.processor = processor
-        self.config = network.config
-        self.placeholders = self._placeholders()
-        self.image_marker, self.video_marker = self._markers(token)
-
-    # ------------------------------------------------------------ pictures (any thread)
-    def _placeholders(self) -> frozenset[int]:
-        """Ids of the tokens that pictures stand for in the prompt."""
-        return frozenset({int(self.config.image_token_index)})
-
-    @abstractmethod
-    def _markers(self, token: Callable[[int], str]) -> tuple[str, str]:
-        """What the chat template writes for an image, and for a video ("" where there are none)."""
-
-    @abstractmethod
-    def process(self, image: Image.Image, options: Mapping[str, Any]) -> tuple[Pixels, Layout]:
-        """What the vision tower takes. `options` are further settings of the processor."""
-
-    # ------------------------------------------------------------ the device (the thread that owns MLX)
-    @abstractmethod
-    def encode(self, pictures: Sequence[Pixels]) -> list[Features]:
-        """The features of several pictures, computed together."""
-
-    def embed(self, tokens: mx.array) -> mx.array:
-        found: mx.array = self.language_model.model.embed_tokens(tokens)
-        return found
-
-    def make_cache(self) -> list[Any]:
-        """mlx-lm's caches: the ones that batches are made of. mlx-vlm's are the same by another name."""
-        return [_as_mlx_lm(cache) for cache in _own_caches(self.language_model)]
-
-    @abstractmethod
-    def __call__(
-        self, tokens: mx.array, *, cache: list[Any], inputs: Inputs | None = None, positions: mx.array | None = None
-    ) -> mx.array:
-        """Logits [B, n, V] of tokens [B, n]; `positions` [3, B, n] where they differ from the places in the cache."""
-
-
-class QwenVL(Family):
+class QwenVL(VideoFamily):
     """Qwen2-VL, Qwen2.5-VL and Qwen3-VL."""
 
     rotary = True
+    frames_per_moment = 2
 
     def _placeholders(self) -> frozenset[int]:
         return frozenset({int(self.config.image_token_id), int(self.config.video_token_id)})
@@ -110,7 +41,7 @@ class QwenVL(Family):
         return pixels, Layout(f"{self._open}{self._image}{self._close}", (rows * columns,), (rows, columns))
 
     def frame_options(self, moments: int) -> dict[str, Any]:
-        """Processor settings for the frames of a video: the longer it is, the smaller they are."""
+        """The longer a video is, the smaller are its frames."""
         side = int(self.config.vision_config.patch_size * self.config.vision_config.spatial_merge_size)
         tokens = max(_LEAST_FRAME_TOKENS, min(_MOST_FRAME_TOKENS, _VIDEO_TOKENS // max(moments, 1)))
         size = self.processor.size
@@ -118,23 +49,26 @@ class QwenVL(Family):
         most = min(most, tokens * side * side)
         return {"size": {"shortest_edge": min(least, most), "longest_edge": most}}
 
-    def join_frames(self, first: Pixels, second: Pixels) -> Pixels:
-        """Two frames of a video as one moment. The processor doubles a single frame; each gives one half."""
+    def join_frames(self, frames: Sequence[Pixels]) -> Pixels:
+        """The processor doubles a single frame; each gives one half."""
         vision = self.config.vision_config
-        shape = (len(first["pixels"]), vision.in_channels, vision.temporal_patch_size, -1)
-        halves = [np.asarray(frame["pixels"]).reshape(shape) for frame in (first, second)]
-        both = np.stack([halves[0][:, :, 0], halves[1][:, :, -1]], axis=2)
-        return {"pixels": both.reshape(len(both), -1), "grid": first["grid"]}
+        shape = (len(frames[0]["pixels"]), vision.in_channels, vision.temporal_patch_size, -1)
+        first, second = (np.asarray(frame["pixels"]).reshape(shape) for frame in frames)
+        both = np.stack([first[:, :, 0], second[:, :, -1]], axis=2)
+        return {"pixels": both.reshape(len(both), -1), "grid": frames[0]["grid"]}
 
-    def show_video(self, moments: Sequence[Picture], seconds: Sequence[float], step_s: float) -> Shown:
-        """The moments of a video as this model reads them. `seconds` are their times, `step_s` apart."""
+    def show_video(self, moments: Sequence[Picture], timing: Timing) -> tuple[str, tuple[Part, ...]]:
+        fps, starts = timing.fps, range(0, timing.frames, 2)
         if self.config.model_type.startswith("qwen3"):
+            # A moment is at the middle of its two frames; the last may be alone.
+            seconds = ((at + 0.5) / fps if at + 1 < timing.frames else at / fps for at in starts)
             text = "".join(f"<{at:.1f} seconds>{self._open}{self._video}{self._close}" for at in seconds)
-            return Shown(text, tuple(Part(moment) for moment in moments))
+            return text, tuple(Part(moment) for moment in moments)
+        step_s = 2 / fps
         rate = float(getattr(self.config.vision_config, "tokens_per_second", 1) or 1)
         rate = rate if self.config.model_type.startswith("qwen2_5") else 1 / step_s
         parts = [Part(moment, int(number * step_s * rate + 1e-6), number > 0) for number, moment in enumerate(moments)]
-        return Shown(self._open + self._video * len(parts) + self._close, tuple(parts))
+        return self._open + self._video * len(parts) + self._close, tuple(parts)
 
     def encode(self, pictures: Sequence[Pixels]) -> list[Features]:
         tower = self.network.vision_tower
@@ -268,21 +202,6 @@ FAMILIES: Final[Mapping[str, type[Family]]] = {
     "smolvlm": Idefics3,
 }
 """By `model_type` of config.json."""
-
-
-def _own_caches(model: Any) -> list[Any]:
-    return list(model.make_cache()) if hasattr(model, "make_cache") else list(make_prompt_cache(model))
-
-
-def _as_mlx_lm(cache: Any) -> Any:
-    from mlx_lm.models import cache as ours
-
-    kind = type(cache).__name__
-    if kind == "KVCache":
-        return ours.KVCache()
-    if kind == "RotatingKVCache":
-        return ours.RotatingKVCache(max_size=cache.max_size, keep=cache.keep)
-    return cache
 
 
 def _places(offset: Any, tokens: mx.array) -> mx.array:

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
 from omlx.dialect.prompt import Rendered
-from omlx.engine import pictures
 from omlx.engine.media import MarkerMismatch, Media, Shown
-from omlx.engine.pictures import MOST_FRAME_PIXELS, MOST_PICTURES, PictureError
+from omlx.engine.pictures import MOST_FRAME_PIXELS, MOST_PICTURES, PictureError, Room
 from omlx.engine.vision import Vision
-from omlx.request import GenerateRequest, Video
+from omlx.request import GenerateRequest
 
 _HELD_BYTES = 1 << 30
 """Pixels of all requests that are kept from when they come in until they are encoded; others are made again then."""
@@ -28,61 +25,35 @@ class Illustrator:
         self.marker = vision.family.image_marker if vision is not None else None
         """Stands for an image where the chat template has no place for one."""
 
-    def open(self, request: GenerateRequest, check: Callable[[], None]) -> tuple[GenerateRequest, list[Shown]]:
-        """The request with its animations as single frames, and every picture of it.
+    def open(self, request: GenerateRequest, check: Callable[[], None]) -> list[Shown]:
+        """Every picture of the request. While they are held, opening one again costs nothing.
 
-        While the pictures are held, opening one again costs nothing. `check` is called before each and may raise.
-        Raises PictureError.
+        `check` is called before each and may raise. Raises PictureError.
         """
         if not any(message.images or message.videos for message in request.messages):
-            return request, []
+            return []
         if self._vision is None:
             raise PictureError("this model does not support image input")
-        _check_count(request)
-        request = self._unpacked(request, check)
-        shown, room = [], _HELD_BYTES - self._vision.held_bytes
+        _check_count(sum(len(it.images) + sum(len(video.frames) for video in it.videos) for it in request.messages))
+        shown: list[Shown] = []
+        kept, frames = _HELD_BYTES - self._vision.held_bytes, Room(MOST_FRAME_PIXELS)
         for message in request.messages:
             for image in message.images:
                 check()
                 shown.append(self._vision.image(image))
-                room = _spend(room, shown[-1])
+                kept = _spend(kept, shown[-1])
             for video in message.videos:
-                shown.append(self._vision.video(video.frames, video.fps, video.max_frames, check=check))
-                room = _spend(room, shown[-1])
-        return request, shown
-
-    def _unpacked(self, request: GenerateRequest, check: Callable[[], None]) -> GenerateRequest:
-        """With the frames of animated files in their place, within the limits of one request. Raises PictureError."""
-        room = MOST_FRAME_PIXELS
-
-        def unpacked(video: Video) -> Video:
-            nonlocal room
-            if len(video.frames) != 1 or self._vision is None or not self._vision.family.video_marker:
-                return video
-            check()
-            frames = pictures.frames(video.frames[0], video.fps, room)
-            if len(frames) == 1:
-                return video
-            kept = pictures.thinned(frames, video.max_frames)
-            room -= sum(len(frame) for frame in {id(frame): frame for frame in kept}.values()) // 3
-            return Video(frames=kept, fps=video.fps * len(kept) / len(frames), max_frames=0)
-
-        messages = [
-            msgspec.structs.replace(message, videos=[unpacked(video) for video in message.videos])
-            if message.videos
-            else message
-            for message in request.messages
-        ]
-        request = msgspec.structs.replace(request, messages=messages)
-        _check_count(request)
-        return request
+                shown.append(self._vision.video(video, room=frames, check=check))
+                kept = _spend(kept, shown[-1])
+        _check_count(sum(item.frames for item in shown))
+        return shown
 
     def tokens(self, rendered: Rendered, encode: Callable[[str], list[int]]) -> tuple[list[int], Media | None]:
         """The tokens of the rendered text with its pictures among them. Raises PictureError."""
         if self._vision is None or not (rendered.images or rendered.videos):
             return encode(rendered.text), None
         images = [self._vision.image(image) for image in rendered.images]
-        videos = [self._vision.video(video.frames, video.fps, video.max_frames) for video in rendered.videos]
+        videos = [self._vision.video(video) for video in rendered.videos]
         try:
             text, parts = self._vision.place(rendered.text, images, videos)
             return self._vision.media(encode(text), parts)
@@ -92,8 +63,7 @@ class Illustrator:
             raise PictureError(f"the text must not hold what marks an image in this model's prompts: {marks}") from None
 
 
-def _check_count(request: GenerateRequest) -> None:
-    count = sum(len(it.images) + sum(len(video.frames) for video in it.videos) for it in request.messages)
+def _check_count(count: int) -> None:
     if count > MOST_PICTURES:
         raise PictureError(f"the request has {count} images; {MOST_PICTURES} are taken, frames of videos included")
 

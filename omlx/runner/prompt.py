@@ -134,7 +134,7 @@ class Prompter:
         `check` is called before each picture is opened: what it raises ends the work on a request nobody waits for.
         """
         try:
-            request, held = self._illustrator.open(request, check)
+            held = self._illustrator.open(request, check)
             prompt, request, before = self._fitting(request, context - 1)
             del held
         except (TemplateError, PictureError) as error:

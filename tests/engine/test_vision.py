@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import re
 import shutil
 import weakref
 from functools import cache
@@ -21,7 +22,7 @@ from PIL import Image
 
 from omlx.engine.engine import Engine, EngineConfig
 from omlx.engine.loader import LoadedModel, load_model
-from omlx.engine.media import Media
+from omlx.engine.media import Media, Shown
 from omlx.engine.pictures import PictureError
 from omlx.engine.sequence import SequenceSpec
 from omlx.engine.vision import FeatureCache, Vision
@@ -299,23 +300,24 @@ def holding(*messages: Message) -> GenerateRequest:
 def test_animations_are_taken_apart_once_and_within_the_limits_of_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
     illustrator = Illustrator(vision_of("qwen3_vl"))
 
-    def opened(*videos: Video) -> list[Video]:
-        message = Message(role="user", content="x", videos=[*videos])
-        request, shown = illustrator.open(holding(message), lambda: None)
+    def opened(*videos: Video) -> list[Shown]:
+        shown = illustrator.open(holding(Message(role="user", content="x", videos=[*videos])), lambda: None)
         assert len(shown) == len(videos)
-        return request.messages[0].videos
+        return shown
 
     (video,) = opened(Video(frames=[animation(8)], fps=10, max_frames=4))
-    assert (len(video.frames), video.fps) == (4, 5)
-    still = Video(frames=[as_file(RED)], fps=10)
-    assert opened(still) == [still]
+    assert video.frames == 4 and re.findall(r"<([0-9.]+) seconds>", video.text) == ["0.1", "0.5"]
+    assert [shown.frames for shown in opened(Video(frames=[as_file(RED)], fps=10))] == [1]
+    (long,) = opened(Video(frames=[animation(300)], fps=10))
+    assert long.frames == 150, "as many as are taken, from all of it"
     with pytest.raises(PictureError, match="260 images"):
         opened(*[Video(frames=[animation(130)], fps=10)] * 2)
     monkeypatch.setattr("omlx.runner.illustrate.MOST_FRAME_PIXELS", 13 * 40 * 40)
     opened(Video(frames=[animation(12)], fps=10))
     opened(*[Video(frames=[animation(8)], fps=10, max_frames=4)] * 2)
+    opened(*[Video(frames=[animation(8)], fps=10)] * 2)
     with pytest.raises(PictureError, match="smaller fps"):
-        opened(*[Video(frames=[animation(8)], fps=10)] * 2)
+        opened(*[Video(frames=[animation(count)], fps=10) for count in (7, 9)])
 
 
 def test_pictures_of_a_request_that_nobody_waits_for_are_not_opened() -> None:
@@ -350,7 +352,7 @@ def clip(count: int, first: int = 0) -> list[bytes]:
 
 def watched(kind: str, id: int, frames: list[bytes], fps: float = 2.0) -> SequenceSpec:
     vision = vision_of(kind)
-    shown = [vision.video(frames, fps)]
+    shown = [vision.video(Video(frames, fps))]
     text, parts = vision.place(f"So: {vision.family.video_marker} What happens?", [], shown)
     tokens, media = vision.media(model_of(kind).text_tokenizer.encode(text, add_special_tokens=False).ids, parts)
     return spec(id, tokens, new=12, media=media)
