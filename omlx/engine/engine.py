@@ -467,7 +467,7 @@ class Engine:
                 read = read.plus(count, owing=sequence.position > EAGER_TOKENS)
             except Exception as error:
                 outputs += self._fail_forward([sequence], error)
-            if (self._newcomers and not decoding) or (read.owing_chunks and decoding):
+            if (self._newcomers and not decoding) or (read.owing and decoding):
                 break  # the first token of all is not kept waiting for other prompts, nor decodes for a long one
         try:
             self._prefill.catch_up(launched_before)

@@ -1,9 +1,9 @@
 """How fast this device reads and decodes: measured while it works, it decides how much of a prompt fits between steps.
 
-A chunk of n tokens takes `fixed_s + n * token_s`. Nothing is waited for just to be measured: the host blocks about
-once per step, for the tokens of the step before. Where in the queue it blocks depends on the backend, so a chunk's time
-shows in one of the two intervals that follow its launch. Therefore a step counts as undisturbed only beyond these, and
-chunks are measured over a *window* that ends with them (or after several chunks in a row).
+Nothing is waited for just to be measured: the host blocks about once per step, for the tokens of the step before. Where
+in the queue it blocks depends on the backend, so a chunk's time shows in one of the two intervals that follow its
+launch. Therefore a step counts as undisturbed only beyond these, and chunks are measured over a *window* that ends with
+them (or after several chunks in a row).
 """
 
 from __future__ import annotations
@@ -12,12 +12,9 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from omlx.engine.scheduler import DECODE_SHARE, IDLE_S, prefill_seconds, tokens_within
+from omlx.engine.costs import ChunkCosts, correction
+from omlx.engine.scheduler import DECODE_SHARE, IDLE_S, prefill_room
 
-_WEIGHT = 0.5
-"""Of a new measurement against the ones before."""
-_MOST = 4.0
-"""A measurement counts as at most so many times the expected: the first run of a shape compiles for seconds."""
 _GROWTH = 4
 """A chunk is at most so many times as long as the longest that was measured."""
 _SPILL = 2
@@ -27,20 +24,21 @@ _WINDOW = 6
 
 
 class Read(NamedTuple):
-    """What was read of prompts: all of it, and the part for which decode steps are to be given time."""
+    """Chunks that were read of prompts, by their tokens: all, and those for which decode steps are to be given time."""
 
-    chunks: int = 0
-    tokens: int = 0
-    owing_chunks: int = 0
-    owing_tokens: int = 0
+    chunks: tuple[int, ...] = ()
+    owing: tuple[int, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.chunks)
 
     def plus(self, tokens: int, *, owing: bool) -> Read:
         """One more chunk."""
-        own = Read(1, tokens, int(owing), tokens if owing else 0)
-        return Read(*(a + b for a, b in zip(self, own, strict=True)))
+        return self.joined(Read((tokens,), (tokens,) if owing else ()))
 
     def joined(self, other: Read) -> Read:
-        return Read(*(a + b for a, b in zip(self, other, strict=True)))
+        return Read(self.chunks + other.chunks, self.owing + other.owing)
 
 
 class Pace:
@@ -55,7 +53,8 @@ class Pace:
         largest: int,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.step_s, self.fixed_s, self.token_s = step_s, fixed_s, token_s
+        self.step_s = step_s
+        self._costs = ChunkCosts(fixed_s, token_s)
         self._largest = largest
         """Tokens of the largest chunk whose time is known: beyond, attention may grow faster than the tokens."""
         self._clock = clock
@@ -101,30 +100,35 @@ class Pace:
         self._last, self._owed_s, self._window = None, 0.0, Read()
 
     def seconds(self, max_gap_s: float, *, decoding: bool, eager: bool) -> float:
-        """How long prompts may be read in this step; 0: not at all."""
+        """How long prompts may be read in this step; 0: not at all.
+
+        `eager`: some prompt is still in its first tokens, which are read as fast as the gap allows. Beyond them it
+        waits until decode steps have had the share of time that reading has run up, and its chunks are short.
+        """
         if not decoding:
             return IDLE_S
-        return prefill_seconds(
-            eager=eager, owed_s=self._owed_s, step_s=self.step_s, fixed_s=self.fixed_s, max_gap_s=max_gap_s
-        )
+        room = prefill_room(step_s=self.step_s, fixed_s=self._costs.least_s, max_gap_s=max_gap_s)
+        if eager:
+            return room
+        return 0.0 if self.owes else self._costs.worthwhile_s(room)
 
     def tokens(self, seconds: float) -> int:
         """Tokens of a chunk that takes about so long, and is not much larger than any that was measured."""
-        return min(tokens_within(seconds, fixed_s=self.fixed_s, token_s=self.token_s), _GROWTH * self._largest)
+        return min(self._costs.within(seconds), _GROWTH * self._largest)
 
     def cost(self, read: Read) -> float:
         """Expected seconds."""
-        return read.chunks * self.fixed_s + read.tokens * self.token_s
+        return sum(map(self._costs.of, read.chunks))
 
     def _owing(self, read: Read) -> float:
         """Decode time to be given for what was read, by the present estimate."""
-        return self.cost(Read(read.owing_chunks, read.owing_tokens)) * DECODE_SHARE / (1 - DECODE_SHARE)
+        return sum(map(self._costs.of, read.owing)) * DECODE_SHARE / (1 - DECODE_SHARE)
 
     def _interval(self, seconds: float) -> None:
         """Time between the reads of two steps."""
         self._since_chunk += 1
         if self._since_chunk > _SPILL:
-            self.step_s *= _correction(seconds, self.step_s)
+            self.step_s *= correction(seconds, self.step_s)
         if not self._window.chunks:
             return
         self._window_s += seconds - self.step_s
@@ -137,15 +141,5 @@ class Pace:
             self._window_s, self._window_steps = 0.0, 0
 
     def _learn(self, seconds: float, read: Read) -> None:
-        self._largest = max(self._largest, read.tokens // read.chunks)
-        correction = _correction(max(seconds, 0.0), self.cost(read))
-        # The larger part of the cost is what was mismeasured.
-        if read.tokens * self.token_s > read.chunks * self.fixed_s:
-            self.token_s *= correction
-        else:
-            self.fixed_s *= correction
-
-
-def _correction(measured: float, expected: float) -> float:
-    ratio = min(max(measured / max(expected, 1e-9), 1 / _MOST), _MOST)
-    return float(ratio**_WEIGHT)
+        self._largest = max(self._largest, *read.chunks)
+        self._costs.learn(max(seconds, 0.0), read.chunks)

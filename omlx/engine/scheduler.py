@@ -13,8 +13,6 @@ from omlx.engine.sequence import Sequence
 from omlx.request import Priority
 
 WEIGHTS: dict[Priority, int] = {"interactive": 16, "batch": 4, "background": 1}
-CHUNKS = (16, 32, 64, 128, 256, 512, 1024, 2048)
-"""Sizes a prefill budget may have: few, so that the device sees few shapes."""
 IDLE_S = 0.5
 """How long prompts may be read at a stretch while nothing decodes: it bounds how late a cancel is noticed."""
 EAGER_TOKENS = 2048
@@ -91,26 +89,14 @@ def next_prefill(prefilling: list[Sequence], share: FairShare, turn: int) -> Seq
     return line[0] if turn % 2 == 0 else min(line, key=lambda sequence: sequence.remaining)
 
 
-def prefill_seconds(*, eager: bool, owed_s: float, step_s: float, fixed_s: float, max_gap_s: float) -> float:
-    """How long prompts may be read before the next decode step; 0: not now.
+def prefill_room(*, step_s: float, fixed_s: float, max_gap_s: float) -> float:
+    """Seconds for prompts between two decode steps.
 
-    `eager`: some prompt is still in its first tokens, which are read as fast as the gap allows. Beyond them a prompt
-    waits until the decode steps have had the share of time (`owed_s`) that reading has run up. A chunk that takes less
-    than a few times its fixed cost (`fixed_s`) would be wasteful, one much longer than a step uneven. Where the steps
-    leave no room for a chunk worth its fixed cost, the gap is more than this device can do: prompts get that much, or
-    half of a step's time.
+    Where the steps leave no room for a chunk worth its fixed cost (`fixed_s`), the gap is more than this device can do:
+    prompts get that much, or half of a step's time.
     """
     room = max_gap_s - step_s
-    if room <= 2 * fixed_s:
-        room = max(2 * fixed_s, step_s / 2)
-    if eager:
-        return room
-    return 0.0 if owed_s > 0 else min(room, 4 * max(step_s, fixed_s))
-
-
-def tokens_within(seconds: float, *, fixed_s: float, token_s: float) -> int:
-    """Prompt tokens that can be read in so many seconds, never less than the smallest chunk: or nothing would be."""
-    return max((size for size in CHUNKS if fixed_s + size * token_s <= seconds), default=CHUNKS[0])
+    return room if room > 2 * fixed_s else max(2 * fixed_s, step_s / 2)
 
 
 def chunk_end(position: int, total: int, budget: int, *, split_last: bool) -> int:

@@ -22,9 +22,9 @@ import mlx.core as mx
 
 from omlx.engine import caches
 from omlx.engine.batch import Batch, Pending
+from omlx.engine.costs import ChunkCosts
 from omlx.engine.loader import LoadedModel, LoadError, load_model
 from omlx.engine.sampling import Draw, Sampler, draws_alone
-from omlx.engine.scheduler import tokens_within
 from omlx.engine.sequence import Sequence
 from omlx.engine.tensors import launch, read
 from omlx.engine.wager import Wager
@@ -106,7 +106,7 @@ class Speculator:
         self._model = model
         self._draft = draft
         self._width = min(model.vocabulary, draft.vocabulary)
-        self._chunk = tokens_within(max_gap_s, fixed_s=draft.step_s, token_s=draft.token_s)
+        self._chunk = ChunkCosts(draft.step_s, draft.token_s).within(max_gap_s)
         self._cache = caches.new(draft.model)
         self._held: list[int] = []
         """Tokens in the draft's cache."""

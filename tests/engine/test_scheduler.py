@@ -9,14 +9,12 @@ import pytest
 
 from omlx.engine.pace import Pace, Read
 from omlx.engine.scheduler import (
-    CHUNKS,
     FairShare,
     WaitingLine,
     choose_group,
     chunk_end,
     next_prefill,
-    prefill_seconds,
-    tokens_within,
+    prefill_room,
 )
 from omlx.engine.weights import WeightsError, choose
 from tests.engine.support import engine, prompt, run, spec
@@ -71,25 +69,15 @@ def test_prompts_take_turns_between_the_oldest_and_the_shortest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("eager", "owed", "step", "fixed", "expected"),
+    ("step", "fixed", "expected"),
     [
-        (True, 0.5, 0.006, 0.012, 0.094),  # first tokens: all that the gap allows
-        (False, 0.0, 0.006, 0.012, 0.048),  # four times the fixed cost
-        (False, 0.0, 0.020, 0.012, 0.080),  # four times a step
-        (False, 0.001, 0.006, 0.012, 0.0),  # the decodes have their turn
-        (True, 0.0, 0.150, 0.020, 0.075),  # a device too slow for the gap reads for half a step
-        (False, 0.0, 0.090, 0.060, 0.120),  # or as much as is worth a chunk's fixed cost
+        (0.006, 0.012, 0.094),  # what the gap leaves
+        (0.150, 0.020, 0.075),  # a device too slow for the gap reads for half a step
+        (0.090, 0.060, 0.120),  # or as much as is worth a chunk's fixed cost
     ],
 )
-def test_prefill_seconds(eager: bool, owed: float, step: float, fixed: float, expected: float) -> None:
-    seconds = prefill_seconds(eager=eager, owed_s=owed, step_s=step, fixed_s=fixed, max_gap_s=0.1)
-    assert seconds == pytest.approx(expected)
-
-
-def test_tokens_within() -> None:
-    assert tokens_within(0.094, fixed_s=0.012, token_s=1e-5) == 2048
-    assert tokens_within(0.024, fixed_s=0.012, token_s=2e-5) == 512
-    assert tokens_within(0.02, fixed_s=0.06, token_s=5e-3) == CHUNKS[0]
+def test_room_for_prompts_between_two_steps(step: float, fixed: float, expected: float) -> None:
+    assert prefill_room(step_s=step, fixed_s=fixed, max_gap_s=0.1) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +141,7 @@ def test_the_pace_learns_from_the_time_between_reads_and_keeps_the_decodes_their
         pace.decoded()
         seconds = pace.seconds(0.1, decoding=True, eager=False) if step > 40 else 0.0
         read = Read().plus(pace.tokens(seconds), owing=True) if seconds else Read()
-        cost = 0.012 * read.chunks + read.tokens * 3e-5
+        cost = 0.012 * len(read.chunks) + read.tokens * 3e-5
         pace.read(read, decoding=True)
         queued = [cost, queued[0]]
         if step > 300:

@@ -1,0 +1,85 @@
+"""What chunks of a prompt are believed to cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from omlx.engine.costs import CHUNKS, ChunkCosts
+from omlx.engine.pace import Pace, Read
+
+
+def test_the_largest_chunk_within_a_time() -> None:
+    assert ChunkCosts(0.012, 1e-5).within(0.094) == 2048
+    assert ChunkCosts(0.012, 2e-5).within(0.024) == 512
+    assert ChunkCosts(0.06, 5e-3).within(0.02) == CHUNKS[0]
+
+
+def test_the_shortest_chunk_that_is_worth_its_time() -> None:
+    assert ChunkCosts(0.004, 2e-4).worthwhile_s(0.1) == pytest.approx(0.004 + 128 * 2e-4)
+    assert ChunkCosts(0.060, 3e-6).worthwhile_s(0.1) == pytest.approx(0.060 + 2048 * 3e-6)
+    assert ChunkCosts(0.060, 3e-6).worthwhile_s(0.01) == pytest.approx(0.060 + 16 * 3e-6)
+
+
+def test_one_measurement_corrects_the_others_as_far_as_it_must() -> None:
+    costs = ChunkCosts(0.010, 1e-6)
+    for _ in range(20):
+        costs.learn(0.060, (256,))
+    assert costs.of(256) == pytest.approx(0.060, rel=0.01)
+    assert costs.of(2048) == pytest.approx(costs.of(256))  # more tokens take no less
+    assert costs.of(16) == pytest.approx(0.010, rel=0.01)  # fewer need not take more
+    for _ in range(20):
+        costs.learn(0.030, (16,))
+    assert costs.of(16) == pytest.approx(0.030, rel=0.01)
+
+
+def test_a_size_that_was_too_dear_once_comes_down_with_the_smaller_ones() -> None:
+    costs = ChunkCosts(0.010, 1e-5)
+    for _ in range(4):
+        costs.learn(5.0, (2048,))  # it compiled
+    assert costs.within(0.1) < 2048
+    for _ in range(20):
+        costs.learn(0.020, (costs.within(0.1),))
+    assert costs.within(0.1) == 2048
+
+
+@given(st.lists(st.tuples(st.floats(0, 10), st.lists(st.integers(1, 5000), min_size=1, max_size=4)), max_size=30))
+def test_more_tokens_never_take_less_and_twice_as_many_at_most_twice(found: list[tuple[float, list[int]]]) -> None:
+    costs = ChunkCosts(0.01, 1e-5)
+    for seconds, sizes in found:
+        costs.learn(seconds, tuple(sizes))
+    values = [costs.of(size) for size in CHUNKS]
+    assert all(a <= b * (1 + 1e-9) and b <= 2 * a * (1 + 1e-9) for a, b in pairwise(values))
+
+
+DEVICES: dict[str, tuple[Callable[[int], float], int]] = {
+    "plans every shape of more than 128 tokens": (
+        lambda tokens: 0.018 if tokens <= 128 else 0.055 + tokens * 3e-6,
+        2048,
+    ),
+    "each token costs": (lambda tokens: 0.004 + tokens * 2e-4, 128),
+    "each forward costs more than the gap": (lambda tokens: 0.150 + tokens * 1e-5, 1024),
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_long_prompts_are_read_in_chunks_that_suit_the_device(device: str) -> None:
+    """Decodes in 10 ms, prompts at the device's own price; calibrated on 512 tokens of a shape that was known."""
+    cost, expected = DEVICES[device]
+    now = queued = 0.0
+    pace = Pace(step_s=0.010, fixed_s=0.010, token_s=5e-6, largest=512, clock=lambda: now)
+    sizes: list[int] = []
+    for _ in range(1500):
+        now += 0.010 + queued
+        pace.decoded()
+        seconds = pace.seconds(0.1, decoding=True, eager=False)
+        read = Read().plus(pace.tokens(seconds), owing=True) if seconds else Read()
+        queued = sum(map(cost, read.chunks))
+        sizes += read.chunks
+        pace.read(read, decoding=True)
+    late = sizes[-40:]
+    assert late.count(expected) > len(late) / 2
