@@ -82,6 +82,7 @@ async def test_a_pull_brings_what_the_model_needs_and_nothing_else(hub: FakeHub,
     files = {path.name for path in Path(registry.resolve(NAME).path).rglob("*")}
     assert {"config.json", "tokenizer.json", WEIGHTS} <= files
     assert not {name for name in files if name.endswith((".py", ".bin"))}
+    assert not {"modeling_evil.py", "pytorch_model.bin"} & set(hub.requests)
 
 
 async def test_a_second_pull_downloads_no_weights_again(hub: FakeHub, registry: Registry) -> None:

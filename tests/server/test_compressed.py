@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 from typing import Any
 
 import httpx
@@ -48,6 +49,19 @@ def test_a_bomb_is_refused_by_the_limit(http: httpx.Client, encoding: str) -> No
     response = http.post("/v1/messages", content=content, headers={"content-encoding": encoding})
     assert response.status_code == 413
     assert "max_body" in response.json()["error"]["message"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+async def test_a_bomb_takes_no_more_memory_than_the_limit(encoding: str) -> None:
+    content = COMPRESS[encoding](bytes(60_000_000))
+    tracemalloc.start()
+    try:
+        with pytest.raises(Refusal):
+            await inflate(content, encoding, 1_000_000)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
