@@ -5,7 +5,7 @@ from __future__ import annotations
 from omlx_registry.hub_download import clear_errors
 from omlx_registry.worker_client import Found
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 6.0
 """Somebody waits at a terminal for it."""
 
 

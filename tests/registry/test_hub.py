@@ -9,6 +9,7 @@ import asyncio
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -332,6 +333,21 @@ async def test_a_search_that_fails_is_not_repeated(hub: FakeHub, registry: Regis
     with pytest.raises(PullError, match="503: Hugging Face answered with an error"):
         await registry.search("tiny")
     assert hub.requests["search"] == 1
+
+
+@pytest.mark.parametrize("listens", [False, pytest.param(True, marks=pytest.mark.slow)])
+async def test_a_search_without_a_network_ends_within_seconds(
+    hub: FakeHub, registry: Registry, monkeypatch: pytest.MonkeyPatch, listens: bool
+) -> None:
+    """Nobody answers at all, or a connection is made and stays silent."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        if not listens:
+            silent.close()
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
+        async with asyncio.timeout(15):
+            with pytest.raises(PullError, match="cannot be reached"):
+                await registry.search("tiny")
 
 
 async def test_a_search_lists_repositories(hub: FakeHub, registry: Registry) -> None:
