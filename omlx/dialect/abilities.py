@@ -31,6 +31,8 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
     """Text must come as content parts: a plain string is not rendered."""
     images: bool
     """A part that is an image leaves its mark in the prompt."""
+    videos: bool = False
+    """So does a part that is a video."""
     tools: bool
     """Tool definitions reach the prompt."""
     calls: bool
@@ -64,13 +66,14 @@ def probe(render: Render) -> Abilities:
     system = to_json(Message(role="system", content="Sierra-51c2"), parts=parts)
     text_part = {"type": "text", "text": user.content}
     without = attempt([{"role": "user", "content": [text_part]}])
-    seen = attempt([{"role": "user", "content": [{"type": "image"}, text_part]}])
+    seen, watched = (attempt([{"role": "user", "content": [{"type": kind}, text_part]}]) for kind in ("image", "video"))
     shape = _call_shape(attempt, asked)
     told = [to_json(Message(role="assistant", content="calls", tool_calls=[])), *_exchange(1, {})[1:]]
     return Abilities(
         system="Sierra-51c2" in attempt([system, asked]),
         parts=parts,
         images=_shows(seen, user.content) and seen != without,
+        videos=_shows(watched, user.content) and watched != without,
         tools="probe_tool_9d" in attempt([asked], [_TOOL]),
         calls=shape is not None,
         results="Result-6a1d-0" in attempt([asked, *told], [_TOOL]),

@@ -24,7 +24,7 @@ from omlx.dialect.thinking import ends_inside_thinking
 from omlx.dialect.toolprose import call_writer, describe_tools
 from omlx.request import GenerateRequest, Message, Video
 
-__all__ = ["PromptTemplate", "Rendered", "TemplateError"]
+__all__ = ["Markers", "PromptTemplate", "Rendered", "TemplateError"]
 
 _IMAGE_TAG = re.compile(r"\[img-(\d{1,6})\]")
 _CONTINUE = "\u2063omlx\u2063"
@@ -44,10 +44,18 @@ class Rendered(NamedTuple):
     videos: tuple[Video, ...] = ()
 
 
+class Markers(NamedTuple):
+    """Texts that stand for an image and for a video where the template has no place for one; None where the model takes
+    none."""
+
+    image: str | None = None
+    video: str | None = None
+
+
 class _Source(Protocol):
     """One kind of template."""
 
-    def render(self, request: GenerateRequest, image_marker: str | None) -> Rendered: ...
+    def render(self, request: GenerateRequest, markers: Markers) -> Rendered: ...
 
 
 class PromptTemplate:
@@ -91,22 +99,23 @@ class PromptTemplate:
         """What the Jinja template takes; None for other kinds."""
         return self._source.abilities if isinstance(self._source, _Jinja) else None
 
-    def render(self, request: GenerateRequest, *, image_marker: str | None = None) -> Rendered:
+    def render(self, request: GenerateRequest, *, markers: Markers | None = None) -> Rendered:
         """The prompt of `request`.
 
-        `image_marker`: text that stands for an image in models whose template does not place images itself. Raises
-        TemplateError, whose message says what to change.
+        `markers` are for models whose template does not place images or videos itself. Raises TemplateError, whose
+        message says what to change.
         """
+        markers = markers or Markers()
         if request.raw_prompt is not None:
-            return _raw(request.raw_prompt, _images(request.messages), image_marker)
+            return _raw(request.raw_prompt, _images(request.messages), markers.image)
         if request.template:
-            return _Go(request.template).render(request, image_marker)
+            return _Go(request.template).render(request, markers)
         if request.suffix and not isinstance(self._source, _Go):
             if self._infill is None:
                 raise TemplateError("this model cannot fill in the middle: ask without a suffix")
             before = request.messages[-1].content if request.messages else ""
             return Rendered(self._infill.render(before, request.suffix), add_special=True)
-        return self._source.render(request, image_marker)
+        return self._source.render(request, markers)
 
 
 def _raw(prompt: str, images: tuple[bytes, ...], image_marker: str | None) -> Rendered:
@@ -131,19 +140,21 @@ def _videos(messages: Iterable[Message]) -> tuple[Video, ...]:
 
 
 class _Plain:
-    def render(self, request: GenerateRequest, image_marker: str | None) -> Rendered:
-        messages = conversation.spell_out_tools(_with_markers(_explained(request), image_marker))
+    def render(self, request: GenerateRequest, markers: Markers) -> Rendered:
+        messages = conversation.spell_out_tools(_with_markers(_explained(request), markers))
         text = "\n\n".join(message.content for message in messages if message.content)
-        return Rendered(text, add_special=True, images=_images(request.messages))
+        images, videos = _images(request.messages), _videos(request.messages)
+        return Rendered(text, add_special=True, images=images, videos=videos)
 
 
 class _Go:
     def __init__(self, source: str) -> None:
         self._chat = GoChat(source)
 
-    def render(self, request: GenerateRequest, image_marker: str | None) -> Rendered:
-        text = self._chat.render(request, _with_markers(_explained(request), image_marker))
-        return Rendered(text, ends_inside_thinking(text), add_special=True, images=_images(request.messages))
+    def render(self, request: GenerateRequest, markers: Markers) -> Rendered:
+        text = self._chat.render(request, _with_markers(_explained(request), markers))
+        images, videos = _images(request.messages), _videos(request.messages)
+        return Rendered(text, ends_inside_thinking(text), add_special=True, images=images, videos=videos)
 
 
 def _explained(request: GenerateRequest) -> list[Message]:
@@ -151,24 +162,33 @@ def _explained(request: GenerateRequest) -> list[Message]:
     return describe_tools(request.messages, request.tools) if request.emulate_tools else request.messages
 
 
-def _with_markers(messages: list[Message], image_marker: str | None) -> list[Message]:
-    """Images written into the text as `image_marker`. Raises TemplateError if there are images and no marker."""
-    if _videos(messages):
-        raise TemplateError("this model's chat template does not take videos")
-    if not _images(messages):
-        return messages
-    if image_marker is None:
+def _with_markers(
+    messages: list[Message], markers: Markers, *, images: bool = True, videos: bool = True
+) -> list[Message]:
+    """Images and videos written into the text as their markers. Raises TemplateError if there is no marker for them."""
+    if images and _images(messages) and markers.image is None:
         raise TemplateError("this model does not support image input")
+    if videos and _videos(messages) and not markers.video:
+        raise TemplateError("this model does not support video input")
     marked = []
     for message in messages:
-        text, missing = message.content, 0
-        for _ in message.images:
-            if conversation.IMAGE_MARK in text:
-                text = text.replace(conversation.IMAGE_MARK, image_marker, 1)
-            else:
-                missing += 1
-        marked.append(msgspec.structs.replace(message, content=image_marker * missing + text, images=[]))
+        if images and message.images and markers.image is not None:
+            message = _mark_images(message, markers.image)
+        if videos and message.videos and markers.video:
+            content = markers.video * len(message.videos) + message.content
+            message = msgspec.structs.replace(message, content=content, videos=[])
+        marked.append(message)
     return marked
+
+
+def _mark_images(message: Message, marker: str) -> Message:
+    text, missing = message.content, 0
+    for _ in message.images:
+        if conversation.IMAGE_MARK in text:
+            text = text.replace(conversation.IMAGE_MARK, marker, 1)
+        else:
+            missing += 1
+    return msgspec.structs.replace(message, content=marker * missing + text, images=[])
 
 
 class _Jinja:
@@ -185,10 +205,9 @@ class _Jinja:
     def abilities(self) -> Abilities:
         return probe(lambda messages, tools: self._render(messages, tools, {}))
 
-    def render(self, request: GenerateRequest, image_marker: str | None) -> Rendered:
+    def render(self, request: GenerateRequest, markers: Markers) -> Rendered:
         messages = request.messages
-        if not self.abilities.images:
-            messages = _with_markers(messages, image_marker)
+        messages = _with_markers(messages, markers, images=not self.abilities.images, videos=not self.abilities.videos)
         continued = _continued(messages)
         if messages and messages[-1].role == "assistant" and not continued and not messages[-1].tool_calls:
             messages = messages[:-1]
@@ -305,8 +324,8 @@ class _Choice:
         self._plain = plain
         self._with_tools = with_tools
 
-    def render(self, request: GenerateRequest, image_marker: str | None) -> Rendered:
-        return (self._with_tools if request.tools else self._plain).render(request, image_marker)
+    def render(self, request: GenerateRequest, markers: Markers) -> Rendered:
+        return (self._with_tools if request.tools else self._plain).render(request, markers)
 
 
 def _continued(messages: list[Message]) -> bool:

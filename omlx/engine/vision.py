@@ -144,14 +144,14 @@ class Vision:
     def place(self, text: str, images: Sequence[Shown], videos: Sequence[Shown]) -> tuple[str, list[Part]]:
         """The rendered prompt with every mark of an image or video replaced. Raises MarkerMismatch."""
         parts: list[Part] = []
-        for marker, shown in ((self.family.image_marker, images), (self.family.video_marker, videos)):
-            found = text.count(marker) if marker else 0
-            if found != len(shown):
-                raise MarkerMismatch
-        done = ""
         waiting = {self.family.image_marker: list(images)[::-1], self.family.video_marker: list(videos)[::-1]}
+        # SmolVLM's mark of a video is a word of HTML: without videos it is only that.
+        waiting = {marker: shown for marker, shown in waiting.items() if shown}
+        if any(not marker or text.count(marker) != len(shown) for marker, shown in waiting.items()):
+            raise MarkerMismatch
+        done = ""
         while True:
-            places = [(at, marker) for marker in waiting if marker and (at := text.find(marker)) >= 0]
+            places = [(at, marker) for marker in waiting if (at := text.find(marker)) >= 0]
             if not places:
                 return done + text, parts
             at, marker = min(places)

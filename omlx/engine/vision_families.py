@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Final
 
 import mlx.core as mx
@@ -143,7 +144,7 @@ class Gemma3(Family):
 
 
 class Idefics3(Family):
-    """Idefics3 and SmolVLM: a large picture is cut into tiles, with the whole of it, smaller, behind them."""
+    """Idefics3 and SmolVLM's images: a large picture is cut into tiles, with the whole of it, smaller, behind them."""
 
     def _markers(self, token: Callable[[int], str]) -> tuple[str, str]:
         self._image = token(self.config.image_token_index)
@@ -192,6 +193,33 @@ class Idefics3(Family):
         return logits
 
 
+class SmolVLM(Idefics3, VideoFamily):
+    """Videos are frames with their times between them, each squeezed into one tile."""
+
+    def _markers(self, token: Callable[[int], str]) -> tuple[str, str]:
+        return super()._markers(token)[0], "<video>"
+
+    @property
+    def most_frames(self) -> int:
+        return int(self._sampling.get("max_frames", 64))
+
+    @property
+    def _sampling(self) -> dict[str, Any]:
+        return getattr(self.processor, "video_sampling", None) or {}
+
+    def frame_options(self, moments: int) -> dict[str, Any]:
+        size = self._sampling.get("video_size") or self.processor.max_image_size
+        return {"do_image_splitting": False, "size": {"longest_edge": int(size["longest_edge"])}}
+
+    def show_video(self, moments: Sequence[Picture], timing: Timing) -> tuple[str, tuple[Part, ...]]:
+        count, length = in_words(timing.frames), timedelta(seconds=int(timing.length_s))
+        text = f"You are provided the following series of {count} frames from a {length} [H:MM:SS] video.\n"
+        for number, moment in enumerate(moments):
+            minutes, seconds = divmod(int(number / timing.fps), 60)
+            text += f"\nFrame from {minutes:02}:{seconds:02}:{moment.layout.text}"
+        return text + "\n\n", tuple(Part(moment) for moment in moments)
+
+
 FAMILIES: Final[Mapping[str, type[Family]]] = {
     "qwen2_vl": QwenVL,
     "qwen2_5_vl": QwenVL,
@@ -199,9 +227,25 @@ FAMILIES: Final[Mapping[str, type[Family]]] = {
     "qwen3_vl_moe": QwenVL,
     "gemma3": Gemma3,
     "idefics3": Idefics3,
-    "smolvlm": Idefics3,
+    "smolvlm": SmolVLM,
 }
 """By `model_type` of config.json."""
+
+
+_ONES = [
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
+    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
+]
+_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+
+
+def in_words(number: int) -> str:
+    """A number below 1000, as in "one hundred and twenty-one"."""
+    if number < 20:
+        return _ONES[number]
+    if number < 100:
+        return _TENS[number // 10 - 2] + (f"-{_ONES[number % 10]}" if number % 10 else "")
+    return f"{_ONES[number // 100]} hundred" + (f" and {in_words(number % 100)}" if number % 100 else "")
 
 
 def _places(offset: Any, tokens: mx.array) -> mx.array:

@@ -95,8 +95,11 @@ class VideoFamily(Family):
     """A family that takes videos. A *moment* is what its vision tower encodes as one picture."""
 
     frames_per_moment = 1
-    most_frames = 0
-    """The model was trained on so many; 0: on any number."""
+
+    @property
+    def most_frames(self) -> int:
+        """More are thinned out, as in the model's training; 0: any number."""
+        return 0
 
     @abstractmethod
     def frame_options(self, moments: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from omlx.dialect.prompt import Rendered
+from omlx.dialect.prompt import Markers, Rendered
 from omlx.engine.media import MarkerMismatch, Media, Shown
 from omlx.engine.pictures import MOST_FRAME_PIXELS, MOST_PICTURES, PictureError, Room
 from omlx.engine.vision import Vision
@@ -22,8 +22,8 @@ class Illustrator:
 
     def __init__(self, vision: Vision | None) -> None:
         self._vision = vision
-        self.marker = vision.family.image_marker if vision is not None else None
-        """Stands for an image where the chat template has no place for one."""
+        family = vision.family if vision is not None else None
+        self.markers = Markers(family.image_marker, family.video_marker) if family is not None else Markers()
 
     def open(self, request: GenerateRequest, check: Callable[[], None]) -> list[Shown]:
         """Every picture of the request. While they are held, opening one again costs nothing.

@@ -145,7 +145,7 @@ class Prompter:
 
     def _boundaries(self, prompt: Prompt, request: GenerateRequest, before: int) -> tuple[int, ...]:
         def render(other: GenerateRequest) -> str:
-            return self._template.render(other, image_marker=self._illustrator.marker).text
+            return self._template.render(other, markers=self._illustrator.markers).text
 
         ends = boundaries(request, prompt.text, render)
         return tuple(dict.fromkeys(before + count for count in self._encoder.tokens_within(prompt.text, ends)))
@@ -197,7 +197,7 @@ class Prompter:
 
         `begins` False: something goes in front of it, so it gets no begin-of-text token.
         """
-        rendered = self._template.render(request, image_marker=self._illustrator.marker)
+        rendered = self._template.render(request, markers=self._illustrator.markers)
         if not request.render_only and self._encoder.at_least(rendered.text) > room:
             return None
         special = rendered.add_special and begins and not request.context

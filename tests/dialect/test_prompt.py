@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from omlx.dialect.errors import MAX_CPU_S
-from omlx.dialect.prompt import PromptTemplate, TemplateError
-from omlx.request import GenerateRequest, Message, ToolCall
+from omlx.dialect.prompt import Markers, PromptTemplate, TemplateError
+from omlx.request import GenerateRequest, Message, ToolCall, Video
 
 CHATML = """{%- for m in messages %}<|im_start|>{{ m.role }}
 {{ m.content }}<|im_end|>
@@ -165,9 +165,24 @@ def test_a_template_that_wants_parts_gets_them() -> None:
 def test_images_for_a_template_without_them_need_a_marker() -> None:
     template = PromptTemplate.from_jinja(CHATML)
     request = GenerateRequest(id=1, messages=[Message("user", "what?", images=[b"1"])])
-    assert "<image>what?" in template.render(request, image_marker="<image>").text
+    assert "<image>what?" in template.render(request, markers=Markers(image="<image>")).text
     with pytest.raises(TemplateError, match="does not support image input"):
         template.render(request)
+
+
+def test_videos_for_a_template_without_them_need_a_marker() -> None:
+    """SmolVLM2's knows images only."""
+    video = Video([b"1"])
+    request = GenerateRequest(id=1, messages=[Message("user", "what?", images=[b"1"], videos=[video])])
+    for template, marks in (
+        (PromptTemplate.from_jinja(PARTS), "<image><video>"),
+        (PromptTemplate.plain(), "<video><image>"),
+    ):
+        rendered = template.render(request, markers=Markers("<image>", "<video>"))
+        assert f"{marks}what?" in rendered.text
+        assert (rendered.images, rendered.videos) == ((b"1",), (video,))
+        with pytest.raises(TemplateError, match="does not support video input"):
+            template.render(request, markers=Markers("<image>"))
 
 
 def test_a_raw_prompt_is_taken_verbatim() -> None:

@@ -7,7 +7,6 @@ import io
 import re
 import shutil
 import weakref
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,89 +14,22 @@ import mlx.core as mx
 import msgspec
 import numpy as np
 import pytest
-from mlx_vlm.models.cache import make_prompt_cache
 from omlx_cache.features import FeatureShelf
-from omlx_cache.store import PrefixStore
 from PIL import Image
 
 from omlx.engine.engine import Engine, EngineConfig
-from omlx.engine.loader import LoadedModel, load_model
-from omlx.engine.media import Media, Shown
+from omlx.engine.loader import load_model
+from omlx.engine.media import Shown
 from omlx.engine.pictures import PictureError
-from omlx.engine.sequence import SequenceSpec
-from omlx.engine.vision import FeatureCache, Vision
+from omlx.engine.vision import FeatureCache
 from omlx.request import GenerateRequest, Message, Video
 from omlx.runner.illustrate import Illustrator
 from omlx.runner.protocol import LoadSpec
-from tests.engine.support import Replies, prompt, run, spec, store_for
+from tests.engine.seeing import BLUE, RED, asked, cached, machine, model_of, reply, turn, upstream, vision_of
+from tests.engine.support import prompt, run, spec, store_for
 from tests.support.tiny_vlm import as_file, draw, tiny_vlm
 
 KINDS = ["qwen2_5_vl", "qwen3_vl", "gemma3", "smolvlm"]
-RED, BLUE = draw("red", "circle", side=150), draw("blue", "square", side=150, seed=1)
-
-
-@cache
-def model_of(kind: str) -> LoadedModel:
-    """A tiny VLM whose replies do not end by themselves."""
-    asked = LoadSpec(name=kind, path=str(tiny_vlm(kind)), fingerprint="test", num_ctx=4096)
-    return msgspec.structs.replace(load_model(asked, measure=False), end_tokens=set())
-
-
-def vision_of(kind: str) -> Vision:
-    found = model_of(kind).vision
-    assert found is not None
-    return found
-
-
-def machine(kind: str, store: PrefixStore | None = None) -> Engine:
-    vision_of(kind).cache = FeatureCache(1 << 26)
-    return Engine(model_of(kind), EngineConfig(num_ctx=4096), store)
-
-
-def turn(kind: str, text: str, *files: bytes) -> tuple[list[int], Media]:
-    """Token ids and pictures of a text in which `@` stands for the next file."""
-    vision = vision_of(kind)
-    shown = [vision.image(file) for file in files]
-    text, parts = vision.place(text.replace("@", vision.family.image_marker), shown, [])
-    return vision.media(model_of(kind).text_tokenizer.encode(text, add_special_tokens=False).ids, parts)
-
-
-def asked(kind: str, id: int, text: str, *files: bytes, new: int = 16, **other: Any) -> SequenceSpec:
-    tokens, media = turn(kind, text, *files)
-    return spec(id, tokens, new=new, media=media, **other)
-
-
-def reply(engine: Engine, request: SequenceSpec) -> list[int]:
-    replies = run(engine, [request])
-    assert replies.ends[request.id].failure is None, replies.ends[request.id].failure
-    return replies.tokens[request.id]
-
-
-def cached(replies: Replies, id: int) -> int:
-    usage = replies.ends[id].usage
-    assert usage is not None
-    return usage.cached_tokens
-
-
-def upstream(kind: str, tokens: list[int], media: Media, new: int) -> list[int]:
-    """The yardstick: mlx-vlm's own model with its own caches, one sequence, the prompt in one piece."""
-    network = vision_of(kind).family.network
-    ids = mx.array([tokens])
-    pixels = [item.picture.pixels() for item in media.placements]
-    values = mx.array(np.concatenate([picture["pixels"] for picture in pixels]))
-    more = {"image_grid_thw": mx.array(np.concatenate([p["grid"] for p in pixels]))} if "grid" in pixels[0] else {}
-    values = values[None] if "patches" in pixels[0] else values
-    features = network.get_input_embeddings(ids, values, mask=mx.ones_like(ids), **more)
-    names = ("position_ids", "visual_pos_masks", "deepstack_visual_embeds", "rope_deltas")
-    extra = {name: getattr(features, name) for name in names if getattr(features, name) is not None}
-    deltas = {"rope_deltas": extra["rope_deltas"]} if "rope_deltas" in extra else {}
-    own = make_prompt_cache(network.language_model)
-    logits = network.language_model(ids, inputs_embeds=features.inputs_embeds, cache=own, **extra).logits
-    found: list[int] = []
-    while len(found) < new:
-        found.append(int(mx.argmax(logits[0, -1]).item()))
-        logits = network.language_model(mx.array([found[-1:]]), cache=own, **deltas).logits
-    return found
 
 
 @pytest.mark.parametrize("kind", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "idefics3", "smolvlm"])
@@ -342,84 +274,3 @@ def test_pictures_of_a_request_that_nobody_waits_for_are_not_opened() -> None:
         video = Message(role="user", content="x", videos=[Video(frames=files)])
         Illustrator(vision).open(holding(video), check)
     assert vision.decoded == before + 4
-
-
-# ---------------------------------------------------------------- videos
-def clip(count: int, first: int = 0) -> list[bytes]:
-    """Frames of something red that jumps about; frame n is the same in every clip."""
-    return [as_file(draw("red", "circle", side=112, seed=number)) for number in range(first, first + count)]
-
-
-def watched(kind: str, id: int, frames: list[bytes], fps: float = 2.0) -> SequenceSpec:
-    vision = vision_of(kind)
-    shown = [vision.video(Video(frames, fps))]
-    text, parts = vision.place(f"So: {vision.family.video_marker} What happens?", [], shown)
-    tokens, media = vision.media(model_of(kind).text_tokenizer.encode(text, add_special_tokens=False).ids, parts)
-    return spec(id, tokens, new=12, media=media)
-
-
-@pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl"])
-def test_a_video_is_read_as_mlx_vlm_reads_it(kind: str) -> None:
-    """All frames in one call of the vision tower, and mlx-vlm's own positions (it does not count real time)."""
-    vision, request = vision_of(kind), watched(kind, 1, clip(6), fps=1.0)
-    media = request.media
-    assert media is not None and media.positions is not None and len(media.placements) == 3
-    pixels = [item.picture.pixels() for item in media.placements]
-    together = dict(pixels[0]) | {"pixels": np.concatenate([picture["pixels"] for picture in pixels])}
-    together["grid"] = np.array([[3, *pixels[0]["grid"][0, 1:]]], np.int32)
-    whole, apart = vision.family.encode([together]), vision.family.encode(pixels)
-    for layer, own in enumerate(whole[0]):
-        joined = mx.concatenate([features[layer] for features in apart])
-        assert mx.abs(own - joined).max().item() < 1e-4
-    tokens = mx.array([request.tokens])
-    expected, deltas = vision.family.language_model.get_rope_index(tokens, video_grid_thw=mx.array(together["grid"]))
-    if kind == "qwen3_vl":
-        assert np.array_equal(np.array(expected)[:, 0], media.positions)
-        assert int(deltas.item()) == media.delta
-    else:
-        # Two frames a second apart, two a moment, two positions a second: moments are 4 positions apart.
-        start = media.placements[0].start
-        times = [media.positions[0, item.start] - start for item in media.placements]
-        assert times == [0, 4, 8]
-        assert np.array_equal(
-            np.array(expected)[1:, 0, start : media.placements[-1].end],
-            media.positions[1:, start : media.placements[-1].end],
-        )
-
-
-@pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl"])
-def test_clips_that_overlap_share_their_moments(kind: str, tmp_path: Path) -> None:
-    vision, alone = vision_of(kind), reply(machine(kind), watched(kind, 1, clip(8, first=4)))
-    store = store_for(model_of(kind), tmp_path)
-    engine, encoded = machine(kind, store), vision.encoded
-    first = reply(engine, watched(kind, 1, clip(8)))
-    assert vision.encoded == encoded + 4
-    # Frames 4 to 11: two moments are known, at another place of the clip and of the prompt.
-    assert reply(engine, watched(kind, 2, clip(8, first=4))) == alone
-    assert vision.encoded == encoded + 6
-    replies = run(engine, [watched(kind, 3, clip(8))])
-    assert replies.tokens[3] == first and vision.encoded == encoded + 6
-    longer = watched(kind, 4, clip(12))
-    replies = run(engine, [longer])
-    assert longer.media is not None
-    assert cached(replies, 4) >= longer.media.placements[3].end, "a clip that goes on keeps what was read of it"
-    store.close()
-
-
-def test_the_same_frames_at_another_speed_are_another_prompt() -> None:
-    store = store_for(model_of("qwen2_5_vl"))
-    engine = machine("qwen2_5_vl", store)
-    slow, fast = watched("qwen2_5_vl", 1, clip(4), fps=1.0), watched("qwen2_5_vl", 2, clip(4), fps=2.0)
-    expected = reply(machine("qwen2_5_vl"), fast)
-    assert reply(engine, slow) != expected
-    replies = run(engine, [fast])
-    assert replies.tokens[2] == expected and slow.tokens == fast.tokens and fast.media is not None
-    assert cached(replies, 2) <= fast.media.placements[1].start
-
-
-def test_an_odd_frame_stands_alone_and_all_frames_get_one_size() -> None:
-    frames = [*clip(2), as_file(BLUE.resize((300, 80)))]
-    request = watched("qwen3_vl", 1, frames)
-    assert request.media is not None
-    assert [item.picture.layout.runs for item in request.media.placements] == [(16,), (16,)]
-    assert reply(machine("qwen3_vl"), request)

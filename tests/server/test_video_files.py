@@ -25,7 +25,7 @@ FILM = film(FRAMES, codec="libx264rgb", fps=4)
 def http_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     root = tmp_path_factory.mktemp("films")
     registry = Registry(root / "models", [])
-    for name, kind in (("eyes", "qwen3_vl"), ("gemma", "gemma3")):
+    for name, kind in (("eyes", "qwen3_vl"), ("small", "smolvlm"), ("gemma", "gemma3")):
         registry.add_model_folder(name, tiny_vlm(kind), transfer="copy")
     settings = Settings(models=str(root / "models"), paged_ssd_cache_dir=str(root / "kv"), spare_runner=False)
     with LocalServer(registry, settings) as server, server.client() as client:
@@ -60,6 +60,13 @@ def test_a_file_is_the_frames_in_it(http_client: httpx.Client) -> None:
     body = {"model": "eyes", "messages": [{"role": "user", "content": parts}], "max_tokens": 8, "temperature": 0}
     answer = http_client.post("/v1/chat/completions", json=body).json()
     assert answer["choices"][0]["message"]["content"] == expected
+
+
+def test_smolvlm_takes_files_too(http_client: httpx.Client) -> None:
+    frames = [as_file(frame) for frame in FRAMES]
+    expected = content(chat(http_client, *frames[::4], fps=1, model="small"))
+    assert content(chat(http_client, FILM, fps=1, model="small")) == expected
+    assert content(chat(http_client, *frames[::-4], fps=1, model="small")) != expected
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,7 @@ class _Kind:
 
     def __init__(self, tokens: list[str], marker: str, config: dict[str, Any], pictures: dict[str, Any]) -> None:
         self.tokens, self.marker, self.config, self.pictures = tokens, marker, config, pictures
+        self.video = "<video>" if marker == "<image>" else "<|vision_start|><|video_pad|><|vision_end|>"
 
 
 def _idefics(processor: str) -> _Kind:
@@ -188,7 +189,7 @@ _TEMPLATE = """{%- for message in messages %}
 {%- else %}
 {%- for part in message.content %}
 {%- if part.type == 'image' %}{{- 'MARKER' }}
-{%- elif part.type == 'video' %}{{- '<|vision_start|><|video_pad|><|vision_end|>' }}
+{%- elif part.type == 'video' %}{{- 'VIDEO' }}
 {%- else %}{{- part.text }}
 {%- endif %}
 {%- endfor %}
@@ -286,7 +287,7 @@ def _write_tokenizer(folder: Path, kind: _Kind) -> tuple[dict[str, int], list[in
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
     tokenizer.train_from_iterator(corpus * 3, trainer)
-    tiny.save_tokenizer(folder, tokenizer, _TEMPLATE.replace("MARKER", kind.marker))
+    tiny.save_tokenizer(folder, tokenizer, _TEMPLATE.replace("MARKER", kind.marker).replace("VIDEO", kind.video))
     ids = {token: int(tokenizer.token_to_id(token)) for token in special}
     return ids, [ids["<|im_end|>"], ids["<|endoftext|>"]]
 
