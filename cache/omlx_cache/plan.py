@@ -45,13 +45,15 @@ class Needs(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """Measured speeds; 0 where nothing was measured yet. Only two measured speeds are weighed against each other."""
+    """Measured speeds; 0 where nothing was measured yet."""
 
     seconds_per_cold_byte: float = 0.0
     seconds_per_token: float = 0.0
 
 
 FREE = Rates()
+ORDINARY_SSD = 1e-9
+"""Seconds per byte, until this disk was measured: a fast device computes a short prefix sooner than it is read."""
 
 
 class Use(NamedTuple):
@@ -91,8 +93,10 @@ def plan_restore(
     survey: Survey, block_size: int, needs: Needs, tokens: int, media: Sequence[Media] = (), rates: Rates = FREE
 ) -> Plan:
     """The plan for a prompt of this many tokens."""
-    if not (rates.seconds_per_cold_byte and rates.seconds_per_token):
+    if not rates.seconds_per_token:
         rates = Rates(0.0, 1.0)
+    elif not rates.seconds_per_cold_byte:
+        rates = rates._replace(seconds_per_cold_byte=ORDINARY_SSD)
     best = Plan(0, (), 0, 0)
     lowest = tokens * rates.seconds_per_token
     possible = 0

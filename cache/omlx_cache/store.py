@@ -25,7 +25,7 @@ from omlx_cache.container import HostRecord, Identity
 from omlx_cache.explain import Explanation, explain
 from omlx_cache.hot import Held, HotTier
 from omlx_cache.keys import Media, namespace
-from omlx_cache.plan import Needs, Plan, Rates, plan_restore
+from omlx_cache.plan import ORDINARY_SSD, Needs, Plan, Rates, plan_restore
 from omlx_cache.readahead import Reading
 from omlx_cache.records import Kind, Name, Record
 from omlx_cache.sessions import Sessions
@@ -139,7 +139,7 @@ class PrefixStore:
         if plan.possible > plan.position:
             self._recompute += 1
             # A disk that was slow once is tried again some day: without reading there is no new measurement.
-            slow = self._rates.seconds_per_cold_byte
+            slow = self._rates.seconds_per_cold_byte or ORDINARY_SSD
             self._rates = self._rates._replace(seconds_per_cold_byte=slow * _FORGIVING)
         for _ in range(len(found.levels) + 1):
             if not plan.position:

@@ -165,8 +165,8 @@ def test_computing_is_preferred_to_a_slow_disk(tmp_path: Path) -> None:
     play(store, TOY, line(200))
     store.close()
     store = open_toy(TOY, tmp_path)
+    assert play(store, TOY, line(33)).from_disk > 0
     store.note_prefill(1_000_000, 0.001)  # A machine that computes a million tokens in a millisecond.
-    assert play(store, TOY, line(33)).from_disk > 0  # The disk's speed is not known before the first read.
     assert store.lookup(line(200)).cached_tokens == 32  # What is in RAM costs nothing.
     told = store.explain(line(200))
     assert told.reason == "recompute" and "faster" in told.message
@@ -175,6 +175,17 @@ def test_computing_is_preferred_to_a_slow_disk(tmp_path: Path) -> None:
     assert store.lookup(line(200)).cached_tokens == 32
     assert store.stats().seconds_per_cold_byte < slow  # It will be tried again: disks recover.
     store.close()
+
+
+def test_a_disk_that_was_not_read_yet_is_taken_for_an_ordinary_one(tmp_path: Path) -> None:
+    store = open_toy(TOY, tmp_path)
+    play(store, TOY, line(200))
+    store.close()
+    for seconds, from_disk in ((0.001, False), (1000.0, True)):
+        store = open_toy(TOY, tmp_path)
+        store.note_prefill(1_000_000, seconds)
+        assert (play(store, TOY, line(200)).from_disk > 0) == from_disk
+        store.close()
 
 
 # -------------------------------------------------------------------- images
