@@ -142,8 +142,9 @@ class Suite:
             with self._memory.of(server.name, server.pid):
                 figures = asyncio.run(_awaited(work))
         except Exception as error:  # a peer that cannot do it must not end the run
-            self.failures.append(f"{workload}: {server.name}: {error}")
-            self._say(f"{workload}: {server.name} FAILED: {str(error)[:300]}")
+            text = str(error) or type(error).__name__
+            self.failures.append(f"{workload}: {server.name}: {text}")
+            self._say(f"{workload}: {server.name} FAILED: {text[:300]}")
             return
         for figure, value in figures.items():
             row = self.rows.setdefault((workload, figure), Row(workload=workload, figure=figure, values={}))

@@ -106,7 +106,9 @@ class Engine:
         """For the followers, with the next step."""
         self._stopped = False
         self._sharing = Sharing(store.block_size) if store is not None and store.enabled else None
-        self._prefill = Prefill(model.model, split_last=model.split_last, store=store, ranks=ranks, vision=model.vision)
+        self._prefill = Prefill(
+            model.model, logits_rows=model.logits_rows, store=store, ranks=ranks, vision=model.vision
+        )
         self._grammars = GrammarCompiler(model.text_tokenizer, model.vocabulary, model.end_tokens)
         self._texts = TokenTexts(model.text_tokenizer)
         gap_s = config.max_decode_gap_ms / 1e3
@@ -457,7 +459,7 @@ class Engine:
         seconds = self._pace.seconds(self._config.max_decode_gap_ms / 1e3, decoding=decoding, eager=eager)
         read = Read()
         while True:
-            choose = partial(self._next_chunk, decoding, seconds - self._pace.cost(read))
+            choose = partial(self._next_chunk, decoding, self._pace.left(seconds, read))
             id, budget = self._ranks.decide(choose, tuple[int, int])
             if not budget:
                 break

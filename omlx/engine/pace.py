@@ -112,6 +112,11 @@ class Pace:
             return room
         return 0.0 if self.owes else self._costs.worthwhile_s(room)
 
+    def left(self, seconds: float, read: Read) -> float:
+        """What is left of the time of this step; 0 where that is too little for a chunk to be worth its fixed cost."""
+        left = seconds - self.cost(read)
+        return left if not read.chunks or left >= 2 * self._costs.least_s else 0.0
+
     def tokens(self, seconds: float) -> int:
         """Tokens of a chunk that takes about so long, and is not much larger than any that was measured."""
         return min(self._costs.within(seconds), _GROWTH * self._largest)

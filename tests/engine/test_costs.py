@@ -83,3 +83,10 @@ def test_long_prompts_are_read_in_chunks_that_suit_the_device(device: str) -> No
         pace.read(read, decoding=True)
     late = sizes[-40:]
     assert late.count(expected) > len(late) / 2
+
+
+def test_what_little_time_is_left_is_not_filled_with_a_small_chunk() -> None:
+    pace = Pace(step_s=0.010, fixed_s=0.010, token_s=1e-5, largest=512)
+    assert pace.left(0.050, Read()) == 0.050
+    assert pace.left(0.050, Read((1024,))) == pytest.approx(0.050 - 0.010 - 0.01024)
+    assert pace.left(0.030, Read((1024,))) == 0.0
