@@ -41,10 +41,10 @@ fuzz-api: $(VENV)/.installed-dev $(TOOLS)/.installed  ## schemathesis: our OpenA
 soak: $(VENV)/.installed-dev  ## mixed traffic on a real server for SOAK_SECONDS (1800)
 	SOAK_SECONDS=$(or $(SOAK_SECONDS),1800) $(BIN)/python -m pytest -s -m slow tests/faults/test_soak.py
 
-audit: $(VENV)/.installed $(TOOLS)/.installed  ## known holes in what is installed, and in our code
+audit: $(VENV)/.installed $(TOOLS)/.installed  ## bandit over our code; known holes in what is installed, which pypi.org has to be asked for
+	$(TOOLS)/bin/bandit --quiet -c pyproject.toml -r omlx registry cache
 	$(BIN)/python -m pip freeze --exclude-editable > $(TOOLS)/installed.txt
 	$(TOOLS)/bin/pip-audit --disable-pip --no-deps --strict -r $(TOOLS)/installed.txt
-	$(TOOLS)/bin/bandit --quiet -c pyproject.toml -r omlx registry cache
 
 release: $(VENV)/.installed $(TOOLS)/.installed  ## wheel, source archive, SBOM and checksums in dist/
 	rm -rf dist
