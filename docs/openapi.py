@@ -90,6 +90,9 @@ def document() -> dict[str, Any]:
     kinds = [kind for pair in KNOWN.values() for kind in pair if kind is not None]
     schemas, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     told = dict(zip(kinds, schemas, strict=True))
+    for component in components.values():
+        # The struct holds seconds; what is sent may be a text like "5m", too.
+        component.get("properties", {}).get("keep_alive", {}).get("anyOf", []).append({"type": "string"})
     return {
         "openapi": "3.1.0",
         "info": {"title": "oMLX", "version": __version__, "license": {"name": "Apache-2.0"}},

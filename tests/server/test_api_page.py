@@ -29,6 +29,11 @@ def test_every_route_is_on_the_page(tmp_path: Path) -> None:
     assert missing == []
 
 
+def test_a_keep_alive_may_be_a_text_to_clients_that_are_made_from_the_document() -> None:
+    fields = openapi.document()["components"]["schemas"]["GenerateRequest"]["properties"]
+    assert {"type": "string"} in fields["keep_alive"]["anyOf"]
+
+
 def test_the_openapi_document_is_up_to_date() -> None:
     """Else run `make docs`."""
     assert openapi.PAGE.read_text("utf-8") == openapi.page()
