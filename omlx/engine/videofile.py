@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -69,18 +70,21 @@ def frames(data: bytes, fps: float, most: int, check: Callable[[], None]) -> Cli
 
 def _answer(order: Order, data: bytes, check: Callable[[], None]) -> Unreeled | Refused:
     command = [*_COMMAND, msgspec.json.encode(order).decode()]
-    given: bytes | None = data
     own = {name: os.environ[name] for name in _KEPT if name in os.environ}
     until = time.monotonic() + MOST_SECONDS
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=own) as process:
+    # Through a file: what a pipe does not take at once is lost when `communicate` is called again.
+    with tempfile.TemporaryFile() as file:
+        file.write(data)
+        file.seek(0)
+        process = subprocess.Popen(command, stdin=file, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=own)
+    with process:
         try:
             while True:
                 check()
                 try:
-                    out, _ = process.communicate(given, timeout=_LOOK_S)
+                    out, _ = process.communicate(timeout=_LOOK_S)
                     break
                 except subprocess.TimeoutExpired:
-                    given = None
                     if time.monotonic() > until:
                         return _too_slow()
         finally:
