@@ -1,12 +1,11 @@
 """Take the picture of the dashboard that the README shows: `python -m tests.browser.picture docs/dashboard.png`.
 
-It starts a server of its own, has a few conversations with smollm2 for some minutes and photographs the page. Wants
-Chromium and the extra `browser`, and a machine with nothing else to do: the numbers are real.
+It starts a server of its own, has a few conversations with smollm2 for some minutes and photographs the page. Wants a
+machine with nothing else to do: the numbers are real.
 """
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
 import threading
@@ -16,6 +15,7 @@ from pathlib import Path
 import httpx
 from playwright.sync_api import sync_playwright
 
+from tests.browser.chromium import program
 from tests.support.server import ServerProcess
 
 SECONDS = 240
@@ -50,7 +50,7 @@ def main(picture: Path) -> None:
             talker.start()
         time.sleep(SECONDS - 10)
         with sync_playwright() as driver:
-            chromium = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+            chromium = driver.chromium.launch(executable_path=program(), args=["--no-sandbox"])
             page = chromium.new_page(viewport={"width": 1280, "height": 900})
             page.goto(server.url)
             page.get_by_text("Live", exact=True).wait_for()

@@ -86,11 +86,12 @@ async function live() {
     const away = () => document.hidden && watching.abort();
     document.addEventListener("visibilitychange", away);
     try {
-      overview.charts.replace(await ask("GET", "/api/omlx/history"));
-      await watch(watching.signal);
+      const past = ask("GET", "/api/omlx/history").then((history) => overview.charts.replace(history));
+      await Promise.all([past, watch(watching.signal)]);
     } catch (error) {
       if (error.name !== "AbortError" && !(error instanceof TypeError)) say(error.message);
     }
+    watching.abort();
     document.removeEventListener("visibilitychange", away);
     if (!document.hidden) {
       linked("lost", "Reconnecting");

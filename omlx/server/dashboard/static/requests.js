@@ -57,13 +57,13 @@ function details(row) {
     + (row.disk_tokens ? `, ${count(row.disk_tokens)} of them from SSD` : "") : "";
   const pairs = [["Request id", row.id], ["Arrived", new Date(row.at * 1000).toLocaleString("en-GB")], ["Route", row.route],
     ["Dialect", row.dialect], ["Key", row.key], ["First token after", duration(row.first_token)],
-    ["In all", duration(row.seconds)], ["Answer", `${count(row.completion_tokens)} tokens`], ["Speed", speed(row)]];
+    ["In all", duration(row.seconds)], ["Answer", row.completion_tokens && `${count(row.completion_tokens)} tokens`], ["Speed", speed(row)]];
   return [
     row.error ? el("p", { class: row.error === "the client left" ? "why" : "why error" }, row.error) : null,
     ...stages(row),
     row.cache_reason ? el("div", { class: "why" }, el("strong", {}, cached), el("br"), REASONS[row.cache_reason] || "",
       " ", el("span", { class: "muted" }, row.cache_message)) : null,
-    el("dl", { class: "facts" }, pairs.filter(([, value]) => value).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])),
+    el("dl", { class: "facts" }, pairs.filter(([, value]) => value && value !== "–").map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])),
   ].filter(Boolean);
 }
 
