@@ -3,7 +3,7 @@
 python -m bench.dashboard [--loads 10] [--seconds 60]
 
 A load begins with the navigation, in a browser that has seen nothing yet (cold) or has the files (warm). It is over for
-the *page* at DOMContentLoaded (the scripts have run by then), for the *figures* when the first live numbers stand on it.
+the *page* at DOMContentLoaded (its scripts have run by then), for the *figures* when the first live numbers are on it.
 CPU is the share of one core over the given seconds, by processes: the server, its runners, and the whole browser.
 """
 
