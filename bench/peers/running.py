@@ -24,8 +24,8 @@ STOP_S = 30.0
 class Running(Protocol):
     """`targets` are the run's models as this server calls them; the first is the one that is measured.
 
-    `mlx`: it stands on MLX. `switches`: it loads whatever model is asked for. `pid` is 0 for a server that is not ours
-    to start and stop.
+    `mlx`: it stands on MLX. `switches`: it loads whatever model is asked for. `pid` is 0 for a server that has not
+    been started, or is not ours to start.
     """
 
     name: str
@@ -63,8 +63,7 @@ class Omlx:
 
     @property
     def pid(self) -> int:
-        assert self._server.process is not None
-        return self._server.process.pid
+        return self._server.process.pid if self._server.process is not None else 0
 
 
 class Other:
@@ -109,8 +108,7 @@ class Other:
 
     @property
     def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
+        return self._process.pid if self._process is not None else 0
 
     def _end_of_log(self) -> str:
         return self._log.read_text("utf-8", "replace")[-3000:]

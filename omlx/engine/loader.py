@@ -30,8 +30,8 @@ _STEP_BYTES = 256 << 20
 """Weights computed at once while loading: it bounds the memory that loading needs beyond the model's."""
 _PROBE_TOKENS: dict[weights.Device, int] = {"cpu": 32, "cuda": 512, "metal": 256}
 """Prompt length that is timed: as long as takes a fraction of a second on such a device."""
-_HEAD_ROWS = 128
-"""Rows of a typical last chunk, for deciding whether its last token goes alone."""
+_MOST_ROWS = 1 << 20
+"""Of logits at once, where the output layer costs nothing that can be measured."""
 
 Progress = Callable[[int, int], None]
 
@@ -46,8 +46,8 @@ class Speeds(NamedTuple):
     step_s: float
     token_s: float
     """What a prompt token adds to a forward, in a chunk of usual size."""
-    split_last: bool
-    """Reading a prompt's last token in a forward of its own is cheaper than computing logits for its whole chunk."""
+    logits_rows: int
+    """Tokens of a chunk whose logits cost as much as a forward of its last token alone would."""
     transient_bytes: int = 0
 
 
@@ -78,7 +78,8 @@ class LoadedModel(msgspec.Struct, kw_only=True):
     """Seconds that a prompt token adds to a forward."""
     measured_tokens: int
     """Length of the prompt that was timed."""
-    split_last: bool
+    logits_rows: int
+    """Longest chunk that is read with the logits of all its tokens: of a longer one the last token goes alone."""
     draft_bytes: int = 0
     """What a draft model beside it takes, its caches included."""
     vision: Vision | None = None
@@ -183,7 +184,7 @@ def wrap(
     attention.prepare()
     layout = CacheLayout(model)
     vocabulary = int(model(mx.array([[0]]), cache=caches.new(model)).shape[-1])
-    speeds = measure_speeds(model) if measure else Speeds(0.005, 0.0003, True)
+    speeds = measure_speeds(model) if measure else Speeds(0.005, 0.0003, 1)
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
@@ -200,7 +201,7 @@ def wrap(
         step_s=speeds.step_s,
         token_s=speeds.token_s,
         measured_tokens=_PROBE_TOKENS[device()],
-        split_last=speeds.split_last,
+        logits_rows=speeds.logits_rows,
     )
 
 
@@ -240,7 +241,8 @@ def measure_speeds(model: Any) -> Speeds:
     without, full, step = timed(size, False), timed(size, True), timed(1, True)
     head = max(full - without, 0.0) / size
     transient = max(int(mx.get_peak_memory()) - held, 0)
-    return Speeds(step, max(without - step, 0.05 * without) / size, head * _HEAD_ROWS > step, transient)
+    logits_rows = min(int(step / head), _MOST_ROWS) if head else _MOST_ROWS
+    return Speeds(step, max(without - step, 0.05 * without) / size, logits_rows, transient)
 
 
 def hold(

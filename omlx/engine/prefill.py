@@ -24,11 +24,11 @@ class Prefill:
     """Runs prompts through `model`. With a `store`, known prefixes are restored and new ones captured."""
 
     def __init__(
-        self, model: Any, *, split_last: bool, store: PrefixStore | None, ranks: Ranks, vision: Vision | None = None
+        self, model: Any, *, logits_rows: int, store: PrefixStore | None, ranks: Ranks, vision: Vision | None = None
     ) -> None:
         self._model = model
         self._vision = vision
-        self._split_last = split_last
+        self._logits_rows = logits_rows
         self._store = store
         self._ranks = ranks
         self._launched: list[mx.array] = []
@@ -76,7 +76,7 @@ class Prefill:
 
     def _chunk_end(self, sequence: Sequence, budget: int) -> int:
         start = sequence.position
-        end = chunk_end(start, len(sequence.tokens), budget, split_last=self._split_last)
+        end = chunk_end(start, len(sequence.tokens), budget, logits_rows=self._logits_rows)
         if sequence.capture is not None:
             end = min(end, sequence.capture.chunk_end(start, budget))
         return sequence.spec.media.chunk_end(start, end) if sequence.spec.media is not None else end

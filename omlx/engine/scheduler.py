@@ -99,13 +99,13 @@ def prefill_room(*, step_s: float, fixed_s: float, max_gap_s: float) -> float:
     return room if room > 2 * fixed_s else max(2 * fixed_s, step_s / 2)
 
 
-def chunk_end(position: int, total: int, budget: int, *, split_last: bool) -> int:
+def chunk_end(position: int, total: int, budget: int, *, logits_rows: int) -> int:
     """Where the chunk of a prompt of `total` tokens that starts at `position` ends.
 
-    With `split_last` the last token goes alone: only its logits are wanted, and the output layer over a whole chunk can
-    cost more than one more step does.
+    The last token of more than `logits_rows` goes alone: only its logits are wanted, and the output layer over a long
+    chunk costs more than one more step does.
     """
-    last = total - 1 if split_last and total - position > 1 else total
+    last = total - 1 if total - position > max(logits_rows, 1) else total
     return min(position + budget, last)
 
 

@@ -81,17 +81,18 @@ def test_room_for_prompts_between_two_steps(step: float, fixed: float, expected:
 
 
 @pytest.mark.parametrize(
-    ("position", "total", "budget", "split", "expected"),
+    ("position", "total", "budget", "rows", "expected"),
     [
-        (0, 100, 512, False, 100),
-        (0, 100, 512, True, 99),
-        (99, 100, 512, True, 100),
-        (0, 100, 30, True, 30),
-        (0, 1, 9, True, 1),
+        (0, 100, 512, 100, 100),
+        (0, 100, 512, 99, 99),
+        (99, 100, 512, 0, 100),
+        (60, 100, 512, 40, 100),
+        (0, 100, 30, 40, 30),
+        (0, 1, 9, 0, 1),
     ],
 )
-def test_chunk_end(position: int, total: int, budget: int, split: bool, expected: int) -> None:
-    assert chunk_end(position, total, budget, split_last=split) == expected
+def test_chunk_end(position: int, total: int, budget: int, rows: int, expected: int) -> None:
+    assert chunk_end(position, total, budget, logits_rows=rows) == expected
 
 
 @pytest.mark.parametrize(
