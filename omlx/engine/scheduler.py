@@ -17,7 +17,7 @@ IDLE_S = 0.5
 """How long prompts may be read at a stretch while nothing decodes: it bounds how late a cancel is noticed."""
 EAGER_TOKENS = 2048
 """So much of every prompt is read as fast as the decode gap allows: most prompts are no longer."""
-DECODE_SHARE = 0.45
+DECODE_SHARE = 0.5
 """Of the device's time that decode steps are to keep while more of a prompt than that is read."""
 
 
