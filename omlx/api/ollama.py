@@ -79,7 +79,7 @@ class ToolCall(msgspec.Struct, kw_only=True):
 
 
 class Video(msgspec.Struct, kw_only=True):
-    """oMLX's own: frames of a video, or one animated file; `fps` of the frames, or wanted of the file."""
+    """oMLX's own: frames of a video, or one video file; `fps` of the frames, or wanted of the file."""
 
     frames: Images = []
     fps: float = 2.0

@@ -223,11 +223,11 @@ def free_memory() -> int:
 
 
 def measure_speeds(model: Any) -> Speeds:
-    """Time a short prompt with and without its logits, and a decode step. Runs each twice: the first compiles."""
+    """Time a decode step, and a short prompt with and without its logits. A GPU runs each twice: the first compiles."""
 
     def timed(tokens: int, logits: bool) -> float:
         best = float("inf")
-        for _ in range(2):
+        for _ in range(1 if device() == "cpu" else 2):
             cache = caches.new(model)
             begun = time.perf_counter()
             out = model(mx.zeros((1, tokens), dtype=mx.int32), cache=cache)
@@ -238,7 +238,7 @@ def measure_speeds(model: Any) -> Speeds:
     size = _PROBE_TOKENS[device()]
     held = int(mx.get_active_memory())
     mx.reset_peak_memory()
-    without, full, step = timed(size, False), timed(size, True), timed(1, True)
+    step, without, full = timed(1, True), timed(size, False), timed(size, True)
     head = max(full - without, 0.0) / size
     transient = max(int(mx.get_peak_memory()) - held, 0)
     logits_rows = min(int(step / head), _MOST_ROWS) if head else _MOST_ROWS

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from omlx.engine.costs import ChunkCosts, correction
-from omlx.engine.scheduler import DECODE_SHARE, IDLE_S, prefill_room
+from omlx.engine.scheduler import DECODE_SHARE, IDLE_S
 
 _GROWTH = 4
 """A chunk is at most so many times as long as the longest that was measured."""
@@ -107,7 +107,10 @@ class Pace:
         """
         if not decoding:
             return IDLE_S
-        room = prefill_room(step_s=self.step_s, fixed_s=self._costs.least_s, max_gap_s=max_gap_s)
+        room, least = max_gap_s - self.step_s, self._costs.least_s
+        if room < 2 * least:
+            # The gap is more than this device can do. Small chunks would not make it shorter by much.
+            room = max(self._costs.worthwhile_s(4 * least), self.step_s / 2)
         if eager:
             return room
         return 0.0 if self.owes else self._costs.worthwhile_s(room)

@@ -89,16 +89,6 @@ def next_prefill(prefilling: list[Sequence], share: FairShare, turn: int) -> Seq
     return line[0] if turn % 2 == 0 else min(line, key=lambda sequence: sequence.remaining)
 
 
-def prefill_room(*, step_s: float, fixed_s: float, max_gap_s: float) -> float:
-    """Seconds for prompts between two decode steps.
-
-    Where the steps leave no room for a chunk worth its fixed cost (`fixed_s`), the gap is more than this device can do:
-    prompts get that much, or half of a step's time.
-    """
-    room = max_gap_s - step_s
-    return room if room > 2 * fixed_s else max(2 * fixed_s, step_s / 2)
-
-
 def chunk_end(position: int, total: int, budget: int, *, logits_rows: int) -> int:
     """Where the chunk of a prompt of `total` tokens that starts at `position` ends.
 

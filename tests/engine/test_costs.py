@@ -62,7 +62,7 @@ DEVICES: dict[str, tuple[Callable[[int], float], int]] = {
         2048,
     ),
     "each token costs": (lambda tokens: 0.004 + tokens * 2e-4, 128),
-    "each forward costs more than the gap": (lambda tokens: 0.150 + tokens * 1e-5, 1024),
+    "each forward costs more than the gap": (lambda tokens: 0.150 + tokens * 1e-5, 2048),
 }
 
 
@@ -83,6 +83,19 @@ def test_long_prompts_are_read_in_chunks_that_suit_the_device(device: str) -> No
         pace.read(read, decoding=True)
     late = sizes[-40:]
     assert late.count(expected) > len(late) / 2
+
+
+@pytest.mark.parametrize(
+    ("step", "fixed", "token", "expected"),
+    [
+        (0.006, 0.012, 1e-5, 0.094),  # what the gap leaves
+        (0.150, 0.020, 1e-5, 0.075),  # a device too slow for the gap reads for half a step
+        (0.090, 0.075, 4.5e-3, 0.363),  # or as much as is worth a chunk's fixed cost
+    ],
+)
+def test_time_for_prompts_between_two_steps(step: float, fixed: float, token: float, expected: float) -> None:
+    pace = Pace(step_s=step, fixed_s=fixed, token_s=token, largest=512)
+    assert pace.seconds(0.1, decoding=True, eager=True) == pytest.approx(expected)
 
 
 def test_what_little_time_is_left_is_not_filled_with_a_small_chunk() -> None:

@@ -14,7 +14,6 @@ from omlx.engine.scheduler import (
     choose_group,
     chunk_end,
     next_prefill,
-    prefill_room,
 )
 from omlx.engine.weights import WeightsError, choose
 from tests.engine.support import engine, prompt, run, spec
@@ -66,18 +65,6 @@ def test_a_class_that_was_idle_has_no_credit() -> None:
 def test_prompts_take_turns_between_the_oldest_and_the_shortest() -> None:
     line = [waiting(0, tokens=5000), waiting(1, tokens=900), waiting(2, tokens=50)]
     assert [next_prefill(line, FairShare(), turn).id for turn in range(4)] == [0, 2, 0, 2]
-
-
-@pytest.mark.parametrize(
-    ("step", "fixed", "expected"),
-    [
-        (0.006, 0.012, 0.094),  # what the gap leaves
-        (0.150, 0.020, 0.075),  # a device too slow for the gap reads for half a step
-        (0.090, 0.060, 0.120),  # or as much as is worth a chunk's fixed cost
-    ],
-)
-def test_room_for_prompts_between_two_steps(step: float, fixed: float, expected: float) -> None:
-    assert prefill_room(step_s=step, fixed_s=fixed, max_gap_s=0.1) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
