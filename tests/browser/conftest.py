@@ -10,8 +10,9 @@ import pytest
 from tests.browser.chromium import program
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    """Not for the whole session: as long as it is open, Playwright's event loop runs in this thread."""
     playwright = pytest.importorskip("playwright.sync_api", reason="no Playwright: `make test` installs it")
     path = program()
     if path is None:
