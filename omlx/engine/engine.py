@@ -28,7 +28,7 @@ from omlx.engine.pace import Pace, Read
 from omlx.engine.prefill import Prefill
 from omlx.engine.ranks import SOLO, Orders, Ranks
 from omlx.engine.sampling import Draw, Sampler
-from omlx.engine.scheduler import EAGER_TOKENS, FairShare, WaitingLine, choose_group, next_prefill
+from omlx.engine.scheduler import FairShare, WaitingLine, choose_group, next_prefill
 from omlx.engine.sequence import EngineError, Output, Sequence, SequenceSpec, shift
 from omlx.engine.sharing import Sharing
 from omlx.engine.speculative import Speculator
@@ -455,7 +455,7 @@ class Engine:
         outputs: list[Output] = []
         launched_before = self._prefill.take_launched()
         decoding = bool(self._batches)
-        eager = any(sequence.position < EAGER_TOKENS for sequence in self._prefilling)
+        eager = any(map(self._is_eager, self._prefilling))
         seconds = self._pace.seconds(self._config.max_decode_gap_ms / 1e3, decoding=decoding, eager=eager)
         read = Read()
         while True:
@@ -466,7 +466,7 @@ class Engine:
             sequence = self._known[id]
             try:
                 count = self._read_chunk(sequence, budget, outputs)
-                read = read.plus(count, owing=sequence.position > EAGER_TOKENS)
+                read = read.plus(count, owing=not self._is_eager(sequence))
             except Exception as error:
                 outputs += self._fail_forward([sequence], error)
             if (self._newcomers and not decoding) or (read.owing and decoding):
@@ -500,9 +500,14 @@ class Engine:
         if self._sharing is not None:
             line = [sequence for sequence in line if not self._sharing.waits(sequence, self._prefilling)]
         if decoding and self._pace.owes:
-            line = [sequence for sequence in line if sequence.position < EAGER_TOKENS]
+            line = [*filter(self._is_eager, line)]
         ready = [sequence for sequence in line if sequence.phase != "waiting" or sequence.is_at_hand]
         return ready if ready or decoding else line
+
+    def _is_eager(self, sequence: Sequence) -> bool:
+        """Whether its prompt is still in its first tokens that are read, not counting what was restored."""
+        read = sequence.position - sequence.cached_tokens
+        return read < self._pace.eager_tokens(self._config.max_decode_gap_ms / 1e3)
 
     def _read_chunk(self, sequence: Sequence, budget: int, outputs: list[Output]) -> int:
         if sequence.phase == "waiting":

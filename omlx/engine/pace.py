@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from omlx.engine.costs import ChunkCosts, correction
-from omlx.engine.scheduler import DECODE_SHARE, IDLE_S
+from omlx.engine.scheduler import DECODE_SHARE, EAGER_S, EAGER_TOKENS, IDLE_S
 
 _GROWTH = 4
 """A chunk is at most so many times as long as the longest that was measured."""
@@ -72,6 +72,10 @@ class Pace:
         now = self._clock()
         if self._last is not None and self._was_decoding:
             self._interval(now - self._last)
+        elif self._last is not None and self._window.chunks:
+            # What was read before anything decoded, and the first step behind it.
+            self._learn(now - self._last - self.step_s, self._window)
+            self._window = Read()
         self._last, self._was_decoding = now, True
         self._owed_s = max(self._owed_s - self.step_s, 0.0)
 
@@ -95,6 +99,22 @@ class Pace:
         """Whether the decode steps have yet to be given their share of time."""
         return self._owed_s > 0
 
+    def eager_tokens(self, max_gap_s: float) -> int:
+        """How much of a prompt is read as fast as the gap allows."""
+        if self._holds(max_gap_s):
+            return EAGER_TOKENS
+        worth = self._slow_room_s
+        return min(EAGER_TOKENS, int(self._costs.within(worth) * EAGER_S / worth))
+
+    def _holds(self, max_gap_s: float) -> bool:
+        """Whether a step and a chunk worth its fixed cost fit into the gap: else it is more than this device can do."""
+        return max_gap_s - self.step_s >= 2 * self._costs.least_s
+
+    @property
+    def _slow_room_s(self) -> float:
+        """Time for prompts where the gap is not held anyway: very small chunks would not make it shorter by much."""
+        return self._costs.worthwhile_s(max(4 * self.step_s, 2 * self._costs.least_s))
+
     def idle(self) -> None:
         """Nothing runs: the time until the next step says nothing."""
         self._last, self._owed_s, self._window = None, 0.0, Read()
@@ -107,10 +127,9 @@ class Pace:
         """
         if not decoding:
             return IDLE_S
-        room, least = max_gap_s - self.step_s, self._costs.least_s
-        if room < 2 * least:
-            # The gap is more than this device can do. Small chunks would not make it shorter by much.
-            room = max(self._costs.worthwhile_s(4 * least), self.step_s / 2)
+        room = max_gap_s - self.step_s
+        if not self._holds(max_gap_s):
+            room = max(self._slow_room_s, self.step_s / 2)
         if eager:
             return room
         return 0.0 if self.owes else self._costs.worthwhile_s(room)

@@ -17,6 +17,8 @@ IDLE_S = 0.5
 """How long prompts may be read at a stretch while nothing decodes: it bounds how late a cancel is noticed."""
 EAGER_TOKENS = 2048
 """So much of every prompt is read as fast as the decode gap allows: most prompts are no longer."""
+EAGER_S = 0.5
+"""On a device that cannot hold the gap it is no more than takes so long: all others stand nearly still meanwhile."""
 DECODE_SHARE = 0.5
 """Of the device's time that decode steps are to keep while more of a prompt than that is read."""
 

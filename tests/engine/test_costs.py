@@ -62,7 +62,7 @@ DEVICES: dict[str, tuple[Callable[[int], float], int]] = {
         2048,
     ),
     "each token costs": (lambda tokens: 0.004 + tokens * 2e-4, 128),
-    "each forward costs more than the gap": (lambda tokens: 0.150 + tokens * 1e-5, 2048),
+    "each forward costs more than the gap": (lambda tokens: 0.150 + tokens * 1e-5, 1024),
 }
 
 
@@ -90,12 +90,32 @@ def test_long_prompts_are_read_in_chunks_that_suit_the_device(device: str) -> No
     [
         (0.006, 0.012, 1e-5, 0.094),  # what the gap leaves
         (0.150, 0.020, 1e-5, 0.075),  # a device too slow for the gap reads for half a step
-        (0.090, 0.075, 4.5e-3, 0.363),  # or as much as is worth a chunk's fixed cost
+        (0.090, 0.075, 4.5e-3, 0.219),  # or as much as is worth a chunk's fixed cost
     ],
 )
 def test_time_for_prompts_between_two_steps(step: float, fixed: float, token: float, expected: float) -> None:
     pace = Pace(step_s=step, fixed_s=fixed, token_s=token, largest=512)
     assert pace.seconds(0.1, decoding=True, eager=True) == pytest.approx(expected)
+
+
+def test_a_slow_device_reads_less_of_a_prompt_eagerly() -> None:
+    assert Pace(step_s=0.010, fixed_s=0.010, token_s=1e-5, largest=512).eager_tokens(0.1) == 2048
+    assert Pace(step_s=0.090, fixed_s=0.080, token_s=5e-3, largest=32).eager_tokens(0.1) == 66
+
+
+def test_prompts_that_come_one_by_one_are_timed() -> None:
+    """Nothing else runs: the prompt is read in 350 ms, some tokens follow in 90 ms each, and then there is a pause."""
+    now = 0.0
+    pace = Pace(step_s=0.090, fixed_s=0.090, token_s=2e-3, largest=64, clock=lambda: now)
+    for _ in range(20):
+        pace.read(Read((64,)), decoding=False)
+        now += 0.350 + 0.090
+        for _ in range(6):
+            pace.decoded()
+            now += 0.090
+        pace.idle()
+        now += 5
+    assert pace.cost(Read((64,))) == pytest.approx(0.350, rel=0.05)
 
 
 def test_what_little_time_is_left_is_not_filled_with_a_small_chunk() -> None:
