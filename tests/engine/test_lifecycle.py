@@ -20,7 +20,7 @@ def test_cancel_in_each_phase_leaves_the_others_unchanged() -> None:
     machine = engine(endless=True, max_concurrent=4)
     for at in range(3):
         machine.add(spec(at, prompt(30 + at, at), new=60))
-    machine.add(spec(10, prompt(1500, 10), new=60))
+    machine.add(spec(10, prompt(6000, 10), new=60))
     machine.add(spec(11, prompt(10, 11), new=60))
     replies = Replies()
     while not replies.tokens.get(0):
@@ -55,7 +55,7 @@ def test_a_reply_that_is_ended_in_any_phase_has_its_last_word_and_leaves_the_oth
     machine = engine(endless=True, max_concurrent=3)
     for at in range(2):
         machine.add(spec(at, prompt(30 + at, at), new=40))
-    machine.add(spec(10, prompt(1500, 10), new=60))
+    machine.add(spec(10, prompt(6000, 10), new=60))
     machine.add(spec(11, prompt(10, 11), new=60))
     replies = Replies()
     while len(replies.tokens.get(1, [])) < 5:
