@@ -455,18 +455,18 @@ class Engine:
         outputs: list[Output] = []
         launched_before = self._prefill.take_launched()
         decoding = bool(self._batches)
-        eager = any(map(self._is_eager, self._prefilling))
-        seconds = self._pace.seconds(self._config.max_decode_gap_ms / 1e3, decoding=decoding, eager=eager)
+        hurry = any(map(self._is_eager, self._prefilling))
+        seconds = self._pace.seconds(self._config.max_decode_gap_ms / 1e3, decoding=decoding, eager=hurry)
         read = Read()
         while True:
             choose = partial(self._next_chunk, decoding, self._pace.left(seconds, read))
-            id, budget = self._ranks.decide(choose, tuple[int, int])
+            id, budget, eager = self._ranks.decide(choose, tuple[int, int, bool])
             if not budget:
                 break
             sequence = self._known[id]
             try:
                 count = self._read_chunk(sequence, budget, outputs)
-                read = read.plus(count, owing=not self._is_eager(sequence))
+                read = read.plus(count, owing=not eager)
             except Exception as error:
                 outputs += self._fail_forward([sequence], error)
             if (self._newcomers and not decoding) or (read.owing and decoding):
@@ -482,14 +482,14 @@ class Engine:
             self._store.note_prefill(read.tokens, self._pace.cost(read))
         return outputs
 
-    def _next_chunk(self, decoding: bool, seconds: float) -> tuple[int, int]:
-        """Whose prompt is read next and at most how many tokens of it; 0: enough for this step."""
+    def _next_chunk(self, decoding: bool, seconds: float) -> tuple[int, int, bool]:
+        """Whose prompt is read next, at most how many tokens of it (0: enough for this step), and whether eagerly."""
         line = self._readable(decoding)
         if not line or seconds <= 0:
-            return (0, 0)
+            return (0, 0, False)
         sequence = next_prefill(line, self._share, self._turn)
         self._turn += 1
-        return sequence.id, self._pace.tokens(seconds)
+        return sequence.id, self._pace.tokens(seconds), self._is_eager(sequence)
 
     def _readable(self, decoding: bool) -> list[Sequence]:
         """Prompts that may be read now: while decodes are owed time, only those in their first tokens.
