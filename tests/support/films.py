@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import av
@@ -17,7 +19,11 @@ def film(
 
     Of libx264rgb exactly the pixels come out that went in; of the others about these.
     """
-    with tempfile.NamedTemporaryFile() as file, av.open(file.name, "w", format=form, options=options) as container:
+    with (
+        _same_scheduling(),
+        tempfile.NamedTemporaryFile() as file,
+        av.open(file.name, "w", format=form, options=options) as container,
+    ):
         stream: Any = container.add_stream(codec, rate=fps)
         stream.width, stream.height = pictures[0].size
         stream.codec_context.gop_size = 8
@@ -30,6 +36,22 @@ def film(
         container.mux(stream.encode(None))
         container.close()
         return file.read()
+
+
+@contextmanager
+def _same_scheduling() -> Iterator[None]:
+    """Take back what SVT-AV1 does to the thread that encodes, where it may: real-time priority, for good.
+
+    All processes that a test starts later would inherit it, and starve each other: such ones do not share a core.
+    """
+    if not hasattr(os, "sched_setscheduler"):
+        yield
+        return
+    policy, param = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, policy, param)
 
 
 def turned(mp4: bytes) -> bytes:
