@@ -41,6 +41,10 @@ class ChunkCosts:
         share = (tokens - CHUNKS[at - 1]) / (CHUNKS[at] - CHUNKS[at - 1])
         return self._seconds[at - 1] * (1 - share) + self._seconds[at] * share
 
+    def together(self, chunks: tuple[int, ...]) -> float:
+        """Expected seconds of several chunks."""
+        return sum(map(self.of, chunks))
+
     def within(self, seconds: float) -> int:
         """The largest size that takes no longer than `seconds`, or the smallest of all: or nothing would be read."""
         return max(
@@ -55,7 +59,7 @@ class ChunkCosts:
 
     def learn(self, seconds: float, chunks: tuple[int, ...]) -> None:
         """Chunks of these sizes took so many seconds together."""
-        factor = correction(seconds, sum(map(self.of, chunks)))
+        factor = correction(seconds, self.together(chunks))
         near = sorted({min(bisect_left(CHUNKS, tokens), len(CHUNKS) - 1) for tokens in chunks})
         for at in near:
             self._seconds[at] *= factor

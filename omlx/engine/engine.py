@@ -100,7 +100,8 @@ class Engine:
         self._newcomers: list[Newcomer] = []
         self._turn = 0
         self._share = FairShare()
-        self._pace = _calibrated(model)
+        gap_s = config.max_decode_gap_ms / 1e3
+        self._pace = _calibrated(model, gap_s)
         self._ranks = ranks
         self._orders = Orders()
         """For the followers, with the next step."""
@@ -111,7 +112,6 @@ class Engine:
         )
         self._grammars = GrammarCompiler(model.text_tokenizer, model.vocabulary, model.end_tokens)
         self._texts = TokenTexts(model.text_tokenizer)
-        gap_s = config.max_decode_gap_ms / 1e3
         self._speculator = Speculator(model, draft, gap_s, clock) if draft is not None else None
         if config.warm_up:
             self.warm_up()
@@ -202,7 +202,7 @@ class Engine:
             self.step()
         self.steps = self.max_batch = self.decode_steps = self.decoded_rows = 0
         self.tokens_read = self.tokens_generated = 0
-        self._pace = _calibrated(self._model)
+        self._pace = _calibrated(self._model, self._config.max_decode_gap_ms / 1e3)
         mx.clear_cache()
 
     def close(self) -> None:
@@ -456,7 +456,7 @@ class Engine:
         launched_before = self._prefill.take_launched()
         decoding = bool(self._batches)
         hurry = any(map(self._is_eager, self._prefilling))
-        seconds = self._pace.seconds(self._config.max_decode_gap_ms / 1e3, decoding=decoding, eager=hurry)
+        seconds = self._pace.seconds(decoding=decoding, eager=hurry)
         read = Read()
         while True:
             choose = partial(self._next_chunk, decoding, self._pace.left(seconds, read))
@@ -506,8 +506,7 @@ class Engine:
 
     def _is_eager(self, sequence: Sequence) -> bool:
         """Whether its prompt is still in its first tokens that are read, not counting what was restored."""
-        read = sequence.position - sequence.cached_tokens
-        return read < self._pace.eager_tokens(self._config.max_decode_gap_ms / 1e3)
+        return sequence.position - sequence.cached_tokens < self._pace.eager_tokens
 
     def _read_chunk(self, sequence: Sequence, budget: int, outputs: list[Output]) -> int:
         if sequence.phase == "waiting":
@@ -571,8 +570,9 @@ class Engine:
             mx.clear_cache()
 
 
-def _calibrated(model: LoadedModel) -> Pace:
-    return Pace(step_s=model.step_s, fixed_s=model.step_s, token_s=model.token_s, largest=model.measured_tokens)
+def _calibrated(model: LoadedModel, max_gap_s: float) -> Pace:
+    step_s, token_s, largest = model.step_s, model.token_s, model.measured_tokens
+    return Pace(step_s=step_s, fixed_s=step_s, token_s=token_s, largest=largest, max_gap_s=max_gap_s)
 
 
 def _unusable(error: GrammarError) -> tuple[FailureKind, str]:

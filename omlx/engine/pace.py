@@ -42,7 +42,10 @@ class Read(NamedTuple):
 
 
 class Pace:
-    """Starts from a calibration: seconds per decode step, per forward whatever its size, and per prompt token."""
+    """Starts from a calibration: seconds per decode step, per forward whatever its size, and per prompt token.
+
+    `max_gap_s`: the longest wanted pause of a running sequence.
+    """
 
     def __init__(
         self,
@@ -51,12 +54,14 @@ class Pace:
         fixed_s: float,
         token_s: float,
         largest: int,
+        max_gap_s: float,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.step_s = step_s
         self._costs = ChunkCosts(fixed_s, token_s)
         self._largest = largest
         """Tokens of the largest chunk whose time is known: beyond, attention may grow faster than the tokens."""
+        self._max_gap_s = max_gap_s
         self._clock = clock
         self._last: float | None = None
         self._was_decoding = False
@@ -99,16 +104,18 @@ class Pace:
         """Whether the decode steps have yet to be given their share of time."""
         return self._owed_s > 0
 
-    def eager_tokens(self, max_gap_s: float) -> int:
+    @property
+    def eager_tokens(self) -> int:
         """How much of a prompt is read as fast as the gap allows."""
-        if self._holds(max_gap_s):
+        if self._holds_gap:
             return EAGER_TOKENS
         worth = self._slow_room_s
         return min(EAGER_TOKENS, int(self._costs.within(worth) * EAGER_S / worth))
 
-    def _holds(self, max_gap_s: float) -> bool:
+    @property
+    def _holds_gap(self) -> bool:
         """Whether a step and a chunk worth its fixed cost fit into the gap: else it is more than this device can do."""
-        return max_gap_s - self.step_s >= 2 * self._costs.least_s
+        return self._max_gap_s - self.step_s >= 2 * self._costs.least_s
 
     @property
     def _slow_room_s(self) -> float:
@@ -119,7 +126,7 @@ class Pace:
         """Nothing runs: the time until the next step says nothing."""
         self._last, self._owed_s, self._window = None, 0.0, Read()
 
-    def seconds(self, max_gap_s: float, *, decoding: bool, eager: bool) -> float:
+    def seconds(self, *, decoding: bool, eager: bool) -> float:
         """How long prompts may be read in this step; 0: not at all.
 
         `eager`: some prompt is still in its first tokens, which are read as fast as the gap allows. Beyond them it
@@ -127,9 +134,7 @@ class Pace:
         """
         if not decoding:
             return IDLE_S
-        room = max_gap_s - self.step_s
-        if not self._holds(max_gap_s):
-            room = max(self._slow_room_s, self.step_s / 2)
+        room = self._max_gap_s - self.step_s if self._holds_gap else max(self._slow_room_s, self.step_s / 2)
         if eager:
             return room
         return 0.0 if self.owes else self._costs.worthwhile_s(room)
@@ -145,11 +150,11 @@ class Pace:
 
     def cost(self, read: Read) -> float:
         """Expected seconds."""
-        return sum(map(self._costs.of, read.chunks))
+        return self._costs.together(read.chunks)
 
     def _owing(self, read: Read) -> float:
         """Decode time to be given for what was read, by the present estimate."""
-        return sum(map(self._costs.of, read.owing)) * DECODE_SHARE / (1 - DECODE_SHARE)
+        return self._costs.together(read.owing) * DECODE_SHARE / (1 - DECODE_SHARE)
 
     def _interval(self, seconds: float) -> None:
         """Time between the reads of two steps."""

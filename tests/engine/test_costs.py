@@ -71,12 +71,12 @@ def test_long_prompts_are_read_in_chunks_that_suit_the_device(device: str) -> No
     """Decodes in 10 ms, prompts at the device's own price; calibrated on 512 tokens of a shape that was known."""
     cost, expected = DEVICES[device]
     now = queued = 0.0
-    pace = Pace(step_s=0.010, fixed_s=0.010, token_s=5e-6, largest=512, clock=lambda: now)
+    pace = Pace(step_s=0.010, fixed_s=0.010, token_s=5e-6, largest=512, max_gap_s=0.1, clock=lambda: now)
     sizes: list[int] = []
     for _ in range(1500):
         now += 0.010 + queued
         pace.decoded()
-        seconds = pace.seconds(0.1, decoding=True, eager=False)
+        seconds = pace.seconds(decoding=True, eager=False)
         read = Read().plus(pace.tokens(seconds), owing=True) if seconds else Read()
         queued = sum(map(cost, read.chunks))
         sizes += read.chunks
@@ -94,19 +94,19 @@ def test_long_prompts_are_read_in_chunks_that_suit_the_device(device: str) -> No
     ],
 )
 def test_time_for_prompts_between_two_steps(step: float, fixed: float, token: float, expected: float) -> None:
-    pace = Pace(step_s=step, fixed_s=fixed, token_s=token, largest=512)
-    assert pace.seconds(0.1, decoding=True, eager=True) == pytest.approx(expected)
+    pace = Pace(step_s=step, fixed_s=fixed, token_s=token, largest=512, max_gap_s=0.1)
+    assert pace.seconds(decoding=True, eager=True) == pytest.approx(expected)
 
 
 def test_a_slow_device_reads_less_of_a_prompt_eagerly() -> None:
-    assert Pace(step_s=0.010, fixed_s=0.010, token_s=1e-5, largest=512).eager_tokens(0.1) == 2048
-    assert Pace(step_s=0.090, fixed_s=0.080, token_s=5e-3, largest=32).eager_tokens(0.1) == 66
+    assert Pace(step_s=0.010, fixed_s=0.010, token_s=1e-5, largest=512, max_gap_s=0.1).eager_tokens == 2048
+    assert Pace(step_s=0.090, fixed_s=0.080, token_s=5e-3, largest=32, max_gap_s=0.1).eager_tokens == 66
 
 
 def test_prompts_that_come_one_by_one_are_timed() -> None:
     """Nothing else runs: the prompt is read in 350 ms, some tokens follow in 90 ms each, and then there is a pause."""
     now = 0.0
-    pace = Pace(step_s=0.090, fixed_s=0.090, token_s=2e-3, largest=64, clock=lambda: now)
+    pace = Pace(step_s=0.090, fixed_s=0.090, token_s=2e-3, largest=64, max_gap_s=0.1, clock=lambda: now)
     for _ in range(20):
         pace.read(Read((64,)), decoding=False)
         now += 0.350 + 0.090
@@ -119,7 +119,7 @@ def test_prompts_that_come_one_by_one_are_timed() -> None:
 
 
 def test_what_little_time_is_left_is_not_filled_with_a_small_chunk() -> None:
-    pace = Pace(step_s=0.010, fixed_s=0.010, token_s=1e-5, largest=512)
+    pace = Pace(step_s=0.010, fixed_s=0.010, token_s=1e-5, largest=512, max_gap_s=0.1)
     assert pace.left(0.050, Read()) == 0.050
     assert pace.left(0.050, Read((1024,))) == pytest.approx(0.050 - 0.010 - 0.01024)
     assert pace.left(0.030, Read((1024,))) == 0.0
