@@ -11,7 +11,6 @@ import re
 import secrets
 import string
 import time
-from collections.abc import Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Literal, Protocol, TypedDict
@@ -27,6 +26,7 @@ from omlx.request import Delta, Finish, GenerateRequest, Message, TextGrammar, T
 PULL_AGAIN = ". Pull the model again to get the latest version with full thinking support"
 RAW_CONFLICT = "raw mode does not support template, system, or context"
 NO_IMAGES = "this model does not support image input"
+NO_VIDEOS = "this model does not support video input"
 MOST_FPS = 120
 _ID_LETTERS = string.ascii_lowercase + string.digits
 _THOUGHT = re.compile(r"\A\s*<think>.*?</think>\s*", re.DOTALL)
@@ -76,7 +76,7 @@ def generation(request: wire.GenerateRequest, model: ModelFacts) -> GenerateRequ
     sampling, limits = _options(request, model)
     if not request.prompt:
         return None
-    _check_images(request.images, model)
+    _check_sight(model, images=bool(request.images))
     if request.template:
         try:
             check_template(request.template)
@@ -124,7 +124,8 @@ def conversation(
     if not request.messages:
         return None
     given = [_message(message) for message in request.messages]
-    _check_images([picture for message in given for picture in (*message.images, *message.videos)], model)
+    images, videos = any(message.images for message in given), any(message.videos for message in given)
+    _check_sight(model, images=images, videos=videos)
     messages = [*_preset(model), *given]
     if model.system and given[0].role != "system":
         messages.insert(0, Message(role="system", content=model.system))
@@ -174,9 +175,9 @@ def _check_capabilities(asked: str, model: ModelFacts, verb: str, needed: list[s
         raise Refusal(400, f"{model.full_name} does not support " + "\n".join(missing))
 
 
-def _check_images(images: Sequence[Any], model: ModelFacts) -> None:
-    if images and "vision" not in model.capabilities:
-        raise Refusal(400, NO_IMAGES)
+def _check_sight(model: ModelFacts, *, images: bool, videos: bool = False) -> None:
+    if (images or videos) and "vision" not in model.capabilities:
+        raise Refusal(400, NO_IMAGES if images else NO_VIDEOS)
 
 
 def _level(think: bool | str | None, model: ModelFacts) -> bool | str | None:

@@ -33,7 +33,8 @@ class Illustrator:
         if not any(message.images or message.videos for message in request.messages):
             return []
         if self._vision is None:
-            raise PictureError("this model does not support image input")
+            kind = "image" if any(message.images for message in request.messages) else "video"
+            raise PictureError(f"this model does not support {kind} input")
         _check_count(sum(len(it.images) + sum(len(video.frames) for video in it.videos) for it in request.messages))
         shown: list[Shown] = []
         kept, frames = _HELD_BYTES - self._vision.held_bytes, Room(MOST_FRAME_PIXELS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,7 +12,9 @@ from omlx_registry import Registry
 
 from omlx.settings import Settings
 from tests.server.local import LocalServer
+from tests.support.chat import content, text_of
 from tests.support.films import film
+from tests.support.tiny import DATA
 from tests.support.tiny_vlm import as_file, draw, tiny_vlm
 
 FRAMES = [draw("red", "circle", side=112, seed=number) for number in range(12)]
@@ -27,25 +28,16 @@ def http_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Clie
     registry = Registry(root / "models", [])
     for name, kind in (("eyes", "qwen3_vl"), ("small", "smolvlm"), ("gemma", "gemma3")):
         registry.add_model_folder(name, tiny_vlm(kind), transfer="copy")
+    registry.add_model_folder("blind", DATA / "taught-llama", transfer="copy")
     settings = Settings(models=str(root / "models"), paged_ssd_cache_dir=str(root / "kv"), spare_runner=False)
     with LocalServer(registry, settings) as server, server.client() as client:
         yield client
-
-
-def text_of(data: bytes) -> str:
-    return base64.b64encode(data).decode()
 
 
 def chat(client: httpx.Client, *files: bytes, model: str = "eyes", **video: Any) -> httpx.Response:
     message = {"role": "user", "content": "What is it?", "videos": [{"frames": [*map(text_of, files)], **video}]}
     options = {"temperature": 0, "num_predict": 8}
     return client.post("/api/chat", json={"model": model, "stream": False, "options": options, "messages": [message]})
-
-
-def content(answer: httpx.Response) -> str:
-    assert answer.status_code == 200, answer.text
-    found: str = answer.json()["message"]["content"]
-    return found
 
 
 def test_a_file_is_the_frames_in_it(http_client: httpx.Client) -> None:
@@ -90,8 +82,9 @@ def test_hostile_files_get_a_sentence_and_harm_nobody(http_client: httpx.Client,
 
 
 def test_a_file_is_no_image_and_not_every_model_takes_one(http_client: httpx.Client) -> None:
-    answer = chat(http_client, FILM, model="gemma")
-    assert (answer.status_code, answer.json()) == (400, {"error": "this model does not support video input"})
+    for model in ("gemma", "blind"):
+        answer = chat(http_client, FILM, model=model)
+        assert (answer.status_code, answer.json()) == (400, {"error": "this model does not support video input"})
     message = {"role": "user", "content": "What is it?", "images": [text_of(FILM)]}
     answer = http_client.post("/api/chat", json={"model": "eyes", "messages": [message]})
     assert answer.status_code == 400 and "videos" in answer.json()["error"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import http.server
 import io
 import random
@@ -26,6 +25,7 @@ from omlx.engine.vision_families import FAMILIES
 from omlx.server.image_urls import ImageFetcher, is_public
 from omlx.settings import Settings
 from tests.server.local import LocalServer
+from tests.support.chat import content, text_of
 from tests.support.tiny import DATA
 from tests.support.tiny_vlm import as_file, draw, tiny_vlm
 
@@ -51,19 +51,9 @@ def http_client(server: LocalServer) -> Iterator[httpx.Client]:
         yield client
 
 
-def text_of(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
-
 def chat(client: httpx.Client, *images: bytes, model: str = "eyes", text: str = "What is it?", **more: Any) -> Any:
     message = {"role": "user", "content": text, "images": [text_of(image) for image in images]} | more
     return client.post("/api/chat", json={"model": model, "stream": False, "options": OPTIONS, "messages": [message]})
-
-
-def content(answer: httpx.Response) -> str:
-    assert answer.status_code == 200, answer.text
-    found: str = answer.json()["message"]["content"]
-    return found
 
 
 # ---------------------------------------------------------------- the protocols
