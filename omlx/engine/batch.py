@@ -110,6 +110,7 @@ class Batch:
     def forward(self, tokens: mx.array) -> mx.array:
         """Run `tokens` [B, n] through the model: logits [B, n, V]; the caches hold them then."""
         count = tokens.shape[1]
+        caches.make_room(self._caches, count)
         logits: mx.array = self._model(tokens, cache=self._caches, **self._positions(count))
         self.lengths = [length + count for length in self.lengths]
         caches.advance(self._caches, count)

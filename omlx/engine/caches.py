@@ -21,6 +21,7 @@ from mlx_lm.models.cache import (
     make_prompt_cache,
 )
 
+from omlx.engine import attention
 from omlx.engine.padded import ROOM, PaddedKVCache, Rows
 
 Caches = list[Any]
@@ -83,6 +84,24 @@ def trim(caches: Caches, count: int) -> None:
     """Take the last `count` tokens back out of caches that can do that."""
     for leaf in leaves(caches):
         leaf.trim(count)
+
+
+def make_room(caches: Caches, count: int) -> None:
+    """Give plain caches a size that attention likes, where it cares, before `count` tokens are put in."""
+    if not attention.plans():
+        return
+    for leaf in leaves(caches):
+        if type(leaf) is not KVCache or leaf.keys is None:
+            continue
+        end, size = leaf.offset + count, leaf.keys.shape[2]
+        if end > size or not attention.suits(size, end):
+            wanted = attention.columns(end)
+            leaf.keys, leaf.values = (_sized(array, leaf.offset, wanted) for array in (leaf.keys, leaf.values))
+
+
+def _sized(array: mx.array, end: int, columns: int) -> mx.array:
+    """The first `end` columns and room behind them."""
+    return mx.pad(array[..., :end, :], [(0, 0), (0, 0), (0, columns - end), (0, 0)])
 
 
 def advance(caches: Caches, count: int) -> None:

@@ -62,9 +62,10 @@ class Prefill:
         end = self._ranks.decide(partial(self._chunk_end, sequence, budget), int)
         tokens = mx.array(sequence.tokens[start:end], dtype=mx.int32)[None]
         pictures = self._pictures(sequence, tokens, start, ahead=not decoding)
+        assert sequence.cache is not None
+        caches.make_room(sequence.cache, end - start)
         logits = self._model(tokens, cache=sequence.cache, **pictures)
         sequence.position = end
-        assert sequence.cache is not None
         state = caches.arrays(sequence.cache)
         launch(*state)
         if sequence.capture is not None:

@@ -6,8 +6,10 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from omlx.engine.attention import unfused
+from omlx.engine.attention import columns, padded, size_class, suits, unfused
 
 HEADS, GROUPS, LENGTH, SIZE, WIDTH = 6, 2, 5, 9, 16
 
@@ -44,6 +46,31 @@ def test_same_as_mlx(kind: str, with_sinks: bool) -> None:
     found = unfused(queries, keys, values, **options)
     assert found.shape == wanted.shape
     assert mx.allclose(found, wanted, rtol=1e-4, atol=1e-5).item()
+
+
+@pytest.mark.parametrize("kind", MASKS)
+@pytest.mark.parametrize("with_sinks", [False, True])
+def test_same_when_padded(kind: str, with_sinks: bool) -> None:
+    queries, keys, values = tensors(batch=3)
+    options = {"scale": 0.3, "mask": MASKS[kind](), "sinks": mx.random.normal((HEADS,)) if with_sinks else None}
+    fused = mx.fast.scaled_dot_product_attention
+    wanted = fused(queries, keys, values, **options)
+    found = padded(fused, queries, keys, values, **options)
+    assert found.shape == wanted.shape
+    assert mx.allclose(found, wanted, rtol=1e-4, atol=1e-5).item()
+
+
+@given(st.integers(1, 1 << 20))
+def test_sizes_are_few_and_not_much_larger(count: int) -> None:
+    size = size_class(count)
+    assert count <= size == size_class(size)
+    assert size <= max(128, 2 * count) if count <= 2048 else size <= 1.25 * count
+
+
+@given(st.integers(1, 1 << 20))
+def test_a_cache_of_the_wanted_size_suits(end: int) -> None:
+    assert columns(end) >= end
+    assert suits(columns(end), end)
 
 
 def test_sixteen_bit_numbers_stay_so() -> None:
