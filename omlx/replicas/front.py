@@ -20,10 +20,11 @@ from omlx.dialect.refusal import Refusal
 from omlx.replicas import choice
 from omlx.replicas.choice import Asked
 from omlx.replicas.fleet import Fleet, Replica
-from omlx.server.body import read_bytes
+from omlx.server.body import parse, read_bytes
 from omlx.server.envelopes import worded_for
 from omlx.server.errors import JSON_TYPE, ClientGone, Problem
 from omlx.server.inflate import inflate
+from omlx.server.room import Share
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp, Receive, Send
@@ -90,16 +91,17 @@ class Front:
 
     async def _hear(self, scope: Any, receive: Receive) -> _Heard | None:
         """The whole request; None where its client has left."""
-        try:
-            body = await read_bytes(Request(scope, receive), self._max_body)
-        except ClientGone:
-            return None
         headers = [(name, value) for name, value in scope["headers"] if name not in _NOT_PASSED]
         encoding = next((value.decode("latin-1") for name, value in headers if name == b"content-encoding"), "")
-        plain = await inflate(body, encoding, self._max_body) if encoding else body
+        share = Share.of(scope)
+        try:
+            body = await read_bytes(Request(scope, receive), self._max_body)
+            plain = await inflate(body, encoding, self._max_body, share) if encoding else body
+            asked = await parse(plain, choice.read, share) if plain else Asked()
+        except ClientGone:
+            return None
         query = scope["query_string"].decode("latin-1")
         target = scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
-        asked = await asyncio.to_thread(choice.read, plain) if plain else Asked()
         return _Heard(scope["method"], scope["path"], target, headers, body, asked)
 
     async def _pass(self, heard: _Heard, receive: Receive, send: Send) -> None:

@@ -16,6 +16,7 @@ from omlx.server import errors
 from omlx.server.guards import Gate, Hosts, Origins, Policy, Routes
 from omlx.server.keys import keys_of
 from omlx.server.responses_store import ResponsesStore
+from omlx.server.room import Room
 from omlx.server.routes import (
     admin,
     anthropic,
@@ -80,7 +81,11 @@ def create_app(settings: Settings, registry: Registry, pool: Pool) -> Gate:
             logging_config=None,
         )
     return Gate(
-        _front(app, fleet, settings.max_body), Policy(origins, hosts, Routes(paths(app))), keys_of(settings), telemetry
+        _front(app, fleet, settings.max_body),
+        Policy(origins, hosts, Routes(paths(app))),
+        keys_of(settings),
+        telemetry,
+        Room(settings.max_body),
     )
 
 

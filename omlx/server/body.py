@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
 from litestar import Request
@@ -13,36 +14,51 @@ from omlx.api.wished import Wished
 from omlx.dialect.refusal import Refusal
 from omlx.record import current
 from omlx.server.errors import ClientGone
-from omlx.server.inflate import inflate
+from omlx.server.inflate import inflate, room_for
+from omlx.server.room import SMALL, Share
 from omlx.server.wishes import WishError, read_priority
 from omlx.settings import Settings
 from omlx.units import human_bytes
 
 _T = TypeVar("_T")
-_LARGE = 1 << 20
-"""Bytes. Reading a larger body takes long enough for every open stream to feel it."""
 _MOST_VALUES = 2_000_000
 """Values separated by commas. Pictures are long texts; small objects take a hundred times the room that they have on
 the wire, and a context of a million tokens is a million values."""
+_VALUE_BYTES = 100
+"""What one of them costs in memory, more or less."""
+_SLOWEST = 100_000
+"""Bytes a second. Who sends a large body more slowly than this keeps others waiting for its room."""
+_GRACE_S = 30.0
+_LOOK_S = 2.0
 
 
 async def read_json(request: Request[Any, Any, Any], kind: type[_T], limit: int) -> _T:
     """The body as wire struct `kind`. Raises Malformed, or Refusal: 413 past `limit` bytes, 400 for no such class."""
     body = await read_bytes(request, limit)
     encoding = request.headers.get("content-encoding", "")
+    share = Share.of(request.scope)
     if encoding:
-        body = await inflate(body, encoding, limit)
-    asked = gojson.decode(body, kind) if len(body) < _LARGE else await asyncio.to_thread(_decode_large, body, kind)
+        body = await inflate(body, encoding, limit, share)
+    asked = await parse(body, lambda body: gojson.decode(body, kind), share)
     if isinstance(asked, Wished) and isinstance(asked.priority, str):
         _note_priority(asked.priority)
     return asked
 
 
-def _decode_large(body: bytes, kind: type[_T]) -> _T:
-    """`gojson.decode` of a body that is mostly long texts. Refusal where it is made of more values than any request."""
-    if body.count(b",") >= _MOST_VALUES:
-        raise Refusal(413, f"the request body holds more than {_MOST_VALUES:,} values")
-    return gojson.decode(body, kind)
+async def parse(body: bytes, read: Callable[[bytes], _T], share: Share) -> _T:
+    """`read` of a JSON body; for a large one in its turn and beside the event loop.
+
+    Raises Refusal where it is made of more values than any request.
+    """
+    if len(body) <= SMALL:
+        return read(body)
+    async with share.parsing():
+        values = await asyncio.to_thread(body.count, b",")
+        if values >= _MOST_VALUES:
+            raise Refusal(413, f"the request body holds more than {_MOST_VALUES:,} values")
+        found = await asyncio.to_thread(read, body)
+        share.settle(len(body) + values * _VALUE_BYTES)
+    return found
 
 
 def _note_priority(text: str) -> None:
@@ -55,9 +71,43 @@ def _note_priority(text: str) -> None:
 
 
 async def read_bytes(request: Request[Any, Any, Any], limit: int) -> bytes:
-    """The whole body, at most `limit` bytes."""
-    parts = [part async for part in chunks(request, limit)]
+    """The whole body, at most `limit` bytes. A large one waits for its share before it is read on."""
+    header = request.headers.get("content-length", "")
+    announced = int(header) if header.isdigit() else 0
+    share, parts, size = Share.of(request.scope), list[bytes](), 0
+    arriving = chunks(request, limit)
+    if announced > SMALL and (not limit or announced <= limit):
+        await share.take(_room_for(request, announced, limit))
+    began = time.monotonic()
+    while part := await _next(arriving, share, due=began + _GRACE_S + size / _SLOWEST):
+        parts.append(part)
+        size += len(part)
+        if size > SMALL and not share.size:
+            await share.take(_room_for(request, announced, limit))
+            began = time.monotonic()
+    share.arrived = True
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _room_for(request: Request[Any, Any, Any], announced: int, limit: int) -> int:
+    """What a body may take that says to have `announced` bytes; 0: it does not say."""
+    raw = announced or limit or Share.of(request.scope).room.most
+    return raw + room_for(limit or raw) if "content-encoding" in request.headers else room_for(raw)
+
+
+async def _next(arriving: AsyncIterator[bytes], share: Share, due: float) -> bytes:
+    """The next piece of a body, b"" at its end. Refusal where others want its room and it has not come when `due`."""
+    if not share.size:
+        return await anext(arriving, b"")
+    coming = asyncio.ensure_future(anext(arriving, b""))
+    try:
+        while not coming.done():
+            await asyncio.wait([coming], timeout=_LOOK_S)
+            if share.room.waiting and time.monotonic() > due:
+                raise Refusal(408, "the request body comes too slowly, and others wait for its room")
+        return coming.result()
+    finally:
+        coming.cancel()
 
 
 async def chunks(request: Request[Any, Any, Any], limit: int) -> AsyncIterator[bytes]:

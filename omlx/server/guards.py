@@ -20,6 +20,7 @@ from omlx.server.envelopes import worded_for
 from omlx.server.errors import JSON_TYPE, Problem
 from omlx.server.keys import WELCOME, Admission, Keys, bound_to_loopback, note
 from omlx.server.log import logger, spell
+from omlx.server.room import Room, Share
 from omlx.server.wishes import WISH_HEADERS, WishError, read_wishes
 
 if TYPE_CHECKING:
@@ -244,11 +245,12 @@ def _not_here(path: str, status: int, text: str) -> str:
 class Gate:
     """The outermost ASGI application: applies the policy, logs the request, hands the rest to `app`."""
 
-    def __init__(self, app: ASGIApp, policy: Policy, keys: Keys, telemetry: Telemetry) -> None:
+    def __init__(self, app: ASGIApp, policy: Policy, keys: Keys, telemetry: Telemetry, room: Room) -> None:
         self.app = app
         self.policy = policy
         self.keys = keys
         self.telemetry = telemetry
+        self.room = room
         self._ids = itertools.count(1)
         self._prefix = f"r{secrets.token_hex(2)}"
         """Tells the requests of one run of the server from those of the next."""
@@ -265,6 +267,8 @@ class Gate:
         given = fields.get(_ID_HEADER, "")
         name = given if _PLAIN_ID.fullmatch(given) else f"{self._prefix}-{next(self._ids)}"
         scope["omlx.request_id"] = name
+        share = Share(self.room, receive)
+        share.put(scope)
         number, record = self.telemetry.open(name, scope)
         record.key, record.traceparent = admission.name, fields.get(b"traceparent", "")
         verdict = self.policy.judge(method, path, query, host, origin, admission)
@@ -292,6 +296,7 @@ class Gate:
             else:
                 await self.app(scope, receive, watched)
         finally:
+            share.settle(0)
             record.left = not complete or status == 499
             left = ", the client left" if record.left else ""
             self.telemetry.end(number, record, route=scope.get("path_template", "other"), status=status or 499)

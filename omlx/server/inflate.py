@@ -1,19 +1,30 @@
-"""*Inflating*: request bodies that come compressed (gzip, zstd), never to more than the limit of plain ones."""
+"""*Inflating*: request bodies that come compressed (gzip, zstd), never to more than the limit of plain ones.
+
+A body is inflated twice: first to count, keeping nothing, so that a bomb is refused before it takes memory and any
+other body takes what it needs and no more; then to keep.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import zlib
+from collections.abc import Callable, Iterator
 
 from omlx.dialect.refusal import Refusal
+from omlx.server.room import SMALL, Share
 from omlx.units import human_bytes
 
 _WINDOW = 1 << 27
 """Largest zstd window in bytes: what its `--ultra` levels use, and the memory one body may cost beside itself."""
+_PIECE = 1 << 18
+_MOST_MEMBERS = 10_000
+"""gzip lets a stream have members without end, also empty ones, and each costs more than its bytes."""
+
+_Inflater = Callable[[bytes], Iterator[bytes]]
 
 
-async def inflate(body: bytes, encoding: str, limit: int) -> bytes:
-    """`body` without its Content-Encoding, at most `limit` bytes (0: any size).
+async def inflate(body: bytes, encoding: str, limit: int, share: Share) -> bytes:
+    """`body` without its Content-Encoding, at most `limit` bytes (0: any size); a large one waits for its share.
 
     Raises Refusal: 415 for an unknown encoding, 400 for bytes that are not what it says, 413 past the limit.
     """
@@ -24,46 +35,68 @@ async def inflate(body: bytes, encoding: str, limit: int) -> bytes:
     if inflater is None:
         raise Refusal(415, f"the content encoding {name} is not supported; send gzip, zstd or none")
     most = limit or (1 << 62)
-    # A few bytes may become gigabytes: never on the event loop.
-    plain = await asyncio.to_thread(inflater, body, most)
-    if len(plain) > most:
+    # A few bytes may become gigabytes: never on the event loop, and those that become much one after the other.
+    size = await asyncio.to_thread(_count, inflater, body, min(most, share.room.modest // 2))
+    if share.room.modest // 2 < size <= most:
+        async with share.counting():
+            size = await asyncio.to_thread(_count, inflater, body, most)
+    if size > most:
         raise Refusal(
             413, f"the request body is larger than {human_bytes(limit)} when decompressed; raise the setting max_body"
         )
-    return plain
+    if size > SMALL:
+        await share.take(room_for(size))
+    return await asyncio.to_thread(b"".join, inflater(body))
 
 
-def _gzip(body: bytes, most: int) -> bytes:
-    """At most one byte more than `most`."""
-    parts: list[bytes] = []
+def room_for(size: int) -> int:
+    """Bytes that a body of `size` takes: as it came, and as it is read."""
+    return 2 * size
+
+
+def _count(inflater: _Inflater, body: bytes, most: int) -> int:
+    """How many bytes `body` becomes; some number beyond `most` as soon as it is more."""
     size = 0
-    while body and size <= most:
+    for piece in inflater(body):
+        size += len(piece)
+        if size > most:
+            break
+    return size
+
+
+def _gzip(body: bytes) -> Iterator[bytes]:
+    rest, members = memoryview(body), 0
+    while rest:
+        members += 1
+        if members > _MOST_MEMBERS:
+            raise Refusal(400, f"the request body is gzip of more than {_MOST_MEMBERS:,} parts; send it as one")
         member = zlib.decompressobj(wbits=31)
-        try:
-            parts.append(member.decompress(body, most + 1 - size))
-        except zlib.error as error:
-            raise Refusal(400, f"the request body is not valid gzip: {error}") from None
-        size += len(parts[-1])
-        if size <= most and not member.eof:
-            raise Refusal(400, "the request body is not valid gzip: it ends early")
-        body = member.unused_data
-    return b"".join(parts)
+        # What zlib leaves of its input it copies: begin with little, since the next member may be near.
+        span = 1 << 8
+        while not member.eof:
+            given = rest[:span]
+            try:
+                piece = member.decompress(given, _PIECE)
+            except zlib.error:
+                raise Refusal(400, _untrue("gzip")) from None
+            if not given and not piece and not member.eof:
+                raise Refusal(400, "the request body is gzip that ends early")
+            rest = rest[len(given) - len(member.unconsumed_tail) - len(member.unused_data) :]
+            span = min(2 * span, 1 << 16)
+            yield piece
 
 
-def _zstd(body: bytes, most: int) -> bytes:
-    """At most one byte more than `most`."""
+def _zstd(body: bytes) -> Iterator[bytes]:
     import zstandard  # only Codex and few others compress
 
     reader = zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(body, read_across_frames=True)
-    parts: list[bytes] = []
-    size = 0
     try:
-        while size <= most:
-            part = reader.read(min(1 << 20, most + 1 - size))
-            if not part:
-                break
-            parts.append(part)
-            size += len(part)
-    except zstandard.ZstdError as error:
-        raise Refusal(400, f"the request body is not valid zstd: {error}") from None
-    return b"".join(parts)
+        while piece := reader.read(_PIECE):
+            yield piece
+    except zstandard.ZstdError:
+        # Also a window that is too large.
+        raise Refusal(400, _untrue("zstd")) from None
+
+
+def _untrue(encoding: str) -> str:
+    return f"the request body is not {encoding}, as its Content-Encoding says, or it is damaged"

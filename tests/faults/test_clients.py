@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import socket
+import threading
 import time
 from collections import Counter
 
@@ -76,6 +78,31 @@ def test_a_header_without_end(house: House) -> None:
         with contextlib.suppress(ConnectionError):
             assert reply_of(connection)[:12] in (b"", b"HTTP/1.1 431")
     assert house.memory() - before < 20 << 20
+
+
+@pytest.mark.parametrize(("kind", "most"), [("bombs", 60_000_000), ("bodies", 560_000_000)])
+def test_eight_large_bodies_at_once(house: House, kind: str, most: int) -> None:
+    """Together they take the room there is for bodies (512 MB), bombs next to nothing; a small one is answered."""
+    if kind == "bombs":
+        content, encoding, expected = gzip.compress(bytes(300_000_000), 1), "gzip", 413
+    else:
+        content, encoding, expected = b'{"model":"nope","prompt":"%s"}' % (b"x" * 60_000_000), "identity", 404
+    statuses: list[int] = []
+
+    def send() -> None:
+        headers = {"content-encoding": encoding}
+        url = f"{house.url}/api/generate"
+        statuses.append(httpx.post(url, content=content, headers=headers, timeout=120, trust_env=False).status_code)
+
+    senders = [threading.Thread(target=send) for _ in range(8)]
+    before = peak = house.memory()
+    for sender in senders:
+        sender.start()
+    while any(sender.is_alive() for sender in senders):
+        assert house.post("/api/generate", {"model": "nope"}, timeout=10).status_code == 404
+        peak = max(peak, house.memory())
+    assert statuses == [expected] * 8
+    assert peak - before < most
 
 
 def test_requests_on_one_connection_are_counted_each(house: House) -> None:

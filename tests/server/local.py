@@ -93,7 +93,7 @@ class LocalServer:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         app = create_app(settings, registry, self.pool)
-        self.telemetry = app.telemetry
+        self.telemetry, self.room = app.telemetry, app.room
         config = uvicorn.Config(app, http=Connection, log_config=None, access_log=False, timeout_graceful_shutdown=1)
         self._server = uvicorn.Server(config)
         self._loop: asyncio.AbstractEventLoop | None = None
