@@ -7,6 +7,7 @@ handlers its routes need, and a Framing for streams.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,13 +23,10 @@ if TYPE_CHECKING:
     from litestar.types import ExceptionHandlersMap
 
 _OPENAI_TYPES = {
-    400: "invalid_request_error",
-    401: "invalid_request_error",
     404: "not_found_error",
     429: "rate_limit_error",
 }
 _ANTHROPIC_TYPES = {
-    400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
@@ -44,7 +42,7 @@ def openai_error(found: Problem) -> dict[str, Any]:
     return {
         "error": {
             "message": found.message,
-            "type": _OPENAI_TYPES.get(found.status, "api_error"),
+            "type": _kind(found.status, _OPENAI_TYPES),
             "param": found.extra.get("param"),
             "code": found.extra.get("code"),
         }
@@ -53,12 +51,16 @@ def openai_error(found: Problem) -> dict[str, Any]:
 
 def anthropic_error(found: Problem) -> dict[str, Any]:
     """`{"type": "error", "error": {type, message}, "request_id"}`."""
-    kind = _ANTHROPIC_TYPES.get(found.status, "api_error")
     return {
         "type": "error",
-        "error": {"type": kind, "message": found.message},
+        "error": {"type": _kind(found.status, _ANTHROPIC_TYPES), "message": found.message},
         "request_id": f"req_{secrets.token_hex(12)}",
     }
+
+
+def _kind(status: int, named: Mapping[int, str]) -> str:
+    """Both protocols call all other mistakes of the client by one name, and all others of the server by another."""
+    return named.get(status) or ("invalid_request_error" if 400 <= status < 500 else "api_error")
 
 
 OPENAI = Framing(EVENT_STREAM, lambda found: event(openai_error(found)))

@@ -110,3 +110,19 @@ def test_what_was_compressed_is_read_whole_up_to_the_limit(http: httpx.Client, e
     assert http.post("/api/chat", content=compress(padded), headers=headers).status_code == 200
     if size == 20_000_000:
         assert http.post("/api/chat", content=compress(b" " + padded), headers=headers).status_code == 413
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"), [("/v1/chat/completions", "invalid_request_error"), ("/v1/messages", "request_too_large")]
+)
+def test_a_client_is_told_that_its_body_is_the_mistake(http: httpx.Client, path: str, kind: str) -> None:
+    """Agents try again what they take for the server's fault."""
+    bomb = http.post(path, content=gzip.compress(bytes(30_000_000)), headers={"content-encoding": "gzip"})
+    assert (bomb.status_code, bomb.json()["error"]["type"]) == (413, kind)
+    unknown = http.post(path, content=b"{}", headers={"content-encoding": "br"})
+    assert (unknown.status_code, unknown.json()["error"]["type"]) == (415, "invalid_request_error")
+    wrong = http.put(path)
+    assert (wrong.status_code, wrong.json()["error"]["type"]) == (405, "invalid_request_error")
+    elsewhere = http.post(path, json={**CHAT, "model": "gpt-oss:120b-cloud", "max_tokens": 1})
+    named = "permission_error" if path == "/v1/messages" else "invalid_request_error"
+    assert (elsewhere.status_code, elsewhere.json()["error"]["type"]) == (403, named)
