@@ -1,11 +1,11 @@
-"""Media paths in a prompt: files named in the text become images (or sounds) of the message."""
+"""Media paths in a prompt: files named in the text become images (or sounds) and videos of the message."""
 
 from __future__ import annotations
 
 import base64
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from omlx.cli.command import CliError
 from omlx.cli.console import err
@@ -14,7 +14,7 @@ MAX_BYTES = 100 * 1000 * 1000
 _LONGEST_PATH = 4096
 """Of what stands before an ending, this much may be its path: a long text with many endings is read in linear time."""
 _START = re.compile(r"(?<![^\s'\"])(?:[a-zA-Z]:)?(?:\.{0,2}/|~/|\\)")
-_END = re.compile(r"\.(?:jpe?g|png|webp|wav)\b", re.IGNORECASE)
+_END = re.compile(r"\.(?:jpe?g|png|webp|wav|mp4|m4v|mov|webm|mkv|gif)\b", re.IGNORECASE)
 _ESCAPED = re.compile(r"\\(\W)")
 
 
@@ -22,7 +22,14 @@ class Media(NamedTuple):
     """A prompt without its media paths, and the files as base64."""
 
     text: str
-    files: list[str]
+    images: list[str]
+    """Sounds too, as Ollama has it."""
+    videos: list[str]
+
+    def fields(self) -> dict[str, Any]:
+        """Of a message that has them."""
+        found = {"images": self.images, "videos": [{"frames": [video]} for video in self.videos]}
+        return {name: files for name, files in found.items() if files}
 
 
 def begins_with_path(text: str) -> bool:
@@ -35,7 +42,7 @@ def attach(text: str) -> Media:
 
     Blanks in a path may be escaped or not. Raises CliError for a file that is too large or not what its name says.
     """
-    files = []
+    images, videos = list[str](), list[str]()
     kept, position = "", 0
     for end in _END.finditer(text):
         found = _file_before(text, position, end.end())
@@ -43,13 +50,16 @@ def attach(text: str) -> Media:
             continue
         start, path = found
         content = _read(path)
-        files.append(base64.b64encode(content).decode("ascii"))
-        err(f"Added {'audio' if content.startswith(b'RIFF') and content[8:12] == b'WAVE' else 'image'} '{path}'")
+        kind = _kind(content)
+        if not kind:
+            raise CliError(f"invalid file type: '{path}' is no JPEG, PNG, WebP, WAV, MP4, MOV, WebM, MKV or GIF file")
+        (videos if kind == "video" else images).append(base64.b64encode(content).decode("ascii"))
+        err(f"Added {kind} '{path}'")
         kept += text[position:start]
         position = end.end()
         if kept.endswith("'") and text[position : position + 1] == "'":
             kept, position = kept[:-1], position + 1
-    return Media((kept + text[position:]).strip() if files else text, files)
+    return Media((kept + text[position:]).strip() if images or videos else text, images, videos)
 
 
 def _file_before(text: str, start: int, end: int) -> tuple[int, str] | None:
@@ -76,11 +86,15 @@ def _read(path: str) -> bytes:
         content = file.read_bytes()
     except OSError as error:
         raise CliError(f"couldn't read '{path}': {error.strerror}") from error
-    if not _is_media(content):
-        raise CliError(f"invalid file type: '{path}' is no JPEG, PNG, WebP or WAV file")
     return content
 
 
-def _is_media(content: bytes) -> bool:
-    riff = content.startswith(b"RIFF") and content[8:12] in {b"WEBP", b"WAVE"}
-    return riff or content.startswith((b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"))
+def _kind(content: bytes) -> str:
+    """What a file is, by its beginning: an image, audio or a video; "" for anything else."""
+    if content.startswith(b"RIFF"):
+        return {b"WEBP": "image", b"WAVE": "audio"}.get(content[8:12], "")
+    if content.startswith((b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")):
+        return "image"
+    # Boxes of MP4 and MOV stand behind their length.
+    boxed = content[4:8] in {b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"}
+    return "video" if boxed or content.startswith((b"\x1aE\xdf\xa3", b"GIF8")) else ""

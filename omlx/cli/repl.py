@@ -61,7 +61,7 @@ async def _turn(text: str, talk: Talk) -> None:
     message: dict[str, Any] = {"role": "user", "content": text}
     if talk.session.multimodal:
         media = attach(text)
-        message |= {"content": media.text, "images": media.files} if media.files else {}
+        message |= {"content": media.text, **media.fields()}
     talk.messages.append(message)
     answer = Answer(wrap=talk.session.wrap, hide_thinking=talk.session.hide_thinking)
     try:

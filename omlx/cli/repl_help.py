@@ -17,7 +17,7 @@ Available Commands:
 Use \"\"\" to begin a multi-line message.
 """
 
-MEDIA = "Use ./path/to/file to include .jpg, .png, .webp images or .wav audio.\n"
+MEDIA = "Use ./path/to/file to include .jpg, .png, .webp images, .wav audio or .mp4, .mov, .webm, .mkv, .gif videos.\n"
 
 SET = """\
 Available Commands:

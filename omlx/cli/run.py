@@ -11,6 +11,8 @@ import rich_click as click
 from omlx.cli.command import CliError, Count, GoInt, OptionalValue, verb
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from omlx.api import ollama as wire
     from omlx.client import Client
 
@@ -157,22 +159,21 @@ async def _embed(client: Client, session: Session, prompt: str, flags: dict[str,
 
 async def _ask(client: Client, session: Session, prompt: str) -> None:
     """One prompt, one answer on stdout. An empty prompt loads the model."""
+    from omlx.api import ollama as wire
     from omlx.cli.answer import Answer, print_numbers
-    from omlx.cli.media import attach
     from omlx.cli.progress import Display
 
-    body = {"model": session.model, "prompt": prompt, **session.fields()}
-    if session.multimodal:
-        text, files = attach(prompt)
-        body |= {"prompt": text, "images": files}
     answer = Answer(wrap=session.wrap, hide_thinking=session.hide_thinking)
     last = None
     with Display() as waiting:
         waiting.step("")
         try:
-            async for chunk in client.generate(body):
+            async for chunk in _chunks(client, session, prompt):
                 waiting.stop(clear=True)
-                answer.feed(chunk.response, chunk.thinking)
+                if isinstance(chunk, wire.ChatResponse):
+                    answer.feed(chunk.message.content, chunk.message.thinking)
+                else:
+                    answer.feed(chunk.response, chunk.thinking)
                 last = chunk
         except BaseException:
             waiting.stop(clear=True)
@@ -183,3 +184,16 @@ async def _ask(client: Client, session: Session, prompt: str) -> None:
         answer.end()
     if session.verbose and last:
         print_numbers(last)
+
+
+def _chunks(
+    client: Client, session: Session, prompt: str
+) -> AsyncIterator[wire.GenerateResponse] | AsyncIterator[wire.ChatResponse]:
+    """The answer as it comes. Videos are part of a message: only /api/chat takes them."""
+    from omlx.cli.media import Media, attach
+
+    media = attach(prompt) if session.multimodal else Media(prompt, [], [])
+    body = {"model": session.model, **session.fields()}
+    if media.videos:
+        return client.chat({**body, "messages": [{"role": "user", "content": media.text, **media.fields()}]})
+    return client.generate({**body, "prompt": media.text, **media.fields()})

@@ -153,6 +153,22 @@ def test_files_named_in_a_prompt_go_to_a_vision_model(inline: Omlx, tmp_path: Pa
         assert body["prompt"] == "What is in  and /nowhere/x.jpg ?"
 
 
+def test_a_video_named_in_a_prompt_goes_to_a_vision_model(inline: Omlx, tmp_path: Path) -> None:
+    """In a message of a chat: Ollama's /api/generate has no place for one."""
+    video = b"\0\0\0\x20ftypisomrest"
+    path = tmp_path / "my clip.mp4"
+    path.write_bytes(video)
+    shown = {**SHOWN, "capabilities": ["completion", "vision"]}
+    said = {"model": "m", "created_at": "", "message": {"role": "assistant", "content": "A cat."}, "done": False}
+    end = {**said, "message": {"role": "assistant", "content": ""}, "done": True, "done_reason": "stop"}
+    with StandIn({SHOW: answer(200, shown), "POST /api/chat": stream([said, end])}) as server:
+        ran = inline("run", "m", f"What happens in '{path}'?", host=server.url)
+        assert ran == (0, "A cat.\n\n", f"Added video '{path}'\n")
+        (message,) = server.body_of("/api/chat")["messages"]
+        encoded = base64.b64encode(video).decode()
+        assert message == {"role": "user", "content": "What happens in ?", "videos": [{"frames": [encoded]}]}
+
+
 def test_a_missing_model_is_pulled_with_progress_on_stderr(inline: Omlx) -> None:
     calls = iter([answer(404, {"error": "model 'm:latest' not found"}), answer(200, SHOWN)])
     pulled: list[dict[str, Any] | bytes] = [

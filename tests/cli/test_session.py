@@ -293,6 +293,23 @@ def test_an_error_of_an_answer_does_not_end_the_session(standin: StandIn, home: 
     assert terminal.leaves() == 0
 
 
+def test_pictures_and_videos_named_in_a_message_go_with_it(standin: StandIn, home: Path, tmp_path: Path) -> None:
+    standin.script["POST /api/show"] = answer(200, {**SHOWN, "capabilities": ["completion", "vision"]})
+    (tmp_path / "clip.mp4").write_bytes(b"\0\0\0\x20ftypisom")
+    (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    terminal = Terminal(standin.url, "m", home=home)
+    terminal.prompted()
+    terminal.say(f"{tmp_path}/clip.mp4 and {tmp_path}/a.png: what is it?")
+    terminal.sees("Added video")
+    terminal.sees("Whole.")
+    terminal.prompted()
+    (message,) = standin.body_of("/api/chat")["messages"]
+    assert message["content"] == "and : what is it?"
+    assert (len(message["images"]), len(message["videos"])) == (1, 1)
+    terminal.say("/bye")
+    assert terminal.leaves() == 0
+
+
 def test_what_was_said_before_ctrl_c_stays_in_the_conversation(standin: StandIn, home: Path) -> None:
     standin.script["POST /api/chat"] = stream([line("Half"), *[line("") for _ in range(100)]], pause_s=0.1)
     terminal = Terminal(standin.url, "m", home=home)
