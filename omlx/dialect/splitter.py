@@ -52,7 +52,7 @@ class TagSplitter:
         closings |= {think.closing} if think else set()
         self._closing = re.compile("|".join(map(re.escape, closings)) or r"(?!)")
         self._buffer = ""
-        self._state: Literal["start", "thinking", "content"] = "start" if think else "content"
+        self._state: Literal["start", "thinking", "closed", "content"] = "start" if think else "content"
         if opens_thinking and think:
             self._state = "thinking"
         self._swallows = self._state == "thinking"
@@ -91,6 +91,8 @@ class TagSplitter:
             self._swallows = False
         if self._state == "start":
             return self._start(final)
+        if self._state == "closed":
+            return self._closed(final)
         return self._thinking(pieces, final) if self._state == "thinking" else self._content(pieces, final)
 
     def _start(self, final: bool) -> bool:
@@ -117,11 +119,23 @@ class TagSplitter:
         if closing >= 0:
             self._emit(pieces, "thinking", closing)
             self._buffer = self._buffer[len(self._think.closing) :]
-            self._state, self._swallows = "content", True
+            self._state, self._swallows = "closed", True
             return True
         held = 0 if final else self._held([self._think.closing, *self._openings])
         self._emit(pieces, "thinking", len(self._buffer) - held)
         return False
+
+    def _closed(self, final: bool) -> bool:
+        """Is it closed once more? So does a model whose thinking a budget has ended, where it would have itself."""
+        assert self._think is not None
+        if self._buffer.startswith(self._think.closing):
+            self._buffer = self._buffer[len(self._think.closing) :]
+            self._swallows = True
+        elif not final and self._think.closing.startswith(self._buffer):
+            return False
+        else:
+            self._state = "content"
+        return True
 
     def _next_opening(self, end: int | None) -> int | None:
         if not self._openings:

@@ -21,6 +21,11 @@ CASES = [
     ("<thi", False, "", "<thi"),
     ("<thinner", False, "", "<thinner"),
     ("<think>a</think>b</think>", False, "a", "b</think>"),
+    ("<think>a\n</think>\n\n</think>\n\nb", False, "a\n", "b"),
+    ("a</think></think> \n</think>b </think>", True, "a", "b </think>"),
+    ("a</think></thi", True, "a", "</thi"),
+    ("a</think></b>", True, "a", "</b>"),
+    ("a</think></think>", True, "a", ""),
     ("", False, "", ""),
 ]
 
