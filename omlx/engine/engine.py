@@ -333,9 +333,10 @@ class Engine:
             except Exception as error:
                 outputs += self._fail_forward([*batch.rows], error)
         if launched:
+            rows = sum(len(batch) for batch, _ in launched)
             self.decode_steps += 1
-            self.decoded_rows += sum(len(batch) for batch, _ in launched)
-            self._pace.decoded()
+            self.decoded_rows += rows
+            self._pace.decoded(rows)
         self._let_go()
         return outputs
 

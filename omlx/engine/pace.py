@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from omlx.engine.costs import ChunkCosts, correction
+from omlx.engine.costs import ROWS, Costs
 from omlx.engine.scheduler import DECODE_SHARE, EAGER_S, EAGER_TOKENS, IDLE_S
 
 _GROWTH = 4
@@ -57,8 +57,10 @@ class Pace:
         max_gap_s: float,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.step_s = step_s
-        self._costs = ChunkCosts(fixed_s, token_s)
+        self._steps = Costs(step_s, 0.0, ROWS)
+        self._rows = 1
+        """In the newest step."""
+        self._costs = Costs(fixed_s, token_s)
         self._largest = largest
         """Tokens of the largest chunk whose time is known: beyond, attention may grow faster than the tokens."""
         self._max_gap_s = max_gap_s
@@ -72,8 +74,13 @@ class Pace:
         self._window_steps = 0
         self._owed_s = 0.0
 
-    def decoded(self) -> None:
-        """The host has just read the tokens of the last step."""
+    @property
+    def step_s(self) -> float:
+        """Expected seconds of a decode step like the newest."""
+        return self._steps.of(self._rows)
+
+    def decoded(self, rows: int) -> None:
+        """The host has just read the tokens of the last step; the next, of so many rows, is launched."""
         now = self._clock()
         if self._last is not None and self._was_decoding:
             self._interval(now - self._last)
@@ -81,7 +88,7 @@ class Pace:
             # What was read before anything decoded, and the first step behind it.
             self._learn(now - self._last - self.step_s, self._window)
             self._window = Read()
-        self._last, self._was_decoding = now, True
+        self._last, self._was_decoding, self._rows = now, True, rows
         self._owed_s = max(self._owed_s - self.step_s, 0.0)
 
     def read(self, read: Read, *, decoding: bool) -> None:
@@ -109,7 +116,7 @@ class Pace:
         """How much of a prompt is read as fast as the gap allows."""
         if self._holds_gap:
             return EAGER_TOKENS
-        worth = self._slow_room_s
+        worth = self._costs.worthwhile_s(self._slow_room_s)
         return min(EAGER_TOKENS, int(self._costs.within(worth) * EAGER_S / worth))
 
     @property
@@ -119,8 +126,9 @@ class Pace:
 
     @property
     def _slow_room_s(self) -> float:
-        """Time for prompts where the gap is not held anyway: very small chunks would not make it shorter by much."""
-        return self._costs.worthwhile_s(max(4 * self.step_s, 2 * self._costs.least_s))
+        """Time for prompts between two steps where the gap is not held anyway: short beside a step, it would only make
+        more steps while few rows are in them."""
+        return max(4 * self.step_s, 2 * self._costs.least_s)
 
     def idle(self) -> None:
         """Nothing runs: the time until the next step says nothing."""
@@ -134,7 +142,7 @@ class Pace:
         """
         if not decoding:
             return IDLE_S
-        room = self._max_gap_s - self.step_s if self._holds_gap else max(self._slow_room_s, self.step_s / 2)
+        room = self._max_gap_s - self.step_s if self._holds_gap else self._slow_room_s
         if eager:
             return room
         return 0.0 if self.owes else self._costs.worthwhile_s(room)
@@ -160,7 +168,7 @@ class Pace:
         """Time between the reads of two steps."""
         self._since_chunk += 1
         if self._since_chunk > _SPILL:
-            self.step_s *= correction(seconds, self.step_s)
+            self._steps.learn(seconds, (self._rows,))
         if not self._window.chunks:
             return
         self._window_s += seconds - self.step_s

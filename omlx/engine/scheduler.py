@@ -22,6 +22,9 @@ EAGER_S = 0.5
 DECODE_SHARE = 0.5
 """Of the device's time that decode steps are to keep while more of a prompt than that is read."""
 
+_REST = 0.25
+"""Of a chunk."""
+
 
 class FairShare:
     """Weighted turns between classes: each pays for its service by weight, and the one that has paid least is next."""
@@ -95,10 +98,11 @@ def chunk_end(position: int, total: int, budget: int, *, logits_rows: int) -> in
     """Where the chunk of a prompt of `total` tokens that starts at `position` ends.
 
     The last token of more than `logits_rows` goes alone: only its logits are wanted, and the output layer over a long
-    chunk costs more than one more step does.
+    chunk costs more than one more step does. A small rest beyond `budget` is read along, since it would cost a forward
+    of its own.
     """
     last = total - 1 if total - position > max(logits_rows, 1) else total
-    return min(position + budget, last)
+    return last if last - position <= budget * (1 + _REST) else position + budget
 
 
 def choose_group(length: int, groups: list[list[int]], *, token_bytes: int, weight_bytes: int) -> int | None:

@@ -22,7 +22,7 @@ import mlx.core as mx
 
 from omlx.engine import caches
 from omlx.engine.batch import Batch, Pending
-from omlx.engine.costs import ChunkCosts
+from omlx.engine.costs import Costs
 from omlx.engine.loader import LoadedModel, LoadError, load_model
 from omlx.engine.sampling import Draw, Sampler, draws_alone
 from omlx.engine.sequence import Sequence
@@ -106,7 +106,7 @@ class Speculator:
         self._model = model
         self._draft = draft
         self._width = min(model.vocabulary, draft.vocabulary)
-        self._chunk = ChunkCosts(draft.step_s, draft.token_s).within(max_gap_s)
+        self._chunk = Costs(draft.step_s, draft.token_s).within(max_gap_s)
         self._cache = caches.new(draft.model)
         self._held: list[int] = []
         """Tokens in the draft's cache."""

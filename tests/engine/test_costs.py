@@ -9,24 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omlx.engine.costs import CHUNKS, ChunkCosts
+from omlx.engine.costs import CHUNKS, Costs
 from omlx.engine.pace import Pace, Read
 
 
 def test_the_largest_chunk_within_a_time() -> None:
-    assert ChunkCosts(0.012, 1e-5).within(0.094) == 2048
-    assert ChunkCosts(0.012, 2e-5).within(0.024) == 512
-    assert ChunkCosts(0.06, 5e-3).within(0.02) == CHUNKS[0]
+    assert Costs(0.012, 1e-5).within(0.094) == 2048
+    assert Costs(0.012, 2e-5).within(0.024) == 512
+    assert Costs(0.06, 5e-3).within(0.02) == CHUNKS[0]
 
 
 def test_the_shortest_chunk_that_is_worth_its_time() -> None:
-    assert ChunkCosts(0.004, 2e-4).worthwhile_s(0.1) == pytest.approx(0.004 + 128 * 2e-4)
-    assert ChunkCosts(0.060, 3e-6).worthwhile_s(0.1) == pytest.approx(0.060 + 2048 * 3e-6)
-    assert ChunkCosts(0.060, 3e-6).worthwhile_s(0.01) == pytest.approx(0.060 + 16 * 3e-6)
+    assert Costs(0.004, 2e-4).worthwhile_s(0.1) == pytest.approx(0.004 + 128 * 2e-4)
+    assert Costs(0.060, 3e-6).worthwhile_s(0.1) == pytest.approx(0.060 + 2048 * 3e-6)
+    assert Costs(0.060, 3e-6).worthwhile_s(0.01) == pytest.approx(0.060 + 16 * 3e-6)
 
 
 def test_one_measurement_corrects_the_others_as_far_as_it_must() -> None:
-    costs = ChunkCosts(0.010, 1e-6)
+    costs = Costs(0.010, 1e-6)
     for _ in range(20):
         costs.learn(0.060, (256,))
     assert costs.of(256) == pytest.approx(0.060, rel=0.01)
@@ -38,7 +38,7 @@ def test_one_measurement_corrects_the_others_as_far_as_it_must() -> None:
 
 
 def test_a_size_that_was_too_dear_once_comes_down_with_the_smaller_ones() -> None:
-    costs = ChunkCosts(0.010, 1e-5)
+    costs = Costs(0.010, 1e-5)
     for _ in range(4):
         costs.learn(5.0, (2048,))  # it compiled
     assert costs.within(0.1) < 2048
@@ -49,7 +49,7 @@ def test_a_size_that_was_too_dear_once_comes_down_with_the_smaller_ones() -> Non
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.lists(st.integers(1, 5000), min_size=1, max_size=4)), max_size=30))
 def test_more_tokens_never_take_less_and_twice_as_many_at_most_twice(found: list[tuple[float, list[int]]]) -> None:
-    costs = ChunkCosts(0.01, 1e-5)
+    costs = Costs(0.01, 1e-5)
     for seconds, sizes in found:
         costs.learn(seconds, tuple(sizes))
     values = [costs.of(size) for size in CHUNKS]
@@ -75,7 +75,7 @@ def test_long_prompts_are_read_in_chunks_that_suit_the_device(device: str) -> No
     sizes: list[int] = []
     for _ in range(1500):
         now += 0.010 + queued
-        pace.decoded()
+        pace.decoded(1)
         seconds = pace.seconds(decoding=True, eager=False)
         read = Read().plus(pace.tokens(seconds), owing=True) if seconds else Read()
         queued = sum(map(cost, read.chunks))
@@ -89,13 +89,28 @@ def test_long_prompts_are_read_in_chunks_that_suit_the_device(device: str) -> No
     ("step", "fixed", "token", "expected"),
     [
         (0.006, 0.012, 1e-5, 0.094),  # what the gap leaves
-        (0.150, 0.020, 1e-5, 0.075),  # a device too slow for the gap reads for half a step
-        (0.090, 0.075, 4.5e-3, 0.219),  # or as much as is worth a chunk's fixed cost
+        (0.150, 0.020, 1e-5, 0.600),  # a device too slow for the gap reads as long as some steps take
+        (0.010, 0.075, 4.5e-3, 0.294),  # or as much as is worth a chunk's fixed cost
     ],
 )
 def test_time_for_prompts_between_two_steps(step: float, fixed: float, token: float, expected: float) -> None:
     pace = Pace(step_s=step, fixed_s=fixed, token_s=token, largest=512, max_gap_s=0.1)
     assert pace.seconds(decoding=True, eager=True) == pytest.approx(expected)
+
+
+def test_a_step_costs_what_steps_of_so_many_rows_took() -> None:
+    """80 ms and 20 ms for each row, as on a CPU."""
+    now = 0.0
+    pace = Pace(step_s=0.1, fixed_s=0.1, token_s=5e-3, largest=64, max_gap_s=0.1, clock=lambda: now)
+    for rows in [1, 4, 16] * 20:
+        for _ in range(6):
+            pace.decoded(rows)
+            now += 0.080 + 0.020 * rows
+        pace.idle()
+    for rows in (1, 4, 16):
+        pace.idle()
+        pace.decoded(rows)
+        assert pace.step_s == pytest.approx(0.080 + 0.020 * rows, rel=0.05)
 
 
 def test_a_slow_device_reads_less_of_a_prompt_eagerly() -> None:
@@ -111,7 +126,7 @@ def test_prompts_that_come_one_by_one_are_timed() -> None:
         pace.read(Read((64,)), decoding=False)
         now += 0.350 + 0.090
         for _ in range(6):
-            pace.decoded()
+            pace.decoded(1)
             now += 0.090
         pace.idle()
         now += 5

@@ -126,7 +126,7 @@ def test_the_pace_learns_from_the_time_between_reads_and_keeps_the_decodes_their
     reading = decoding = longest = 0.0
     for step in range(600):
         now += 0.010 + queued[delay]
-        pace.decoded()
+        pace.decoded(1)
         seconds = pace.seconds(decoding=True, eager=False) if step > 40 else 0.0
         read = Read().plus(pace.tokens(seconds), owing=True) if seconds else Read()
         cost = 0.012 * len(read.chunks) + read.tokens * 3e-5
