@@ -2,12 +2,13 @@
 
 A *body* is the first JSON value of a request, decoded into a *wire struct*. Keys match whatever their letter case,
 unknown keys and anything behind the first value are ignored, a later duplicate wins and null means "not given".
-Python's own JSON reader is only the second look at a body msgspec refuses: it tells lone surrogates (which Go replaces)
-from real mistakes.
+Where msgspec refuses a body, lone surrogates are replaced, as Go does; Python's own JSON reader takes a last look, at
+real mistakes: it needs several times the body's memory.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import types
@@ -60,6 +61,10 @@ _T = TypeVar("_T")
 _Reader = Callable[[Any, _Where], Any]
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+)
+"""An escape in JSON; group 1: a lone surrogate."""
 _PRIMITIVES = {str: "string", bool: "bool", int: "int", float: "float64"}
 
 
@@ -87,6 +92,9 @@ def first_value(body: bytes) -> Any:
         return msgspec.json.decode(body[: int(trailing.group(1)) - 1])
     if not body.strip(b" \t\r\n"):
         raise EmptyBody("missing request body")
+    if b"\\ud" in body or b"\\uD" in body:
+        with contextlib.suppress(msgspec.DecodeError, RecursionError):
+            return msgspec.json.decode(_ESCAPE.sub(lambda found: rb"\ufffd" if found[1] else found[0], body))
     return _second_look(body.decode("utf-8", "replace"))
 
 

@@ -33,6 +33,8 @@ def test_broken_characters_are_replaced_not_refused() -> None:
     assert gojson.decode(b'{"model":"\xffx"}', wire.ChatRequest).model == "\ufffdx"
     assert gojson.decode(b'{"model":"\\ud800x"}', wire.ChatRequest).model == "\ufffdx"
     assert gojson.decode(b'{"model":"\\ud83d\\ude00"}', wire.ChatRequest).model == "😀"
+    both = gojson.decode(rb'{"model":"\\ud800 \ud800\ud83d\uDE00\udc00\n"} {', wire.ChatRequest)
+    assert both.model == "\\ud800 \ufffd😀\ufffd\n"
 
 
 def test_a_null_in_a_list_is_the_empty_value() -> None:
