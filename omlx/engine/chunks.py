@@ -53,7 +53,7 @@ def shortest(width: int) -> int:
 class Pace:
     """How long a token takes, learnt from the chunks that were computed."""
 
-    def __init__(self, token_s: float = 0.0005) -> None:
+    def __init__(self, token_s: float) -> None:
         self._token_s = token_s
 
     def budget(self, seconds: float) -> int:

@@ -9,22 +9,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import mlx.core as mx
 import numpy as np
 
+from omlx.engine import caches
 from omlx.engine.encoder_loader import open_model
 from omlx.engine.jsonfile import read_json
 from omlx.engine.loader import LoadedModel, LoadError, Progress, load_model
+from omlx.engine.parts import Parts, Pooling
 from omlx.engine.rows import Batch, Row, RowMaker, Text, TooLong, check_tokens, pad, to_host
 from omlx.runner.protocol import LoadSpec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Pooling = Literal["mean", "cls", "max", "lasttoken"]
 _CAUSAL = "qwen3_embedding"
 """mlx-vlm's name for the decoder whose padding no real token can see, so that it needs no mask of its own."""
 
@@ -47,13 +49,25 @@ class EncoderEmbedder:
         segments = {} if batch.segments is None else {"token_type_ids": batch.segments}
         return to_host(self._model(batch.tokens, attention_mask=batch.mask, **segments).text_embeds)
 
+    def begin(self, row: Row) -> Parts | None:
+        return None  # every token sees all others
+
 
 class DecoderEmbedder:
     """Hidden states of a causal model, pooled. See `rows.Encoder`."""
 
-    def __init__(self, trunk: Any, maker: RowMaker | PlainRows, *, filler: int, pooling: Pooling = "mean") -> None:
-        """`trunk` maps tokens to hidden states."""
+    def __init__(
+        self,
+        trunk: Any,
+        maker: RowMaker | PlainRows,
+        *,
+        filler: int,
+        pooling: Pooling = "mean",
+        new_cache: Callable[[], caches.Caches] | None = None,
+    ) -> None:
+        """`trunk` maps tokens to hidden states, and takes what `new_cache` makes."""
         self._trunk = trunk
+        self._new_cache = new_cache
         self._maker = maker
         self._filler = filler
         self._pooling = pooling
@@ -65,6 +79,11 @@ class DecoderEmbedder:
         batch = pad(rows, self._filler)
         # Causal: what stands before the padding does not see it.
         return to_host(pool(self._trunk(batch.tokens).astype(mx.float32), batch, self._pooling))
+
+    def begin(self, row: Row) -> Parts | None:
+        if self._new_cache is None:
+            return None
+        return Parts(self._trunk, self._new_cache(), row.tokens, self._pooling, to_host)
 
 
 class PlainRows:
@@ -94,7 +113,7 @@ def chat_embedder(loaded: LoadedModel, encode: Callable[[str], list[int]], limit
     """A text generator as an embedder: the mean of its last states. Raises ValueError where it cannot be one."""
     filler = min(loaded.end_tokens, default=0)
     maker = PlainRows(encode, limit=limit, filler=filler, vocabulary=loaded.vocabulary)
-    return DecoderEmbedder(trunk(loaded.model), maker, filler=filler)
+    return DecoderEmbedder(trunk(loaded.model), maker, filler=filler, new_cache=partial(caches.new, loaded.model))
 
 
 def pool(hidden: mx.array, batch: Batch, pooling: Pooling) -> mx.array:
@@ -120,7 +139,10 @@ def load_embedder(spec: LoadSpec, progress: Progress) -> tuple[EncoderEmbedder |
     pooling = pooling or known_pooling(spec.name, model.model_type)
     embedder: EncoderEmbedder | DecoderEmbedder
     if model.model_type == _CAUSAL:
-        embedder = DecoderEmbedder(model.model, opened.row_maker, filler=opened.filler, pooling=pooling)
+        new_cache = partial(caches.new, model.model)
+        embedder = DecoderEmbedder(
+            model.model, opened.row_maker, filler=opened.filler, pooling=pooling, new_cache=new_cache
+        )
     else:
         model.pooling_config = {"pooling_mode": pooling}
         embedder = EncoderEmbedder(model, opened.row_maker, opened.filler)
@@ -136,7 +158,8 @@ def _load_decoder(spec: LoadSpec, pooling: Pooling | None, progress: Progress) -
         found = trunk(loaded.model)
     except ValueError as error:
         raise LoadError(f"{spec.name} cannot be loaded: {error}") from error
-    embedder = DecoderEmbedder(found, maker, filler=filler, pooling=pooling or "lasttoken")
+    new_cache = partial(caches.new, loaded.model)
+    embedder = DecoderEmbedder(found, maker, filler=filler, pooling=pooling or "lasttoken", new_cache=new_cache)
     return embedder, loaded.weights, loaded.weight_bytes
 
 

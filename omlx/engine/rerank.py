@@ -14,10 +14,12 @@ import mlx.core as mx
 import numpy as np
 from tokenizers import Tokenizer
 
+from omlx.engine import caches
 from omlx.engine.embed import trunk
 from omlx.engine.encoder_loader import OpenedModel, open_model, row_limit
 from omlx.engine.jsonfile import read_json
 from omlx.engine.loader import LoadedModel, LoadError, Progress, load_model
+from omlx.engine.parts import Parts
 from omlx.engine.rows import Row, Text, TooLong, pad, to_host
 from omlx.runner.protocol import LoadSpec
 
@@ -50,6 +52,9 @@ class CrossEncoder:
         logits = self._model(batch.tokens, attention_mask=batch.mask, **segments).logits
         return to_host(mx.sigmoid(logits.astype(mx.float32).reshape(len(rows), 1)))
 
+    def begin(self, row: Row) -> Parts | None:
+        return None  # every token sees all others
+
 
 class GenerativeReranker:
     """See `rows.Encoder`. Raises ValueError where the tokenizer lacks what a judgement needs."""
@@ -67,6 +72,7 @@ class GenerativeReranker:
         self._room = limit - len(self._before) - len(self._after)
         if self._room < 1:
             raise ValueError(f"a context of {limit} tokens is too small for this model to rank")
+        self._model = loaded.model
         self._trunk = trunk(loaded.model)
         self._answers = _answer_weights(loaded.model, mx.array([yes[0], no[0]]))
         self._filler = min(loaded.end_tokens, default=0)
@@ -81,7 +87,13 @@ class GenerativeReranker:
     def compute(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         batch = pad(rows, self._filler)
         # Causal: the last real token sees all of its row and nothing of the padding.
-        last = self._trunk(batch.tokens)[mx.arange(len(rows)), batch.lengths - 1]
+        return self._judge(self._trunk(batch.tokens)[mx.arange(len(rows)), batch.lengths - 1])
+
+    def begin(self, row: Row) -> Parts | None:
+        return Parts(self._trunk, caches.new(self._model), row.tokens, "lasttoken", self._judge)
+
+    def _judge(self, last: mx.array) -> NDArray[np.float32]:
+        """Of the state of each row's last token [rows, width]."""
         logits = last.astype(mx.float32) @ self._answers.T
         return to_host(mx.sigmoid(logits[:, :1] - logits[:, 1:]))
 

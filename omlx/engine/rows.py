@@ -15,6 +15,8 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from omlx.engine.parts import Parts
+
 Text = str | tuple[str, str] | list[int]
 """One text, a query and a document, or the tokens of a text."""
 
@@ -41,6 +43,9 @@ class Encoder(Protocol):
 
     def compute(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         """Shape (rows, numbers per row)."""
+
+    def begin(self, row: Row) -> Parts | None:
+        """A row that is too long to be computed at once; None: it has to be."""
 
 
 class RowMaker:

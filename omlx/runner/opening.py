@@ -120,7 +120,7 @@ def open_vectors(spec: LoadSpec, model: LoadedModel, encoder: Encoder, channel: 
         embedder = chat_embedder(model, lambda text: encoder.encode(text, add_special=True), limit)
     except ValueError:
         return no_vectors(channel)
-    return Vectors(channel.wake, embedder=embedder, reranker=None)
+    return Vectors(channel.wake, embedder=embedder, reranker=None, token_s=model.token_s)
 
 
 def kv_budget(memory_bytes: int, model: LoadedModel) -> int:

@@ -18,6 +18,7 @@ import numpy as np
 
 from omlx.engine.chunks import Pace, Pick, choose
 from omlx.engine.embed import normalised
+from omlx.engine.parts import Parts
 from omlx.engine.rows import BadTokens, Encoder, Row, Text, TooLong
 from omlx.request import Failure
 from omlx.runner.protocol import MAX_FRAME, Embed, Embedded, Ranked, Rerank
@@ -55,6 +56,8 @@ class _Job:
         self.alone = False
         """It was in a chunk that failed: now it has to show by itself whether it was to blame."""
         self.led_at = 0
+        self.parts: Parts | None = None
+        """The first of `left`, where it is being read in parts."""
 
     def arrange(self) -> None:
         """All rows are there: sort what is to be done."""
@@ -83,13 +86,20 @@ def _size(text: Text) -> int:
 
 
 class Vectors:
-    """See the module text. `wake` makes the main thread look again."""
+    """See the module text. `wake` makes the main thread look again; `token_s`: about what a token takes, in seconds."""
 
-    def __init__(self, wake: Callable[[], None], *, embedder: Encoder | None, reranker: Encoder | None) -> None:
+    def __init__(
+        self,
+        wake: Callable[[], None],
+        *,
+        embedder: Encoder | None,
+        reranker: Encoder | None,
+        token_s: float = 0.0005,
+    ) -> None:
         self._encoders: dict[type, Encoder | None] = {Embed: embedder, Rerank: reranker}
         self._wake = wake
         self._helpers = ThreadPoolExecutor(_HELPERS, thread_name_prefix="rows")
-        self._pace = Pace()
+        self._pace = Pace(token_s)
         self._preparing: dict[int, _Job] = {}
         self._prepared: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self._jobs: dict[int, _Job] = {}
@@ -197,16 +207,21 @@ class Vectors:
         leader = min(self._jobs.values(), key=lambda job: (job.rank, job.led_at))
         self._chunks += 1
         leader.led_at = self._chunks
+        encoder = self._encoders[type(leader.frame)]
+        budget = self._pace.budget(seconds)
+        if encoder is not None and leader.parts is None and leader.lengths[0] > budget:
+            leader.parts = encoder.begin(leader.rows[leader.left[0]])
+        if leader.parts is not None:
+            return self._read_part(leader, leader.parts, budget)
         jobs = [leader]
         if not leader.alone:
-            others = (job for job in self._jobs.values() if job is not leader and not job.alone)
+            others = (job for job in self._jobs.values() if job is not leader and not job.alone and job.parts is None)
             jobs += [job for job in others if type(job.frame) is type(leader.frame)]
-        picks = choose([job.lengths for job in jobs], self._pace.budget(seconds))
+        picks = choose([job.lengths for job in jobs], budget)
         chosen = [(jobs[pick.queue], pick) for pick in picks]
         rows = [job.rows[at] for job, pick in chosen for at in job.left[pick.start : pick.stop]]
         self.most_rows = max(self.most_rows, len(rows))
         begun = time.perf_counter()
-        encoder = self._encoders[type(leader.frame)]
         try:
             if encoder is None:
                 raise ValueError(_NO_EMBEDDINGS)
@@ -215,6 +230,18 @@ class Vectors:
             return self._blame([job for job, _ in chosen], error)
         self._pace.learn(len(rows) * leader.lengths[0], time.perf_counter() - begun)
         return self._store(chosen, numbers)
+
+    def _read_part(self, job: _Job, parts: Parts, budget: int) -> list[Answer]:
+        begun, before = time.perf_counter(), parts.left
+        try:
+            numbers = parts.read(budget)
+        except Exception as error:
+            return self._blame([job], error)
+        self._pace.learn(before - parts.left, time.perf_counter() - begun)
+        if numbers is None:
+            return []
+        job.parts = None
+        return self._store([(job, Pick(0, 0, 1))], numbers)
 
     def _store(self, chosen: list[tuple[_Job, Pick]], numbers: Any) -> list[Answer]:
         answers: list[Answer] = []

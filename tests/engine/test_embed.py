@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 
 from omlx.engine.embed import chat_embedder, known_pooling, load_embedder, normalised, read_pooling
 from omlx.engine.loader import LoadError
-from omlx.engine.rows import BadTokens, Encoder, TooLong, pad
+from omlx.engine.rows import BadTokens, Encoder, Row, TooLong, pad
 from omlx.runner.protocol import LoadSpec
 from tests.engine.support import loaded
 from tests.support.tiny import tiny_model
@@ -163,6 +163,28 @@ def test_a_causal_embedder_ignores_padding_as_its_masked_forward_does(pooling: s
     np.testing.assert_allclose(normalised(embedder.compute(rows)), np.array(masked), atol=2e-6)
 
 
+def in_parts(embedder: Encoder, row: Row, size: int) -> Any:
+    parts = embedder.begin(row)
+    assert parts is not None
+    while (numbers := parts.read(size)) is None:
+        assert parts.left
+    assert parts.left == 0
+    return numbers
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max", "lasttoken"])
+@pytest.mark.parametrize("size", [1, 5, 1000])
+def test_a_causal_embedder_reads_long_texts_in_parts(pooling: str, size: int, tmp_path: Path) -> None:
+    embedder = load(make_encoder(tmp_path, "qwen3", pooling={"pooling_mode": pooling}))
+    rows = embedder.rows(["the quick brown fox jumps over it, twice. no?"], truncate=True)
+    np.testing.assert_allclose(in_parts(embedder, rows[0], size), embedder.compute(rows), atol=1e-4)
+
+
+def test_an_encoder_reads_its_texts_whole(bert: Path) -> None:
+    embedder = load(bert)
+    assert embedder.begin(embedder.rows(["hello"], truncate=True)[0]) is None
+
+
 def test_a_generator_may_be_declared_an_embedder() -> None:
     embedder = load(tiny_model("llama"))
     together = embed(embedder, TEXTS)
@@ -207,5 +229,7 @@ def test_a_chat_model_embeds_by_the_mean_of_its_states(architecture: str) -> Non
     together = embed(embedder, TEXTS)
     alone = np.concatenate([embed(embedder, [text]) for text in TEXTS])
     np.testing.assert_allclose(together, alone, atol=2e-5)
+    rows = embedder.rows(["the quick brown fox jumps over it"], truncate=True)
+    np.testing.assert_allclose(in_parts(embedder, rows[0], 7), embedder.compute(rows), atol=2e-5)
     with pytest.raises(TooLong):
         embedder.rows(["never gonna give you up " * 50], truncate=False)

@@ -38,7 +38,7 @@ def test_a_long_row_does_not_pad_short_ones() -> None:
 
 
 def test_the_pace_follows_what_was_measured_within_bounds() -> None:
-    pace = Pace()
+    pace = Pace(0.0005)
     for _ in range(20):
         pace.learn(1000, 2.0)
     assert 90 <= pace.budget(0.2) <= 110

@@ -21,6 +21,7 @@ class Letters:
 
     def __init__(self) -> None:
         self.batches: list[int] = []
+        self.read: list[int] = []
 
     def rows(self, texts: Sequence[Text], *, truncate: bool) -> list[Row]:
         joined = [text if isinstance(text, str) else "".join(text) for text in texts]
@@ -37,6 +38,25 @@ class Letters:
             raise RuntimeError("out of memory")
         values = [[np.nan if text == "vanish" else 1.0, len(text), ord(text[0])] for text in texts]
         return np.array(values, dtype=np.float32)
+
+    def begin(self, row: Row) -> Any:
+        """Rows of late letters may be read in parts."""
+        if min(row.tokens) < ord("w"):
+            return None
+        return InParts(self, row)
+
+
+class InParts:
+    """Reads as many at once as it is told."""
+
+    def __init__(self, encoder: Letters, row: Row) -> None:
+        self.left = len(row.tokens)
+        self._encoder, self._row = encoder, row
+
+    def read(self, count: int) -> Any:
+        self._encoder.read.append(min(count, self.left))
+        self.left -= self._encoder.read[-1]
+        return None if self.left else self._encoder.compute([self._row])
 
 
 class Bench:
@@ -108,6 +128,36 @@ def test_jobs_of_equal_size_end_together(bench: Bench) -> None:
     while bench.vectors.has_work:
         ends += [bench.vectors.progress for _ in bench.vectors.step(0.001)]
     assert ends[0] > 0.7 * ends[-1]
+
+
+def test_a_long_text_is_read_in_parts_and_others_take_turns_with_it(bench: Bench) -> None:
+    bench.submit(Embed(id=1, inputs=["x" * 90]), Embed(id=2, inputs=["y" * 3]), Embed(id=3, inputs=["z" * 95, "z" * 2]))
+    assert bench.vectors.step(0.0) == []  # 32 tokens of the first
+    answers: dict[int, Any] = {}
+    order: list[int] = []
+    while bench.vectors.has_work:
+        for answer in bench.vectors.step(0.0):
+            answers[answer.id] = answer
+            order.append(answer.id)
+    assert order[0] == 2
+    assert sorted(bench.encoder.read) == [26, 31, 32, 32, 32, 32]
+    assert [len(answers[at].vectors) for at in (1, 2, 3)] == [1, 1, 2]
+    assert answers[3].prompt_tokens == 97
+
+
+def test_a_cancelled_text_is_not_read_on(bench: Bench) -> None:
+    bench.submit(Embed(id=1, inputs=["x" * 90]))
+    bench.vectors.step(0.0)
+    bench.vectors.cancel(1)
+    assert not bench.vectors.has_work
+    assert bench.encoder.read == [32]
+
+
+def test_a_text_that_fails_in_a_part_fails_alone(bench: Bench) -> None:
+    bench.encoder.compute = lambda rows: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+    bench.submit(Embed(id=1, inputs=["x" * 90]))
+    answers = bench.finish(0.0)
+    assert isinstance(answers[1], Failure)
 
 
 def test_interactive_jobs_lead_and_background_ones_wait(bench: Bench) -> None:

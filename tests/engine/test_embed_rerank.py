@@ -43,7 +43,7 @@ def test_a_pair_gets_the_same_score_alone_and_among_others(model_type: str, tmp_
     together = reranker.compute(rows)
     alone = np.concatenate([reranker.compute([row]) for row in rows])
     assert together.shape == (len(PAIRS), 1)
-    np.testing.assert_allclose(together, alone, atol=2e-6)
+    np.testing.assert_allclose(together, alone, atol=5e-6)
     assert ((together >= 0) & (together <= 1)).all()
     assert len({round(float(score), 6) for score in together[:, 0]}) == len(PAIRS)
 
