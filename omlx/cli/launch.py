@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -14,14 +15,19 @@ import rich_click as click
 from omlx.cli.command import CliError, verb
 
 if TYPE_CHECKING:
+    from omlx.api.ollama import ShowResponse
     from omlx.cli.launch_tools import Place, Start, Tool
     from omlx.client import Client
 
 
+_SMALL_CONTEXT = 16_384
+"""Tokens. Claude Code's instructions and tools take about this many."""
+
+
 @verb("launch", usage="[TOOL [-- ARGUMENTS...]]", environment=("host", "api_key"))
 @click.option("--model", help="Model to use (default: the newest one that knows tools)")
-@click.option("--print", "show", is_flag=True, help="Print the command and its variables, start nothing")
-@click.option("--config", is_flag=True, help="Write the tool's own configuration file, start nothing")
+@click.option("--print", "show", is_flag=True, help="Print the command and its variables, start and write nothing")
+@click.option("--config", is_flag=True, help="Write the tool's own configuration file (with --print: show it)")
 @click.option("--restore", is_flag=True, help="Put the configuration file back as it was before --config")
 @click.option("-y", "--yes", is_flag=True, help="Change a configuration file that exists; a backup is kept")
 def command(args: tuple[str, ...], model: str | None, show: bool, config: bool, restore: bool, yes: bool) -> None:
@@ -41,11 +47,13 @@ def command(args: tuple[str, ...], model: str | None, show: bool, config: bool, 
         raise CliError(f"{name} is not a tool that launch knows: {', '.join(TOOLS)}")
     tool = TOOLS[name]
     if restore:
+        if show or config:
+            raise CliError("--restore changes a file: it does not go with --print or --config")
         _restore(name, tool)
         return
     place = run_async(_place(model or ""))
     if config:
-        _configure(name, tool, place, yes)
+        _configure(name, tool, place, yes=yes, show=show)
         return
     start = tool.start(place)
     start = start._replace(command=[*start.command, *rest])
@@ -77,10 +85,23 @@ async def _place(model: str) -> Place:
         found = await client.show(model)
         if "tools" not in found.capabilities:
             err(f"note: {model} knows no tools, which agents need to do anything")
-        family = str(found.model_info.get("general.architecture", ""))
-        context = found.model_info.get(f"{family}.context_length", 0)
+        context = _context(found)
+    if 0 < context < _SMALL_CONTEXT:
+        err(
+            f"note: {model} has a context of {context} tokens, too few for most agents, whose instructions alone may "
+            "fill it; name another model with --model"
+        )
     key = next(iter(effective().api_key), "") or NO_KEY
-    return Place(client.url, key, model, context if isinstance(context, int) else 0)
+    return Place(client.url, key, model, context)
+
+
+def _context(found: ShowResponse) -> int:
+    """Tokens the model can hold, as its Modelfile or else its weights have it; 0: not known."""
+    family = str(found.model_info.get("general.architecture", ""))
+    known = found.model_info.get(f"{family}.context_length", 0)
+    asked = re.search(r"^num_ctx +(\d+)$", found.parameters, re.MULTILINE)
+    sizes = [known if isinstance(known, int) else 0, int(asked[1]) if asked else 0]
+    return min((size for size in sizes if size > 0), default=0)
 
 
 async def _newest(client: Client) -> str:
@@ -105,7 +126,7 @@ def _show(start: Start) -> None:
     out(shlex.join(start.command))
 
 
-def _configure(name: str, tool: Tool, place: Place, yes: bool) -> None:
+def _configure(name: str, tool: Tool, place: Place, *, yes: bool, show: bool) -> None:
     from omlx.cli.console import out
     from omlx.cli.launch_files import text_of, write
 
@@ -113,10 +134,12 @@ def _configure(name: str, tool: Tool, place: Place, yes: bool) -> None:
         raise CliError(f"{tool.title} is configured by its environment: see `omlx launch {name} --print`")
     file = tool.file(place)
     text = text_of(file)
-    if file.path.exists() and not yes:
+    if show or (file.path.exists() and not yes):
         # Not the whole text: what the user has in there is nobody else's business.
         shown = file.content if isinstance(file.content, str) else json.dumps(file.content, indent=2) + "\n"
         out(f"# for {file.path}\n{shown}", end="")
+        if show:
+            return
         raise CliError(f"{file.path} exists: give --yes to change it (a backup is kept)")
     saved = write(file, text)
     out(f"wrote {file.path}" + (f"; what was there is in {saved}" if saved else ""))

@@ -111,6 +111,46 @@ def test_a_users_file_is_changed_only_with_yes_and_can_be_had_back(
     assert "no backup" in inline("launch", "claude", "--restore", host=server.url, **home).err
 
 
+@pytest.mark.parametrize("there", [None, '{"theme": "dark"}'])
+def test_a_configuration_that_is_only_shown_is_not_written(
+    inline: Omlx, server: StandIn, home: dict[str, str], there: str | None
+) -> None:
+    file = Path(home["HOME"]) / ".claude" / "settings.json"
+    if there is not None:
+        file.parent.mkdir()
+        file.write_text(there)
+    for further in ((), ("--yes",)):
+        ran = inline("launch", "claude", "--config", "--print", *further, host=server.url, **home)
+        assert (ran.code, ran.err) == (0, "using qwen3:8b\n")
+        place, shown = ran.out.split("\n", 1)
+        assert place == f"# for {file}"
+        assert json.loads(shown)["model"] == "qwen3:8b"
+        assert "theme" not in shown
+    if there is None:
+        assert list(Path(home["HOME"]).iterdir()) == []
+    else:
+        assert [path.name for path in file.parent.iterdir()] == ["settings.json"]
+        assert file.read_text() == there
+    refused = inline("launch", "claude", "--restore", "--print", host=server.url, **home)
+    assert (refused.code, "does not go with --print" in refused.err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("known", "parameters", "said"),
+    [(4096, "", "4096"), (40960, "num_ctx                        8192\n", "8192"), (40960, "", ""), (0, "", "")],
+)
+def test_a_context_too_small_for_agents_is_said(
+    inline: Omlx, server: StandIn, home: dict[str, str], known: int, parameters: str, said: str
+) -> None:
+    info = {"general.architecture": "qwen3", "qwen3.context_length": known}
+    shown = SHOWN | {"model_info": info, "parameters": parameters, "capabilities": ["completion", "tools"]}
+    server.script["POST /api/show"] = answer(200, shown)
+    ran = inline("launch", "claude", "--print", host=server.url, **home)
+    assert ran.code == 0
+    notes = [line for line in ran.err.splitlines() if line.startswith("note: ")]
+    assert [f"a context of {said} tokens" in note for note in notes] == ([True] if said else [])
+
+
 def test_a_file_that_is_no_json_is_left_alone(inline: Omlx, server: StandIn, home: dict[str, str]) -> None:
     file = Path(home["HOME"]) / ".config" / "opencode" / "opencode.json"
     file.parent.mkdir(parents=True)
