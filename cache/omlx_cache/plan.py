@@ -10,7 +10,7 @@ more than computing again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from omlx_cache.keys import Media
@@ -81,11 +81,15 @@ class Plan(NamedTuple):
 
     @property
     def from_disk(self) -> int:
-        """Tokens whose keys and values (or, in purely recurrent models, whose state) come from disk."""
+        """Tokens that have to be read from disk."""
+        return self.tokens_of([use.name for use in self.uses if use.cold])
+
+    def tokens_of(self, names: Collection[Name]) -> int:
+        """Tokens whose keys and values (or, in purely recurrent models, whose state) these records bring."""
         if not self.uses:
             return 0
         main = self.uses[0].name.kind
-        taken = sum(use.take for use in self.uses if use.cold and use.name.kind == main)
+        taken = sum(use.take for use in self.uses if use.name.kind == main and use.name in names)
         return self.position if taken and main == Kind.STATE else min(taken, self.position)
 
 

@@ -76,7 +76,8 @@ class Match(NamedTuple):
     caches: list[Any]
     from_ram: int
     from_disk: int
-    """Tokens by where their records came from; together `cached_tokens`."""
+    """Tokens by where their records came from; together `cached_tokens`. One that was read from disk before anybody
+    asked for it comes from disk the first time it is used."""
     branch: int
     """Position at which the prompt leaves what is stored."""
     partials: tuple[tuple[int, Name], ...] = ()
@@ -105,6 +106,8 @@ class PrefixStore:
         self.clock = clock
         self._gone: dict[bytes, None] = {}
         """Keys of records that were evicted and not written, oldest first, for `explain`."""
+        self._unasked: set[Name] = set()
+        """Records read from disk into RAM before anybody asked for them, and not used since."""
         self._needs = Needs(layout.needs, layout.window)
         self._rates = Rates()
         self._last_checkpoint = clock()
@@ -244,7 +247,8 @@ class PrefixStore:
         self.hot.touch(reversed(names), now)
         if self.cold is not None:
             self.cold.touch(names)
-        from_disk = plan.from_disk
+        from_disk = plan.tokens_of({use.name for use in plan.uses if use.cold or use.name in self._unasked})
+        self._unasked.difference_update(names)
         self._hits += 1
         self._from_disk += from_disk
         self._from_ram += plan.position - from_disk
@@ -277,6 +281,7 @@ class PrefixStore:
     def keep(self, record: Record) -> None:
         """Take a new record in (for `Capture`); it replaces one with more tokens missing."""
         self._captured += 1
+        self._unasked.discard(record.name)
         if record.name in self.hot:
             self.hot.discard(record.name)
         if self.cold is not None and self.cold.holds(record.name, self.block_size):
@@ -296,6 +301,7 @@ class PrefixStore:
         """Delete records from both tiers."""
         for name in names:
             self.hot.discard(name)
+            self._unasked.discard(name)
         if self.cold is not None:
             self.cold.remove(names)
 
@@ -308,6 +314,7 @@ class PrefixStore:
     def let_go(self, gone: list[Held]) -> None:
         """Write what is pushed out of RAM, if nothing else has it."""
         for held in gone:
+            self._unasked.discard(held.record.name)
             if held.dirty and not self.write(held):
                 self._lost += 1
                 self._gone[held.record.name.key] = None
@@ -393,12 +400,14 @@ class PrefixStore:
                     loaded += record.nbytes
                     records.append(record)
         for record in reversed(records):
+            self._unasked.add(record.name)
             self.let_go(self.hot.put(record, dirty=False, used=self.clock()))
         return loaded
 
     def clear(self) -> int:
         """Delete everything stored for this model; returns the number of records that were on disk."""
         self.hot.clear()
+        self._unasked.clear()
         stored: list[Name] = []
         if self.cold is not None:
             self.cold.drop_ahead()

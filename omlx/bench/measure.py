@@ -136,7 +136,10 @@ class Bench:
         self._keep(f"first token {plan.long} changed beginning", "s", changed)
 
     async def _from_disk(self) -> None:
-        """The same text after the model was unloaded: what is still known of it comes from disk."""
+        """The same text after the model was unloaded: what is still known of it comes from disk.
+
+        Some of it may have been read while the model was loading: it is what users wait, not the speed of the disk.
+        """
         if self._reload is None:
             return
         self._say("reading from SSD")
@@ -155,7 +158,8 @@ class Bench:
         self._keep(f"first token {self._plan.long} from SSD", "s", waits)
         if missed:
             self.notes.append(
-                f"{missed} of {self._plan.rounds} prefixes were not read from SSD: the cache there is off or too slow"
+                f"{missed} of {self._plan.rounds} prefixes were not read from SSD: the cache there is off, or "
+                "computing them was faster"
             )
 
     # ------------------------------------------------------------ asking

@@ -49,6 +49,35 @@ def test_a_hot_tier_of_nothing_still_serves_from_disk(tmp_path: Path) -> None:
     store.close()
 
 
+def test_what_was_read_into_ram_before_it_was_asked_for_comes_from_disk_once(tmp_path: Path) -> None:
+    before = open_toy(HYBRID, tmp_path)
+    play(before, HYBRID, line(100))
+    before.close()
+    store = open_toy(HYBRID, tmp_path)
+    assert store.warm(1 << 20) > 0
+    assert store.explain(line(100)).from_ram > 0
+    first = play(store, HYBRID, line(100))
+    assert (first.from_ram, first.from_disk) == (0, first.cached_tokens)
+    assert first.cached_tokens > 0
+    again = play(store, HYBRID, line(100))
+    assert again.from_disk == 0 and again.from_ram >= first.cached_tokens
+    usage = store.usage
+    assert (usage.tokens_from_disk, usage.tokens_from_ram) == (first.cached_tokens, again.cached_tokens)
+    store.close()
+
+
+def test_what_left_ram_unused_and_was_computed_again_comes_from_ram(tmp_path: Path) -> None:
+    before = open_toy(TOY, tmp_path)
+    play(before, TOY, line(100))
+    before.close()
+    store = open_toy(TOY, tmp_path)
+    store.warm(1 << 20)
+    store.clear()
+    play(store, TOY, line(100))
+    assert play(store, TOY, line(100)).from_disk == 0
+    store.close()
+
+
 def test_requests_that_run_at_the_same_time_share_what_is_computed() -> None:
     store = open_toy(TOY)
     first = store.lookup(line(100))
@@ -156,7 +185,8 @@ def test_a_warm_start_brings_the_latest_chains_into_ram(tmp_path: Path) -> None:
     store.close()
     store = open_toy(TOY, tmp_path)
     assert store.warm(1 << 20) > 0
-    assert play(store, TOY, line(100)).from_ram == 99
+    assert store.explain(line(100)).from_ram == 99
+    assert play(store, TOY, line(100)).cached_tokens == 99
     store.close()
 
 
@@ -317,7 +347,8 @@ def test_sessions_survive_what_evicts_others(tmp_path: Path) -> None:
         store.resize_hot(32 << 20)
     assert store.stats().cold_counts.evicted > 0
     assert store.sessions.load("talk") > 0
-    assert store.lookup([*line(100), *line(7, 9), 1]).from_ram == 107
+    assert store.explain([*line(100), *line(7, 9), 1]).from_ram == 107
+    assert store.lookup([*line(100), *line(7, 9), 1]).cached_tokens == 107
     assert [session.name for session in show(tmp_path).sessions] == ["talk"]
     store.sessions.remove("talk")
     store.close()

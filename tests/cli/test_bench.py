@@ -12,7 +12,7 @@ from tests.support.server import ServerProcess
 
 FIGURES = [
     "prefill 512 cold", "prefill 512 warm", "first token alone", "first token beside 4 streams", "first token 512 cold",
-    "first token 512 hot", "first token 512 changed beginning", "peak memory",
+    "first token 512 hot", "first token 512 changed beginning", "first token 512 from SSD", "peak memory",
 ]  # fmt: skip
 
 

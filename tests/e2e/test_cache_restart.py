@@ -32,6 +32,8 @@ def test_the_second_turn_computes_only_its_new_tokens_after_a_restart(server: Se
     with ServerProcess(tmp_path, env=env) as after:
         reply, count, cached = answer(after, second)
         assert first < cached < count
+        told = httpx.get(f"{after.url}/api/omlx/requests", timeout=60, trust_env=False).raise_for_status().json()
+        assert [request["disk_tokens"] for request in told["requests"] if request["cached_tokens"]] == [cached]
         assert count - cached <= 15  # The words of the new question, and the marks of turns.
         httpx.post(f"{after.url}/api/omlx/cache/clear", json={}, timeout=60, trust_env=False).raise_for_status()
         assert answer(after, second) == (reply, count, 0)
