@@ -15,6 +15,7 @@ import secrets
 import socket
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 
 from omlx.server.envelopes import worded_for
 from omlx.server.errors import JSON_TYPE, Problem
@@ -32,6 +33,8 @@ _ID_HEADER = b"x-request-id"
 _PLAIN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 """What a caller may name its request; anything else gets a name of ours."""
 _LOOKED_AT = {b"host", b"origin", b"authorization", b"x-api-key", b"traceparent", _ID_HEADER, *WISH_HEADERS}
+_PLAIN_IN_PATHS = "/:@!$&'()*+,;="
+"""What need not be escaped there, beside letters, digits and "-._~"."""
 _READING = {"GET", "HEAD", "OPTIONS"}
 
 _EXTENSIONS = ("chrome-extension://", "safari-extension://", "moz-extension://", "ms-browser-extension://")
@@ -230,7 +233,8 @@ class Policy(NamedTuple):
             return Verdict(405, (*cors, ("allow", ", ".join(allowed))), _not_here(path, 405, "405 method not allowed"))
         bare = path.rstrip("/")
         if path == bare + "/" and method in self.routes.methods(bare):
-            place = bare + (f"?{query}" if query else "")
+            # The path came decoded: it may hold anything, line ends too, and a header takes neither those nor "€".
+            place = quote(bare, safe=_PLAIN_IN_PATHS) + (f"?{query}" if query else "")
             return Verdict(301 if method == "GET" else 307, (*cors, ("location", place)))
         return Verdict(404, cors, _not_here(path, 404, "404 page not found"))
 

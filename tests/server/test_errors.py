@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any
 
 import httpx
@@ -239,3 +240,23 @@ def test_redirects_keep_method_and_body(http: httpx.Client) -> None:
     response = http.post("/api/show/", json={"model": "plain"}, follow_redirects=True)
     assert response.json()["system"] == "Be kind."
     assert [hop.status_code for hop in response.history] == [307]
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        ("/v1/responses/%E2%82%AC/", "/v1/responses/%E2%82%AC"),
+        ("/v1/responses/x%0d%0aA:b/?q=%0d%0a", "/v1/responses/x%0D%0AA:b?q=%0d%0a"),
+        ("/v1/responses/a%3Fb%23%25/", "/v1/responses/a%3Fb%23%25"),
+        ("/v1/responses/%ff/", "/v1/responses/%EF%BF%BD"),
+    ],
+)
+def test_a_redirect_leads_to_the_path_as_it_was_written(
+    http: httpx.Client, caplog: pytest.LogCaptureFixture, method: str, path: str, place: str
+) -> None:
+    """Percent signs, line ends and letters beyond Latin-1 stay escaped: nothing of a path ends a header."""
+    response = http.request(method, path)
+    assert (response.status_code, response.headers["location"]) == (301 if method == "GET" else 307, place)
+    assert "a" not in response.headers
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
