@@ -38,6 +38,7 @@ class HarmonySplitter:
         if opens_thinking:
             self._state, self._kind = "body", "thinking"
         self._recipient = ""
+        self._called = False
 
     @property
     def inside_thinking(self) -> bool:
@@ -112,7 +113,11 @@ class HarmonySplitter:
         if end is None and not final:
             return False
         body = self._buffer[: end.start()] if end else self._buffer
-        pieces.extend(self._calls(body))
+        found = self._calls(body)
+        # A further call that the end of the output cut off is no answer.
+        if not (end is None and self._called and found and found[0].call is None):
+            pieces.extend(found)
+        self._called = self._called or any(piece.call is not None for piece in found)
         if end is None:
             self._buffer = ""
             return False

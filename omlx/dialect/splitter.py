@@ -1,7 +1,8 @@
 """The *splitter* of models that mark thinking and calls with tags: first perhaps thinking, then content and calls.
 
 Text is held back only while it may still become a marker or a call. A call that turns out to be none is released as the
-text it was.
+text it was. The beginning of a further call behind a whole one, where the output ends, is left out: nobody can use it,
+and it would look like an answer.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ class TagSplitter:
         """White space that comes next belongs to a marker."""
         self._answered = False
         """Something other than white space has been passed on as content, or a call was found."""
+        self._called = self._behind_call = False
+        """A call was found; and nothing but white space came since then."""
         self._looked_at = 0
         """Length of the buffer when a call in it was last found to be incomplete; 0: not waiting for one."""
 
@@ -164,7 +167,11 @@ class TagSplitter:
             if decided is not None:
                 return decided
         stop = self._stop.search(self._buffer) if self._stop else None
-        held = 0 if final else self._held(self._stops)
+        held = self._held(self._stops)
+        if final:
+            if stop is None and self._behind_call and not self._buffer[: len(self._buffer) - held].strip():
+                self._buffer = self._buffer[: len(self._buffer) - held]
+            held = 0
         if stop is None or (held and len(self._buffer) - held <= stop.start()):
             self._emit_text(pieces, len(self._buffer) - held, keep_blank=bool(self._stop) and not final)
             return False
@@ -184,6 +191,8 @@ class TagSplitter:
             return False
         if isinstance(outcome, _Found):
             self._take(pieces, outcome)
+        elif final and self._called and self._read(self._marked, self._buffer, place, final=False) is None:
+            self._buffer = self._buffer[:place]
         else:
             self._emit_text(pieces, place + len(stop.group()), keep_blank=False)
         return True
@@ -206,7 +215,7 @@ class TagSplitter:
     def _take(self, pieces: list[Piece], found: _Found) -> None:
         pieces.extend(Piece("tool_call", call=call) for call in found.calls)
         self._buffer = self._buffer[found.end :]
-        self._answered = self._swallows = True
+        self._answered = self._swallows = self._called = self._behind_call = True
 
     def _read(self, formats: Sequence[ToolFormat], text: str, place: int, *, final: bool) -> _Found | _No | None:
         """The first format that reads a call at `place`; None: more text decides."""
@@ -218,12 +227,22 @@ class TagSplitter:
                 continue
             cursor = Cursor(text, place, final=final)
             try:
-                return _Found(known.read(cursor, self._toolbox), cursor.position)
+                calls = known.read(cursor, self._toolbox)
             except NeedMore:
                 return None
             except NotACall:
                 continue
+            behind = len(text) if final and self._goes_on(known, text, place) else cursor.position
+            return _Found(calls, behind)
         return "no"
+
+    def _goes_on(self, known: ToolFormat, text: str, place: int) -> bool:
+        """More text could have made more of this call, or another one, of what stands behind it."""
+        try:
+            known.read(Cursor(text, place, final=False), self._toolbox)
+        except NeedMore:
+            return True
+        return False
 
     # ------------------------------------------------------------ passing on
     def _held(self, markers: Iterable[str]) -> int:
@@ -235,7 +254,7 @@ class TagSplitter:
         if keep_blank:
             size = len(text.rstrip())
         if self._buffer[:size].strip():
-            self._answered = True
+            self._answered, self._behind_call = True, False
         self._emit(pieces, "content", size)
 
     def _emit(self, pieces: list[Piece], kind: Literal["content", "thinking"], size: int) -> None:

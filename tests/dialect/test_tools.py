@@ -209,6 +209,22 @@ def test_a_call_that_is_cut_off_is_released_as_text_or_whole(
             assert "".join(piece.text for piece in pieces) == cut
 
 
+@pytest.mark.parametrize(
+    ("spoken", "written", "expected"), [case for case in SPOKEN if case[0] not in {"glm4", "pythonic", "fenced"}]
+)
+def test_a_further_call_that_is_cut_off_is_no_text(
+    spoken: str, written: str, expected: list[tuple[str, dict[str, Any]]]
+) -> None:
+    marked = (spoken, written, expected) in _MARKED
+    for end in range(1, len(written)):
+        output = f"Let me see.{written}" if marked else written
+        cut = f"{output}\n{written[:end]}"
+        pieces = parse(dialect(spoken), cut, 7)
+        assert pieces == parse(dialect(spoken), cut)
+        told = "".join(piece.text for piece in pieces)
+        assert told == ("Let me see." if marked else ""), (end, written[:end])
+
+
 @pytest.mark.parametrize(("spoken", "written", "expected"), SPOKEN)
 def test_without_tools_nothing_is_a_call(spoken: str, written: str, expected: list[tuple[str, dict[str, Any]]]) -> None:
     assert parse(dialect(spoken), written, 3, tools=[]) == text(written)
@@ -340,6 +356,8 @@ HARMONY_CASES = [
     (" to=functions.now<|channel|>commentary<|message|>{}", calls(NOW)),
     ("<|channel|>commentary to=functions.now<|message|>{}<|end|><|start|>assistant<|channel|>commentary"
      " to=functions.now<|message|>{}<|call|>", calls(NOW, NOW)),
+    ("<|channel|>commentary to=functions.now<|message|>{}<|end|><|start|>assistant<|channel|>commentary"
+     ' to=functions.weather<|message|>{"city": "Pa', calls(NOW)),
     ("<|channel|>commentary to=functions.nope<|message|>{}<|call|>", text("{}")),
     ('<|channel|>commentary to=functions.now<|message|>{"a": <|call|>', text('{"a": ')),
     ("<|channel|>final<|message|>a < b <|", text("a < b <|")),
