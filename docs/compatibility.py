@@ -225,7 +225,7 @@ _OPTION_EXAMPLES: dict[str, Any] = {
     "use_mlock": True, "numa": True,
 }  # fmt: skip
 _OPTION_NOTES = {
-    "stop": "works for every model; Ollama's MLX engine ignores it",
+    "stop": "works for every model; Ollama's MLX engine ignores it. At most 1000 strings of 100000 characters together",
     "mirostat": "works; Ollama dropped it",
     "mirostat_tau": "works; Ollama dropped it",
     "mirostat_eta": "works; Ollama dropped it",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from omlx.dialect.refusal import Refusal
 from omlx.request import Limits, Sampling
 
 _INTEGERS = frozenset(
@@ -26,6 +27,8 @@ _LIMITS = ("num_predict", "num_ctx", "num_keep", "stop", "think_budget", "draft_
 _INT64 = (1 << 63) - 1
 _FLOAT32 = 3.4028234e38
 _TINY = 1e-9
+MOST_STOPS, MOST_STOP_CHARACTERS = 1000, 100_000
+"""Of one request. No client needs that many, and each of them is looked for with every token."""
 MIN_CONTEXT = 4
 """Tokens. Ollama's floor for `num_ctx`."""
 
@@ -51,7 +54,7 @@ def parse_options(
     """Sampling and limits of a request.
 
     `options` is the request's object as JSON gives it, `parameters` the Modelfile's (there `stop` may be one string);
-    `truncate` and `shift` are the request fields of the same name. Raises OptionError.
+    `truncate` and `shift` are the request fields of the same name. Raises OptionError, Refusal.
     """
     values = {**_checked(_stop_as_list(parameters or {})), **_checked(options or {})}
     return Options(_sampling(values), _limits(values, truncate=truncate, shift=shift))
@@ -90,7 +93,12 @@ def _strings(value: list[Any] | tuple[Any, ...]) -> list[str]:
     if not all(isinstance(item, str) for item in value):
         raise OptionError('option "stop" must be of an array of strings')
     # An empty stop string would match before the first token.
-    return [item for item in value if item]
+    stops = [item for item in value if item]
+    if len(stops) > MOST_STOPS or sum(map(len, stops)) > MOST_STOP_CHARACTERS:
+        raise Refusal(
+            400, f"stop may hold at most {MOST_STOPS} strings, of {MOST_STOP_CHARACTERS} characters together"
+        )
+    return stops
 
 
 def _integer(value: int | float) -> int:

@@ -7,6 +7,7 @@ it is known not to be one. So a client never sees half a character nor any part 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Any
 
 from tokenizers.decoders import DecodeStream
@@ -16,39 +17,47 @@ _CONTEXT_TOKENS = 6
 
 
 class StopStrings:
-    """Looks for any of several strings in text that arrives in pieces."""
+    """Looks for any of several strings in text that arrives in pieces, in time that hardly depends on their number.
+
+    The strings are sorted and none begins another, so at each place one comparison tells whether one ends the text
+    there (the last that does not come behind it), and one more whether one may still come to (the next).
+    """
 
     def __init__(self, strings: list[str]) -> None:
-        self._strings = [text for text in strings if text]
+        self._strings: list[str] = []
+        for text in sorted({text for text in strings if text}):
+            # Of two that begin at the same place the shorter one is complete first.
+            if not (self._strings and text.startswith(self._strings[-1])):
+                self._strings.append(text)
+        self._longest = max(map(len, self._strings), default=0)
         self._held = ""
+        self._places: list[int] = []
+        """Where in the held text a stop string may have begun."""
 
     def feed(self, text: str) -> tuple[str, str]:
         """Text that is free to go, and the stop string that was found, or "" (it and all behind it are dropped).
 
         Of several the one that begins first; of those the shortest, which was complete first.
         """
+        before = len(self._held)
         text = self._held + text
-        hits = [(at, len(stop), stop) for stop in self._strings if (at := text.find(stop)) >= 0]
-        if hits:
-            self._held = ""
-            at, _, stop = min(hits)
-            return text[:at], stop
-        keep = max((_overlap(text, stop) for stop in self._strings), default=0)
-        self._held = text[len(text) - keep :]
-        return text[: len(text) - keep], ""
+        places = []
+        for place in (*self._places, *range(before, len(text))):
+            rest = text[place : place + self._longest]
+            behind = bisect_right(self._strings, rest)
+            if behind and rest.startswith(self._strings[behind - 1]):
+                self._held, self._places = "", []
+                return text[:place], self._strings[behind - 1]
+            if behind < len(self._strings) and self._strings[behind].startswith(rest):
+                places.append(place)
+        free = places[0] if places else len(text)
+        self._held, self._places = text[free:], [place - free for place in places]
+        return text[:free], ""
 
     def flush(self) -> str:
         """The held text, once no more can come."""
-        text, self._held = self._held, ""
+        text, self._held, self._places = self._held, "", []
         return text
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that begins `stop`."""
-    for size in range(min(len(text), len(stop) - 1), 0, -1):
-        if text.endswith(stop[:size]):
-            return size
-    return 0
 
 
 class TextStream:

@@ -278,3 +278,41 @@ def test_tools_may_be_ignored_where_the_model_knows_none(tmp_path: Path) -> None
         asked = plain | {"tools": named, "tool_choice": {"type": "any"}, "max_tokens": 50}
         replies.append(http.post("/v1/messages", json=asked).json()["content"][0]["text"])
         assert replies == ["Hi"] * 3
+
+
+MANY_STOPS = [str(number) for number in range(1001)]
+LONG_STOPS = ["a" * 60_000, "b" * 60_000]
+
+
+@pytest.mark.parametrize("stops", [MANY_STOPS, LONG_STOPS])
+@pytest.mark.parametrize(
+    ("path", "where"),
+    [
+        ("/api/chat", "options"),
+        ("/api/generate", "options"),
+        ("/v1/chat/completions", "stop"),
+        ("/v1/completions", "stop"),
+        ("/v1/messages", "stop_sequences"),
+    ],
+)
+def test_more_stop_strings_than_anybody_needs_are_refused(
+    http: httpx.Client, path: str, where: str, stops: list[str]
+) -> None:
+    def asked(stops: list[str]) -> httpx.Response:
+        given = {"stop": stops} if where == "options" else stops
+        return http.post(
+            path,
+            json={
+                "model": "plain",
+                "messages": say("x"),
+                "prompt": "x",
+                "max_tokens": 9,
+                "stream": False,
+                where: given,
+            },
+        )
+
+    refused = asked(stops)
+    assert refused.status_code == 400
+    assert "stop may hold at most 1000 strings, of 100000 characters together" in refused.text
+    assert asked(stops[:1]).status_code == 200
