@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import socket
 import threading
 
@@ -14,14 +15,18 @@ from omlx.settings import Settings
 from tests.server.local import SCRIPTED, LocalServer, eventually, stocked
 
 
-def send(server: LocalServer, prompt: str, *, stream: bool, path: str = "/api/generate") -> socket.socket:
+def send(server: LocalServer, prompt: str, *, stream: bool, behind: bytes = b"") -> socket.socket:
     """An open connection with the request on its way."""
-    body = json.dumps({"model": "plain", "prompt": prompt, "stream": stream}).encode()
     host, port = server.url.removeprefix("http://").split(":")
     connection = socket.create_connection((host, int(port)))
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
-    connection.sendall(head.encode() + body)
+    connection.sendall(_request(prompt, stream=stream) + behind)
     return connection
+
+
+def _request(prompt: str, *, stream: bool, padding: str = "") -> bytes:
+    body = json.dumps({"model": "plain", "prompt": prompt, "stream": stream}).encode() + padding.encode()
+    head = f"POST /api/generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
 
 
 def loaded(server: LocalServer) -> None:
@@ -128,3 +133,55 @@ def test_many_streams_at_once_stay_apart(scripted: LocalServer) -> None:
     for thread in threads:
         thread.join(30)
     assert answers == {number: f"{number}{number}" for number in range(20)}
+
+
+NEXT = b"GET /api/version HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("prompt", ["hang", "begin"])
+def test_leaving_is_noticed_with_another_request_behind_the_running_one(
+    scripted: LocalServer, caplog: pytest.LogCaptureFixture, prompt: str, at_once: bool
+) -> None:
+    """Whether it came in the same piece or later; and nothing is written to a connection that is closed."""
+    loaded(scripted)
+    connection = send(scripted, prompt, stream=True, behind=NEXT if at_once else b"")
+    assert eventually(lambda: scripted.running() == 1)
+    if not at_once:
+        connection.sendall(NEXT)
+        threading.Event().wait(0.1)
+    connection.close()
+    assert eventually(lambda: scripted.running() == 0)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_requests_that_come_early_are_answered_in_turn(scripted: LocalServer) -> None:
+    """A megabyte of them, bodies included, in whatever pieces the network makes of it."""
+    loaded(scripted)
+    words = [f"{number:04}" for number in range(40)]
+    padding = " " * 30_000
+    connection = send(scripted, "say begin", stream=False)
+    sender = threading.Thread(
+        target=lambda: [connection.sendall(_request(f"say {word}", stream=False, padding=padding)) for word in words]
+    )
+    sender.start()
+    heard = b""
+    connection.settimeout(20)
+    while heard.count(b"HTTP/1.1 200") < len(words) + 1 or not heard.endswith(b"}"):
+        heard += connection.recv(1 << 16)
+    sender.join(20)
+    said = [json.loads(part)["response"] for part in re.findall(rb"\r\n\r\n(\{.*?\})(?=HTTP|$)", heard)]
+    assert said == ["begin", *words]
+    connection.close()
+
+
+def test_a_flood_of_early_requests_is_held_back(scripted: LocalServer) -> None:
+    """It is not read into memory, and ends with the client."""
+    loaded(scripted)
+    connection = send(scripted, "many 100000", stream=True)
+    connection.settimeout(1)
+    with pytest.raises(TimeoutError):
+        for _ in range(2_000):
+            connection.sendall(NEXT * 1_000)
+    connection.close()
+    assert eventually(lambda: scripted.running() == 0)
