@@ -142,7 +142,7 @@ class _Server(uvicorn.Server):
         if not self._settings.no_prune:
             try:
                 pruned = await asyncio.to_thread(self._registry.prune)
-            except OSError as error:
+            except RegistryError as error:
                 log.logger.warning("unused blobs could not be removed: %s", error)
             else:
                 if pruned.removed:

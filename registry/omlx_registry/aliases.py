@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from omlx_registry import catalog
-from omlx_registry.errors import InvalidName, RegistryError
+from omlx_registry.errors import InvalidName, RegistryError, reason, storage_errors
 from omlx_registry.names import Name, parse_name
 
 
@@ -27,7 +27,8 @@ class Aliases:
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.MsgspecError) as error:
-            raise RegistryError(f"the alias file {self._file} cannot be read: {error}") from error
+            said = reason(error, self._file.parent)
+            raise RegistryError(f"the alias file {self._file.name} cannot be read: {said}") from error
 
     def set(self, name: str, target: str) -> None:
         """Let `name` mean `target` from now on. Raises InvalidName where either is no name, or target means nothing."""
@@ -57,7 +58,7 @@ class Aliases:
         return None
 
     def _change(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
-        with self._lock:
+        with self._lock, storage_errors(self._file.parent):
             entries = change(self.all())
             self._file.parent.mkdir(parents=True, exist_ok=True)
             temporary = self._file.with_suffix(".new")

@@ -113,7 +113,7 @@ class BlobWriter:
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self._hash.update(data)
-        with storage_errors():
+        with storage_errors(self._store.folder.parent):
             self._file.write(data)
         self.size += len(data)
 
@@ -131,13 +131,13 @@ class BlobWriter:
             self._hold.__exit__(None, None, None)
 
     def _finish(self) -> None:
-        with storage_errors(), self._file:
+        with storage_errors(self._store.folder.parent), self._file:
             self.digest = f"sha256:{self._hash.hexdigest()}"
             if self._expected is not None and self._expected != self.digest:
                 raise DigestMismatch(self._expected, self.digest)
             self._file.flush()
             os.fsync(self._file.fileno())
-        with storage_errors():
+        with storage_errors(self._store.folder.parent):
             self._store.settle(self._path, self.digest)
 
 

@@ -18,7 +18,7 @@ from omlx_registry.architecture import model_info
 from omlx_registry.assemble import Overrides, Texts, assemble, overrides_of, read_texts, text_layers
 from omlx_registry.blobs import canonical_digest
 from omlx_registry.describe import read_config
-from omlx_registry.errors import CreateError, Damaged, InvalidDigest, InvalidModel
+from omlx_registry.errors import CreateError, Damaged, InvalidDigest, InvalidModel, reason
 from omlx_registry.facts import Files, find_out
 from omlx_registry.folders import file_layers, model_file_names
 from omlx_registry.hub_files import is_safe_path
@@ -142,10 +142,10 @@ class _Making(msgspec.Struct):
     new: set[str] = set()
 
 
-async def create(store: Store, name: Name, request: CreateRequest, base: Stored | None) -> AsyncGenerator[Progress]:
-    """Make the model, from `base` where the request names one. The last status is `writing manifest`.
+async def create(store: Store, name: Name, request: CreateRequest) -> AsyncGenerator[Progress]:
+    """Make the model; a base or draft model that the request names is here. The last status is `writing manifest`.
 
-    Raises CreateError, InvalidModel or Damaged; nothing is listed then, and blobs made on the way are removed.
+    Raises CreateError, NotFound, InvalidModel, Damaged; then nothing is listed, and blobs made on the way are removed.
     """
     made = _Making()
     replaced: set[str] = set()
@@ -156,8 +156,13 @@ async def create(store: Store, name: Name, request: CreateRequest, base: Stored 
     request = msgspec.structs.replace(request, files=files, adapters=adapters, draft_files=drafts)
     try:
         with store.working(), store.workspace() as space:
-            if base is not None:
-                _begin_with(store, base, made)
+            # Looked up only now: from here on nobody removes the blobs that the new model shares.
+            if request.source:
+                _begin_with(store, store.get(request.source), made)
+            if request.draft:
+                layers = store.get(request.draft).manifest.layers
+                files = {layer.name: layer.digest for layer in layers if layer.media_type in {WEIGHTS, FILE}}
+                request = msgspec.structs.replace(request, draft_files=files)
             if request.files:
                 async for progress in _take_files(store, request.files, made, space / "converted"):
                     yield progress
@@ -194,7 +199,7 @@ def _begin_with(store: Store, base: Stored, made: _Making) -> None:
             overrides_of(read_config(store, base)), parent_model=base.entry.name.short
         )
     except (OSError, msgspec.MsgspecError) as error:
-        raise Damaged(f"model '{base.entry.name.short}' is damaged: {error}") from error
+        raise Damaged(f"model '{base.entry.name.short}' is damaged: {reason(error, store.root)}") from error
     made.layers = [layer for layer in base.manifest.layers if layer.media_type in FOLDERS]
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from omlx_registry.architecture import model_info, projector_info
 from omlx_registry.assemble import overrides_of, read_texts
-from omlx_registry.errors import Damaged, InvalidModel
+from omlx_registry.errors import Damaged, InvalidModel, reason
 from omlx_registry.facts import REVISION, Files, find_out
 from omlx_registry.goformat import go_text, print_parameters
 from omlx_registry.manifest import ADAPTER, DRAFT, FOLDERS, TEMPLATE, Facts, ImageConfig
@@ -45,7 +45,7 @@ def describe(store: Store, stored: Stored) -> ModelSpec:
         if facts is None or facts.revision != REVISION:
             facts = _derive_again(store, stored, config)
     except (OSError, msgspec.MsgspecError, InvalidModel) as error:
-        raise Damaged(f"model '{name.short}' is damaged: {error}") from error
+        raise Damaged(f"model '{name.short}' is damaged: {reason(error, store.root)}") from error
     folder = str(store.views.path(stored.digest))
     types = {layer.media_type for layer in manifest.layers}
     return ModelSpec(
@@ -101,7 +101,7 @@ def show(
         need_tensors = verbose or bool(config.get("vision_config"))
         tensors = files.tensors() if need_tensors else []
     except (OSError, InvalidModel) as error:
-        raise Damaged(f"model '{spec.name}' is damaged: {error}") from error
+        raise Damaged(f"model '{spec.name}' is damaged: {reason(error, store.root)}") from error
     info = model_info(config, spec.parameter_count)
     family = str(info["general.architecture"])
     # Figures that the maker of the model overrode win over those of config.json.

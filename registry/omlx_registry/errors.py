@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Iterator
+from pathlib import Path
 
 
 class RegistryError(Exception):
@@ -78,15 +79,24 @@ class CreateError(RegistryError):
 
 
 @contextlib.contextmanager
-def storage_errors() -> Iterator[None]:
-    """Turn what the system says about files into a StorageError."""
+def storage_errors(root: Path) -> Iterator[None]:
+    """Turn what the system says about files of the store at `root` into a StorageError."""
     try:
         yield
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             raise StorageError("there is no space left on the disk of the model store") from error
-        where = f" {error.filename}" if error.filename else ""
-        raise StorageError(f"the model store cannot be used:{where} {error.strerror or error}") from error
+        raise StorageError(f"the model store cannot be used: {reason(error, root)}") from error
+
+
+def reason(error: Exception, root: Path) -> str:
+    """What the system says, without the way to the store: a client need not know where on the server that is."""
+    if not isinstance(error, OSError):
+        return str(error)
+    said = error.strerror or type(error).__name__
+    with contextlib.suppress(TypeError, ValueError):  # No file, or one that is elsewhere.
+        return f"{Path(error.filename).relative_to(root)}: {said}"
+    return said
 
 
 class ModelfileError(RegistryError):

@@ -11,7 +11,7 @@ import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -34,13 +34,14 @@ from omlx_registry.folders import add_model_folder
 from omlx_registry.found import find, places
 from omlx_registry.hub_source import HubSource, push, search
 from omlx_registry.jobs import Jobs
-from omlx_registry.manifest import FILE, WEIGHTS
 from omlx_registry.memory import Known, Memory
 from omlx_registry.names import Name, parse_name
 from omlx_registry.spec import ModelShow, ModelSpec, Progress
 from omlx_registry.store import Entry, PruneReport, Store, Stored, VerifyReport
 from omlx_registry.versions import bring_up_to_date
 from omlx_registry.worker_client import Found
+
+T = TypeVar("T")
 
 
 class Source(Protocol):
@@ -83,7 +84,7 @@ class Registry:
 
     def bring_up_to_date(self) -> None:
         """Call once before the first use: see `versions`. Raises StorageError where the store is of a newer version."""
-        with storage_errors():
+        with storage_errors(self.store.root):
             bring_up_to_date(self.store.root)
 
     def names(self) -> list[Name]:
@@ -103,10 +104,13 @@ class Registry:
 
         Raises InvalidName, NotFound, or Damaged where files of the model are missing.
         """
-        stored, spec = self._look_up(name)
-        with storage_errors():
+
+        def open_folder(stored: Stored, spec: ModelSpec) -> ModelSpec:
             self.store.materialize(stored)
-        return spec
+            return spec
+
+        with storage_errors(self.store.root):
+            return self._use(name, open_folder)
 
     def has(self, name: str) -> bool:
         """Whether there is such a model, damaged or not. Raises InvalidName."""
@@ -125,20 +129,23 @@ class Registry:
 
         `system` and `options` are shown as if the model had them.
         """
-        stored, spec = self._look_up(name)
-        spec = msgspec.structs.replace(spec, system=system or spec.system)
-        return show(self.store, stored, spec, verbose=verbose, options=options)
+
+        def shown(stored: Stored, spec: ModelSpec) -> ModelShow:
+            spec = msgspec.structs.replace(spec, system=system or spec.system)
+            return show(self.store, stored, spec, verbose=verbose, options=options)
+
+        return self._use(name, shown)
 
     def copy(self, source: str, destination: str) -> None:
         """Let `destination` stand for the same model; overwrites silently. Raises InvalidName, NotFound."""
         target = parse_name(destination)
-        with storage_errors(), self.store.working():
+        with storage_errors(self.store.root), self.store.working():
             _, replaced = self.store.write(target, self.store.get(source).manifest)
         self.store.drop(replaced)
 
     def delete(self, name: str) -> None:
         """Forget the name and what only it needed. Works on a damaged model too. Raises InvalidName, NotFound."""
-        with storage_errors():
+        with storage_errors(self.store.root):
             self.store.remove(self.store.get(name))
 
     def add_model_folder(
@@ -153,7 +160,7 @@ class Registry:
     ) -> ModelSpec:
         """Register the model in `folder` under `name`. Blocking: see `folders.add_model_folder`."""
         target = parse_name(name)
-        with storage_errors():
+        with storage_errors(self.store.root):
             stored = add_model_folder(
                 self.store, target, folder, overrides=overrides, texts=texts, transfer=transfer, trusted=trusted
             )
@@ -170,8 +177,9 @@ class Registry:
         return self.store.blob_writer(digest)
 
     def prune(self) -> PruneReport:
-        """Remove blobs that no model needs."""
-        return self.store.prune()
+        """Remove blobs that no model needs. Raises Damaged, StorageError."""
+        with storage_errors(self.store.root):
+            return self.store.prune()
 
     def verify(self, *, repair: bool = False, report: Callable[[int, int], None] | None = None) -> VerifyReport:
         """Read and hash everything again (minutes); `repair` drops what is corrupt, so that a pull fetches it again.
@@ -200,7 +208,7 @@ class Registry:
         if source is None:
             raise PullError("pull model manifest: file does not exist")
         before = self._digests(wanted)
-        with storage_errors():
+        with storage_errors(self.store.root):
             async with aclosing(source.pull(wanted, self.store, insecure=insecure)) as lines:
                 async for progress in lines:
                     if progress.status != "pulling manifest":
@@ -228,13 +236,8 @@ class Registry:
                     async for progress in lines:
                         if progress.status != "success":
                             yield progress
-        base = self.store.get(request.source) if request.source else None
-        if request.draft:
-            layers = self.store.get(request.draft).manifest.layers
-            files = {layer.name: layer.digest for layer in layers if layer.media_type in {WEIGHTS, FILE}}
-            request = msgspec.structs.replace(request, draft_files=files)
-        with storage_errors():
-            async with aclosing(create(self.store, name, request, base)) as lines:
+        with storage_errors(self.store.root):
+            async with aclosing(create(self.store, name, request)) as lines:
                 async for progress in lines:
                     yield progress
         yield Progress("success")
@@ -280,6 +283,16 @@ class Registry:
             return self.store.get(name.full).manifest.digests
         except (NotFound, Damaged):
             return set()
+
+    def _use(self, name: str, do: Callable[[Stored, ModelSpec], T]) -> T:
+        """What `do` makes of the model of that name; once more where the name was changed or removed under it."""
+        while True:
+            before = self.store.find(parse_name(name))
+            try:
+                return do(*self._look_up(name))
+            except (Damaged, OSError):
+                if before == self.store.find(parse_name(name)):
+                    raise
 
     def _look_up(self, name: str) -> tuple[Stored, ModelSpec]:
         """The model of that name, from memory while its manifest is unchanged."""

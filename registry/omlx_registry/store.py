@@ -27,7 +27,7 @@ import msgspec
 
 from omlx_registry import locks
 from omlx_registry.blobs import BlobStore, BlobWriter, hash_file, read_file, sync_folder
-from omlx_registry.errors import Damaged, InvalidName, NotFound
+from omlx_registry.errors import Damaged, InvalidName, NotFound, reason
 from omlx_registry.manifest import Manifest, decode_manifest, digests_in, encode
 from omlx_registry.names import Name, name_from_path, parse_name
 from omlx_registry.views import Views
@@ -202,8 +202,9 @@ class Store:
             before = _mentioned(path)
             path.parent.mkdir(parents=True, exist_ok=True)
             _write_atomically(path, data)
-        stored = Stored(_entry(located, str(path), path.stat()), manifest, hashlib.sha256(data).hexdigest())
-        return stored, before - manifest.digests
+            # Still with the lock: the next one to have it may remove the name.
+            entry = _entry(located, str(path), path.stat())
+        return Stored(entry, manifest, hashlib.sha256(data).hexdigest()), before - manifest.digests
 
     def require_free(self, name: Name) -> None:
         """Make sure that a model may be written under this name.
@@ -215,7 +216,7 @@ class Store:
         if any(len(part.encode()) > _LONGEST_FILE_NAME for part in name.parts):
             raise InvalidName(name.short, f"cannot store {name.short}: the name is too long for a file")
         if not self._is_inside(path):
-            raise InvalidName(name.short, f"{path.parent} leads out of the model store through a link")
+            raise InvalidName(name.short, f"{name.short} leads out of the model store through a link")
         entry = self.find(name)
         if entry is None:
             return
@@ -361,7 +362,7 @@ class Store:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise Damaged(f"cannot read {path}: {error.strerror}; no blob was removed") from error
+                raise Damaged(f"cannot read {reason(error, self.root)}; no blob was removed") from error
             blobs |= digests_in(data)
             manifests.add(hashlib.sha256(data).hexdigest())
         return _Survey(blobs, manifests)
@@ -383,7 +384,7 @@ def _files_below(folder: Path) -> Iterator[str]:
 
     def give_up(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):
-            raise Damaged(f"cannot read {error.filename}: {error.strerror}; no blob was removed") from error
+            raise Damaged(f"cannot read {reason(error, folder.parent)}; no blob was removed") from error
 
     seen: set[str] = set()
     for current, subfolders, files in os.walk(folder, followlinks=True, onerror=give_up):

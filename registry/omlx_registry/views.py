@@ -88,7 +88,7 @@ class Views:
                         shutil.rmtree(stale, ignore_errors=True)
                 else:
                     return
-            raise Damaged(f"cannot build the model folder {target}")
+            raise Damaged(f"cannot build the model folder {target.name}")
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
 

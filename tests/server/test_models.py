@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncGenerator
+import threading
+from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -315,3 +316,41 @@ def test_health_and_readiness_are_two_questions(http: httpx.Client) -> None:
     ready = http.get("/ready")
     assert ready.status_code == 200
     assert ready.json()["status"] == "ready"
+
+
+def test_names_that_are_made_and_removed_at_once_are_there_or_not(own_server: LocalServer) -> None:
+    """Copies, creates, deletions and uses of one name by several clients: each is done, or the name is not there."""
+    odd: set[tuple[str, int, str]] = set()
+    base = {"model": "w", "from": "plain", "stream": False}
+
+    def repeat(path: str, bodies: Sequence[dict[str, Any]], method: str = "POST") -> None:
+        with own_server.client() as client:
+            for body in bodies:
+                reply = client.request(method, path, json=body)
+                # The base of a model that is not there is pulled, here from nowhere.
+                if reply.status_code not in (200, 404) and "file does not exist" not in reply.text:
+                    odd.add((path, reply.status_code, reply.text))
+
+    work = [
+        threading.Thread(target=repeat, args=arguments)
+        for arguments in (
+            ("/api/copy", [{"source": "plain", "destination": "w"}] * 150),
+            ("/api/create", [{**base, "system": str(number)} for number in range(60)]),
+            ("/api/delete", [{"model": "w"}] * 200, "DELETE"),
+            ("/api/show", [{"model": "w"}] * 150),
+            ("/api/create", [{**base, "from": "w", "model": "v"}] * 60),
+        )
+    ]
+    for thread in work:
+        thread.start()
+    for thread in work:
+        thread.join()
+    assert odd == set()
+
+
+def test_what_is_wrong_with_the_disk_is_said_without_the_place_of_the_store(own_server: LocalServer) -> None:
+    (own_server.registry.store.manifests / "hf.co").write_text("a file where a folder belongs")
+    with own_server.client() as client:
+        reply = client.post("/api/copy", json={"source": "plain", "destination": "hf.co/a/b"})
+    assert reply.status_code == 500
+    assert reply.json() == {"error": "the model store cannot be used: manifests/hf.co/a/b: Not a directory"}
