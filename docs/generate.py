@@ -19,8 +19,8 @@ Generated from `omlx/settings.py` by `make docs`.
 
 A value comes from the first of: flag of `omlx serve`, `OMLX_…` variable, Ollama's variable, config file, default.
 The config file is TOML, one `name = value` a line, at `~/.config/omlx/config.toml` (Linux) or
-`~/Library/Application Support/omlx/config.toml` (macOS); `OMLX_CONFIG` names another. `omlx config` shows the effective
-values and where each came from.
+`~/Library/Application Support/omlx/config.toml` (macOS); `OMLX_CONFIG` names another, which must be
+there. `omlx config` shows the effective values and where each came from.
 
 | setting | flag | variables | default | meaning |
 |---|---|---|---|---|
@@ -35,7 +35,9 @@ def configuration() -> str:
 _OLLAMA_INTRO = """
 ## Ollama's variables
 
-A value that cannot be read stops the start with a sentence, where Ollama warns and goes on with the default.
+A value that cannot be read stops the start with a sentence, where Ollama warns and goes on with the default. Two
+things are taken as Ollama takes them: a switch is on with any text but 0, f, false, no and off, and an unusable port in
+`OLLAMA_HOST` is the default one, with a warning.
 
 | variable | | what it does here |
 |---|---|---|

@@ -2,12 +2,13 @@
 
 A *setting* is a field of `Settings`. Its value comes from the first of: command-line flag, `OMLX_<NAME>`, the Ollama
 variable where Ollama has one, the TOML config file, the default. A value that does not parse stops the start with a
-sentence that names the setting; it is never skipped.
+sentence that names the setting; it is never skipped. Only what Ollama takes in a variable of its own is taken there.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -250,24 +251,32 @@ class Loaded(NamedTuple):
 
     settings: Settings
     sources: dict[str, str]
+    warnings: tuple[str, ...] = ()
+    """Of values that are used otherwise than they were written, as Ollama does."""
 
 
 def config_file() -> Path:
-    """The TOML file that is read when it exists."""
+    """The TOML file that is read when it exists, where OMLX_CONFIG names no other."""
     return Path(platformdirs.user_config_dir("omlx", appauthor=False)) / "config.toml"
 
 
 def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None = None) -> Loaded:
     """Settings by precedence. `flags` holds only what the user gave, by field name. Raises SettingError."""
-    path = Path(environ["OMLX_CONFIG"]) if environ.get("OMLX_CONFIG") else (file or config_file())
+    named = environ.get("OMLX_CONFIG")
+    path = Path(named) if named else (file or config_file())
+    if named and not path.exists():
+        raise SettingError(f"the config file {path} (from env OMLX_CONFIG) does not exist")
     from_file = _read_file(path)
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
+    warnings: list[str] = []
     for setting in describe():
         value, source = _first_given(setting, flags, environ, from_file, path)
         sources[setting.name] = source
         values[setting.name] = setting.default if source == "default" else _parse(setting, value, source)
-    return Loaded(Settings(**values), sources)
+        if setting.kind.parse == "host" and source != "default" and not _has_usable_port(str(value)):
+            warnings.append(f"{source.removeprefix('env ')} {value} has no usable port: {values[setting.name]} is used")
+    return Loaded(Settings(**values), sources, tuple(warnings))
 
 
 def _first_given(
@@ -303,13 +312,14 @@ _TRUE, _FALSE = {"1", "t", "true", "yes", "on"}, {"0", "f", "false", "no", "off"
 
 def _parse(setting: Setting, value: Any, source: str) -> Any:
     try:
-        return _convert(setting, value)
+        return _convert(setting, value, lenient=source == f"env {setting.kind.ollama}")
     except (ValueError, TypeError) as error:
         shown = "…" if setting.kind.secret else repr(value)
         raise SettingError(f"{setting.name} = {shown} (from {source}) cannot be used: {error}") from error
 
 
-def _convert(setting: Setting, value: Any) -> Any:
+def _convert(setting: Setting, value: Any, *, lenient: bool) -> Any:
+    """The value as its setting has it. `lenient`: it comes from Ollama's variable, which takes more."""
     match setting.kind.parse:
         case "keep_alive":
             seconds = parse_keep_alive(value)
@@ -317,6 +327,8 @@ def _convert(setting: Setting, value: Any) -> Any:
         case "size":
             return value if isinstance(value, int) else parse_size(str(value))
         case "host":
+            if not lenient and not _has_usable_port(str(value)):
+                raise ValueError("its port must be a number from 0 to 65535")
             return parse_host(str(value))
         case "path":
             return str(Path(value).expanduser())
@@ -330,7 +342,7 @@ def _convert(setting: Setting, value: Any) -> Any:
                     _check_keep_alive(item)
             return found
     if setting.type is bool:
-        return _boolean(value, lenient=setting.kind.ollama is not None)
+        return _boolean(value, lenient=lenient)
     if setting.type is int:
         try:
             number = int(value)
@@ -373,7 +385,7 @@ def _memory(text: str) -> str:
 
 
 def _boolean(value: Any, *, lenient: bool) -> bool:
-    """Ollama takes any other text as true (`OLLAMA_DEBUG=2` is a level); our own settings refuse it."""
+    """Ollama takes any other text in its variables as true (`OLLAMA_DEBUG=2` is a level); elsewhere it is refused."""
     if isinstance(value, bool):
         return value
     text = str(value).lower()
@@ -388,7 +400,8 @@ def parse_host(text: str) -> str:
     """Ollama's `OLLAMA_HOST` forms → a URL with scheme, host and port, and a path prefix where one was given.
 
     "" → http://127.0.0.1:11434, "1.2.3.4" → …:11434, ":1234" → http://0.0.0.0:1234, "https://x" → port 443,
-    "[::1]" or "::1" → http://[::1]:11434. A port that is no number falls back to the scheme's default, as in Ollama.
+    "[::1]" or "::1" → http://[::1]:11434. A port that is no number falls back to the scheme's default, as in Ollama,
+    which is right for its own variable only.
     """
     text = text.strip(" \t\"'")
     scheme, separator, rest = text.partition("://")
@@ -401,13 +414,24 @@ def parse_host(text: str) -> str:
         raise ValueError("it must be an address such as 127.0.0.1:11434 or http://host:port")
     address, slash, path = rest.partition("/")
     host, port_text = _split_port(address)
-    if port_text.isdigit() and int(port_text) <= 65535:
+    if port_text and _is_port(port_text):
         port = int(port_text)
     if not host:
         host = "0.0.0.0" if address.startswith(":") else "127.0.0.1"  # noqa: S104
     if ":" in host:
         host = f"[{host}]"
     return f"{scheme}://{host}:{port}{slash}{path}".rstrip("/")
+
+
+def _has_usable_port(text: str) -> bool:
+    """Whether the port of a host, if it has one, can be one."""
+    _, _, rest = text.strip(" \t\"'").rpartition("://")
+    _, port = _split_port(rest.partition("/")[0])
+    return not port or _is_port(port)
+
+
+def _is_port(text: str) -> bool:
+    return re.fullmatch("[0-9]{1,9}", text) is not None and int(text) <= 65535
 
 
 def _split_port(address: str) -> tuple[str, str]:

@@ -29,9 +29,11 @@ def command(args: tuple[str, ...], as_json: bool) -> None:
 
     from omlx import settings
     from omlx.cli import tables
-    from omlx.cli.console import out
+    from omlx.cli.console import err, out
 
     loaded = settings.load({}, os.environ)
+    for warning in loaded.warnings:
+        err(f"note: {warning}")
     here = _here(loaded.settings)
     values = {setting.name: _visible(setting, loaded.settings) for setting in settings.describe()}
     if as_json:

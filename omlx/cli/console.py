@@ -51,7 +51,16 @@ def columns(stream: TextIO) -> int:
 @cache
 def effective() -> settings.Settings:
     """The settings as this process's environment and the config file give them."""
-    return settings.load({}, os.environ).settings
+    loaded = settings.load({}, os.environ)
+    for warning in loaded.warnings:
+        _note_once(warning)
+    return loaded.settings
+
+
+@cache
+def _note_once(text: str) -> None:
+    """The settings are read more than once in a command."""
+    err(f"note: {text}")
 
 
 def run_async(work: Coroutine[Any, Any, Result]) -> Result:

@@ -53,7 +53,10 @@ def command(args: tuple[str, ...], **given: Any) -> int:
     from omlx.server import serve
 
     flags = {name: value for name, value in given.items() if value is not None}
-    return serve(settings.load(flags, os.environ))
+    loaded = settings.load(flags, os.environ)
+    for warning in loaded.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    return serve(loaded)
 
 
 command.params.extend(_option(setting) for setting in settings.describe() if setting.name not in NOT_FOR_THE_SERVER)

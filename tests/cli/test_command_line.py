@@ -15,7 +15,7 @@ import rich_click as click
 from omlx.cli import main, serve
 from omlx.cli.app import VERBS
 from omlx.cli.command import Count, OptionalValue, go_flags, verb
-from tests.cli.conftest import Omlx
+from tests.cli.conftest import Omlx, run_omlx
 
 
 @pytest.mark.parametrize(
@@ -155,6 +155,19 @@ def test_config_tells_each_value_and_where_it_came_from(omlx: Omlx, tmp_path: ob
     assert rows["max_queue"] == ["512", "default"]
     as_json = omlx("config", "--json", OMLX_CONFIG=config)
     assert '"keep_alive": {\n    "value": -1,' in as_json.out
+
+
+def test_an_unusable_port_and_a_missing_config_file_are_said() -> None:
+    for words, code in ((("config",), 0), (("show", "m", "--modelfile"), 1)):
+        ran = run_omlx(*words, host="127.0.0.1:99999")
+        assert ran.code == code
+        notes = [line for line in ran.err.splitlines() if line.startswith("note: ")]
+        assert notes == ["note: OLLAMA_HOST 127.0.0.1:99999 has no usable port: http://127.0.0.1:11434 is used"]
+    ran = run_omlx("serve", "--host", "127.0.0.1:99999")
+    assert (ran.code, ran.err.splitlines()[-1].startswith("Error: host = '127.0.0.1:99999'")) == (1, True)
+    ran = run_omlx("list", OMLX_CONFIG="/nowhere/config.toml")
+    assert (ran.code, ran.err) == (
+        1, "Error: the config file /nowhere/config.toml (from env OMLX_CONFIG) does not exist\n")  # fmt: skip
 
 
 @verb("probe", count=Count(0))

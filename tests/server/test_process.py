@@ -40,7 +40,7 @@ class Process:
     def __init__(self, folder: Path, port: int, *runner: str, **variables: str) -> None:
         self.url = f"http://127.0.0.1:{port}"
         env = {**os.environ, "OMLX_HOST": f"127.0.0.1:{port}", "OMLX_MODELS": str(folder), "OMLX_SPARE_RUNNER": "false",
-               "OMLX_CONFIG": str(folder / "none.toml"),
+               "OMLX_CONFIG": "/dev/null",
                "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("", "registry", "cache")),
                **variables}  # fmt: skip
         self.begun = time.monotonic()

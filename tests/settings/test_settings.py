@@ -41,6 +41,10 @@ def test_flag_beats_own_variable_beats_ollamas_beats_file_beats_default(tmp_path
         ({"OMLX_MAX_BODY": "big"}, ["max_body", "GiB"]),
         ({"OMLX_SPARE_RUNNER": "maybe"}, ["spare_runner", "true or false"]),
         ({"OLLAMA_HOST": "ftp://x"}, ["host", "ftp://x"]),
+        ({"OMLX_HOST": "127.0.0.1:99999"}, ["host", "127.0.0.1:99999", "OMLX_HOST", "65535"]),
+        ({"OMLX_HOST": "http://[::1]:x/path"}, ["host", "http://[::1]:x/path", "65535"]),
+        ({"OMLX_DEBUG": "maybe"}, ["debug", "maybe", "OMLX_DEBUG", "true or false"]),
+        ({"OMLX_CONFIG": "/nowhere/config.toml"}, ["/nowhere/config.toml", "OMLX_CONFIG", "does not exist"]),
     ],
 )
 def test_a_bad_value_is_named(environ: dict[str, str], words: list[str]) -> None:
@@ -48,6 +52,15 @@ def test_a_bad_value_is_named(environ: dict[str, str], words: list[str]) -> None
         load({}, environ)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_ollamas_variables_take_what_ollama_takes_and_an_unusable_port_is_said() -> None:
+    loaded = load({}, {"OLLAMA_HOST": "1.2.3.4:99999", "OLLAMA_DEBUG": "maybe"})
+    assert (loaded.settings.host, loaded.settings.debug) == ("http://1.2.3.4:11434", True)
+    assert loaded.warnings == ("OLLAMA_HOST 1.2.3.4:99999 has no usable port: http://1.2.3.4:11434 is used",)
+    assert load({}, {"OLLAMA_HOST": "1.2.3.4:1"}).warnings == ()
+    with pytest.raises(SettingError, match="--host"):
+        load({"host": "127.0.0.1:99999"}, {})
 
 
 @pytest.mark.parametrize("text", ["not toml at all", "unknown_setting = 1"])

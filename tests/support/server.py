@@ -48,6 +48,7 @@ class ServerProcess:
 
     def start(self, *, timeout_s: float = 30.0) -> ServerProcess:
         self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "config.toml").touch()
         begun = time.monotonic()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
