@@ -1,7 +1,7 @@
 """A *lease*: the right to use one loaded model. While it is held the model stays; the last one starts the keep-alive.
 
-It also carries the promise about crashes: when the runner dies under a request that has streamed nothing yet, the model
-is loaded again and the request replayed, once; a request that has streamed something ends with the error.
+It also carries the promise about crashes: when the runner dies under a request of which nothing was passed on yet, the
+model is loaded again and the request replayed, once; a request that has streamed something ends with the error.
 """
 
 from __future__ import annotations
@@ -67,24 +67,33 @@ class Lease:
             log.error("%s: a lease was dropped without being released", self._slot.spec.name)
             self._pool.release_from_anywhere(self._slot)
 
-    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta | Finish, None]:
-        """The events of one generation, ending with a Finish. Raises RequestFailed; closing it cancels the request."""
+    async def generate(self, request: GenerateRequest, *, whole: bool = False) -> AsyncGenerator[Delta | Finish, None]:
+        """The events of one generation, ending with a Finish. Raises RequestFailed; closing it cancels the request.
+
+        `whole`: all of them at the end, so that it can be replayed until then.
+        """
         refuse_what_is_off(request, self._held.off)
         replayed = started = False
         timing = current().begin(request)
         while True:
             host = self._host
+            kept: list[Delta | Finish] = []
             try:
                 async with aclosing(host.generate(request)) as events:
                     async for event in events:
-                        started = True
+                        started = not whole
                         if isinstance(event, Finish):
                             self._pool.worked(self._held)
                             if not request.render_only:
                                 timing.finish(event)
                         else:
                             timing.piece()
-                        yield event
+                        if whole:
+                            kept.append(event)
+                        else:
+                            yield event
+                for event in kept:
+                    yield event
                 return
             except RequestFailed as failure:
                 if failure.kind != "crashed" or started or replayed:

@@ -73,7 +73,10 @@ async def whole(pool: Pool, job: Job, write: Callable[[list[Answered], int], Any
     """`write` of all choices, in order, and of the wait for the model in ns, as JSON."""
     collected = [Collected() for _ in job.wanted]
     finishes: dict[int, Finish] = {}
-    async with await pool.acquire(job.spec, keep_alive=job.keep_alive) as lease, aclosing(_run(lease, job)) as events:
+    async with (
+        await pool.acquire(job.spec, keep_alive=job.keep_alive) as lease,
+        aclosing(_run(lease, job, whole=True)) as events,
+    ):
         load_ns = lease.load_ns
         async for choice, event in events:
             if isinstance(event, Finish):
@@ -90,10 +93,13 @@ async def load(pool: Pool, spec: ModelSpec, answer: Any, keep_alive: float | Non
         return encode(answer)
 
 
-async def _run(lease: Lease, job: Job) -> AsyncGenerator[tuple[int, Delta | Finish]]:
-    """The events of all choices, as they come. Raises RequestFailed; closing it cancels what still runs."""
+async def _run(lease: Lease, job: Job, *, whole: bool = False) -> AsyncGenerator[tuple[int, Delta | Finish]]:
+    """The events of all choices, as they come, or each choice's at its end (`whole`).
+
+    Raises RequestFailed; closing it cancels what still runs.
+    """
     if len(job.wanted) == 1:
-        async with aclosing(lease.generate(job.wanted[0])) as events:
+        async with aclosing(lease.generate(job.wanted[0], whole=whole)) as events:
             async for event in events:
                 yield 0, event
         return
@@ -101,7 +107,7 @@ async def _run(lease: Lease, job: Job) -> AsyncGenerator[tuple[int, Delta | Fini
 
     async def feed(choice: int, request: GenerateRequest) -> None:
         try:
-            async with aclosing(lease.generate(request)) as events:
+            async with aclosing(lease.generate(request, whole=whole)) as events:
                 async for event in events:
                     await queue.put((choice, event))
         except Exception as error:  # it is raised where the events are read

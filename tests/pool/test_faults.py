@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from omlx.pool import PoolError, RequestFailed
-from omlx.request import Delta
+from omlx.request import Delta, Finish
 from omlx.runner.host import CRASHED
 from tests.pool.support import answer, ask, exists, faulty, names, question, running_pool, spec, touch, until
 
@@ -47,6 +47,16 @@ async def test_a_request_that_streamed_something_ends_with_the_error(tmp_path: P
                     seen += event.content if isinstance(event, Delta) else ""
         assert (seen, failure.value.kind) == ("one two ", "crashed")
         await until(lambda: pool.loaded() == [])
+
+
+async def test_an_answer_that_is_given_whole_is_replayed_from_its_middle_too(tmp_path: Path) -> None:
+    flag = tmp_path / "once"
+    flag.touch()
+    async with running_pool(tmp_path, command=faulty(f"dies-in-stream@{flag}")) as pool:
+        async with await pool.acquire(spec()) as lease:
+            events = [event async for event in lease.generate(question("one two three four"), whole=True)]
+        said = "".join(event.content for event in events if isinstance(event, Delta))
+        assert (said, isinstance(events[-1], Finish)) == ("one two three four ", True)
 
 
 async def test_a_runner_without_progress_is_ended_and_its_requests_replayed(
