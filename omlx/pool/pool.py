@@ -16,6 +16,8 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from omlx_registry import storage_errors
+
 from omlx.pool import policy
 from omlx.pool.errors import QUEUE_FULL, PoolError
 from omlx.pool.events import PoolEvents, Unheard, UnloadReason
@@ -171,8 +173,9 @@ class Pool:
         return await slot.host.cache(op)
 
     def pin(self, spec: ModelSpec, pinned: bool = True) -> None:
-        """Pin or unpin a model by name, loaded or not. Raises OSError when that cannot be written down."""
-        self._pins.set(spec.full_name, pinned)
+        """Pin or unpin a model by name, loaded or not. Raises StorageError when that cannot be written down."""
+        with storage_errors(Path(self._settings.models)):
+            self._pins.set(spec.full_name, pinned)
         slot = self._slots.get(spec.digest)
         if slot is not None:
             slot.pinned = pinned
@@ -190,10 +193,11 @@ class Pool:
     async def keep_selftest(self, spec: ModelSpec, found: SelfTest | None) -> None:
         """Remember, or with None forget, what a self-test found. A loaded model that it changes is unloaded.
 
-        Raises OSError when that cannot be written down.
+        Raises StorageError when that cannot be written down.
         """
         before = self._selftests.off(spec.digest)
-        self._selftests.keep(spec.digest, found)
+        with storage_errors(Path(self._settings.models)):
+            self._selftests.keep(spec.digest, found)
         if self._selftests.off(spec.digest) != before:
             await self.unload(spec.digest)
 

@@ -17,6 +17,7 @@ from omlx_registry.errors import (
     PullError,
     RegistryError,
     StorageError,
+    storage_errors,
 )
 from omlx_registry.names import Name, parse_name
 from omlx_registry.registry import Registry, Source
@@ -51,4 +52,5 @@ __all__ = [
     "Texts",
     "VerifyReport",
     "parse_name",
+    "storage_errors",
 ]

@@ -14,6 +14,7 @@ import pytest
 from tests.faults.house import MODEL, House, ask
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+FULL = "there is no space left on the disk of the model store"
 LONG = [{"role": "system", "content": "A sentence that is only there to be cached. " * 60}]
 
 
@@ -57,6 +58,16 @@ def test_a_full_disk(disk: Path) -> None:
         failed = house.post("/api/create", {"model": "more", "from": MODEL, "system": "x" * 200_000, "stream": False})
         assert failed.status_code >= 400
         assert "space" in failed.json()["error"]
+        failing = {"name": "seed", "outcome": "failed", "detail": "x" * 400}
+        for path, body in (
+            ("/api/omlx/pin", {"model": MODEL, "pinned": True}),
+            ("/api/omlx/selftest", {"model": MODEL, "checks": [failing] * 20}),
+            ("/api/omlx/aliases", {"name": "short", "target": "hf.co/some/repository"}),
+        ):
+            failed = house.post(path, body)
+            assert (path, failed.status_code, failed.json()) == (path, 500, {"error": FULL})
+        assert "Traceback" not in house.log_text()
+        assert house.status()["pinned"] == []
         names = [m["name"] for m in httpx.get(f"{house.url}/api/tags", trust_env=False).json()["models"]]
         assert names == [f"{MODEL}:latest"]
         rest.unlink()
