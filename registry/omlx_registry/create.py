@@ -18,13 +18,13 @@ from omlx_registry.architecture import model_info
 from omlx_registry.assemble import Overrides, Texts, assemble, overrides_of, read_texts, text_layers
 from omlx_registry.blobs import canonical_digest
 from omlx_registry.describe import read_config
-from omlx_registry.errors import CreateError, Damaged, InvalidDigest, InvalidModel, reason
+from omlx_registry.errors import CreateError, Damaged, InvalidDigest, InvalidModel, ModelfileError, reason
 from omlx_registry.facts import Files, find_out
 from omlx_registry.folders import file_layers, model_file_names
 from omlx_registry.hub_files import is_safe_path
 from omlx_registry.lora import adapter_layers
 from omlx_registry.manifest import ADAPTER, DRAFT, FILE, FOLDERS, LICENSE, WEIGHTS, Layer
-from omlx_registry.modelfile import SEMVER
+from omlx_registry.modelfile import SEMVER, check_backend
 from omlx_registry.names import Name
 from omlx_registry.quantize import recipe, require_unquantized
 from omlx_registry.spec import Progress
@@ -33,6 +33,8 @@ from omlx_registry.worker_client import ImportGguf, Job, JobProgress, Quantize, 
 
 LONG_WORK: Final = "0000000000000000000"
 """The digest Ollama gives to lines about converting and quantizing."""
+_MOST_STOPS, _MOST_CHARACTERS = 1000, 100_000
+"""Stop strings that a request may have: with more of them no request for the model could be served."""
 
 
 class Info(msgspec.Struct, frozen=True):
@@ -93,6 +95,14 @@ def check_request(request: CreateRequest) -> None:
             raise CreateError("a message needs a role and a content")
     if request.requires and not SEMVER.fullmatch(request.requires):
         raise CreateError("requires must be a valid semver (e.g. 0.14.0)")
+    if (backend := request.parameters.get("distributed")) is not None:
+        try:
+            check_backend(backend)
+        except ModelfileError as error:
+            raise CreateError(str(error)) from error
+    stops = request.parameters.get("stop")
+    if isinstance(stops, list) and (len(stops) > _MOST_STOPS or sum(len(str(it)) for it in stops) > _MOST_CHARACTERS):
+        raise CreateError(f"stop may hold at most {_MOST_STOPS} strings, of {_MOST_CHARACTERS} characters together")
     if request.quantize:
         recipe(request.quantize)
     if request.draft_quantize:

@@ -20,8 +20,19 @@ def print_parameters(parameters: Mapping[str, Any]) -> str:
 
 
 def go_syntax(value: Any) -> str:
-    """Go's `%#v`: strings in double quotes with escapes, all else as `go_text`."""
-    return go_quote(value) if isinstance(value, str) else go_text(value)
+    """Go's `%#v` of a decoded JSON value: strings in double quotes with escapes, objects and arrays with types."""
+    if isinstance(value, str):
+        return go_quote(value)
+    if isinstance(value, dict):
+        inner = ", ".join(f"{go_quote(name)}:{_go_syntax_inside(item)}" for name, item in sorted(value.items()))
+        return f"map[string]interface {{}}{{{inner}}}"
+    if isinstance(value, list):
+        return f"[]interface {{}}{{{', '.join(map(_go_syntax_inside, value))}}}"
+    return go_text(value)
+
+
+def _go_syntax_inside(value: Any) -> str:
+    return "interface {}(nil)" if value is None else go_syntax(value)
 
 
 def go_text(value: Any) -> str:
@@ -32,6 +43,10 @@ def go_text(value: Any) -> str:
         return go_float(float(value))
     if value is None:
         return "<nil>"
+    if isinstance(value, dict):
+        return f"map[{' '.join(f'{name}:{go_text(item)}' for name, item in sorted(value.items()))}]"
+    if isinstance(value, list):
+        return f"[{' '.join(map(go_text, value))}]"
     return str(value)
 
 

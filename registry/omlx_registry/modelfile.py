@@ -58,6 +58,8 @@ _BYTE_ORDER_MARKS: Final = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 _LINE_END: Final = re.compile(r"[\r\n]|\Z")
+_CLOSING: Final = re.compile(r'"""(?=[^\S\r\n]*[\r\n])')
+"""Three quote marks that end a line: they would end a value."""
 _BLANKS: Final = " \t"
 
 
@@ -179,12 +181,17 @@ def parse_parameter(name: str, text: str) -> int | float | bool | str:
             raise ModelfileError(f"invalid duration value [{text}]")
         return text
     if name == "distributed":
-        if text not in _BACKENDS:
-            raise ModelfileError(f"invalid value [{text}], must be one of {', '.join(_BACKENDS)}")
+        check_backend(text)
         return text
     if name == "stop":
         return text
     raise ModelfileError(f"unknown parameter '{name}'")
+
+
+def check_backend(value: object) -> None:
+    """Raises ModelfileError where this is no value of the parameter `distributed`."""
+    if value not in _BACKENDS:
+        raise ModelfileError(f"invalid value [{value}] of parameter distributed, must be one of {', '.join(_BACKENDS)}")
 
 
 def print_commands(commands: Iterable[Command]) -> str:
@@ -196,11 +203,12 @@ def quote(value: str) -> str:
     """The value as it stands in a Modelfile: plain where that reads back the same, else in quotes.
 
     Text with a line that ends in three quote marks, or with control characters, has no exact form: it is printed in
-    triple quotes all the same.
+    triple quotes all the same, with a blank in such marks, so that what follows them is never read as an instruction.
     """
     plain, single, triple = value, f'"{value}"', f'"""{value}"""'
     usual = (triple if '"' in value else single) if "\n" in value or value != value.strip(" ") else plain
-    return next((form for form in (usual, plain, single, triple) if _reads_back(form, value)), triple)
+    safe = '"""' + _CLOSING.sub('"" "', value) + '"""'
+    return next((form for form in (usual, plain, single, triple) if _reads_back(form, value)), safe)
 
 
 def _head(command: Command) -> str:

@@ -117,6 +117,29 @@ async def test_texts_are_replaced_merged_or_added_up(registry: Registry, tmp_pat
     assert registry.resolve("again").capabilities == ["vision", "completion"]
 
 
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        (
+            {"distributed": "yes"},
+            "invalid value [yes] of parameter distributed, must be one of off, ring, jaccl, mpi, nccl",
+        ),
+        ({"distributed": ["ring"]}, "of parameter distributed, must be one of off, ring"),
+        ({"stop": [str(number) for number in range(1001)]}, "stop may hold at most 1000 strings"),
+        ({"stop": ["x" * 100_001]}, "of 100000 characters together"),
+    ],
+)
+async def test_parameters_with_which_nothing_could_be_served_are_refused(
+    registry: Registry, tmp_path: Path, parameters: dict[str, Any], message: str
+) -> None:
+    registry.add_model_folder("base", make_folder(tmp_path / "m"))
+    with pytest.raises(CreateError) as refused:
+        await create(registry, model="other", source="base", parameters=parameters)
+    assert message in str(refused.value)
+    assert [spec.name for spec in registry.list()] == ["base:latest"]
+    await create(registry, model="other", source="base", parameters={"distributed": "ring"})
+
+
 async def test_a_model_can_be_made_from_itself(registry: Registry, tmp_path: Path, root: Path) -> None:
     registry.add_model_folder("m", make_folder(tmp_path / "m"))
     await create(registry, model="M", source="m", system="one")

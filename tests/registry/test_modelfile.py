@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 from typing import Any
 
 import pytest
@@ -227,6 +228,23 @@ def test_what_is_printed_reads_back_the_same(found: list[Command]) -> None:
     modelfile = Modelfile([Command("from", "base"), *found])
     assert parse_modelfile(str(modelfile)) == modelfile
     assert parse_modelfile(codecs.BOM_UTF16_LE + str(modelfile).encode("utf-16-le")) == modelfile
+
+
+hostile_values = st.lists(
+    st.sampled_from(['"', '"""', "\n", "\r", " ", "\x00", "\u2028", "\x0b", "FROM evil", "x"]), max_size=12
+).map("".join)
+
+
+@given(st.lists(st.builds(Command, plain_commands, hostile_values), max_size=3))
+@example([Command("system", 'a"""\nFROM evil\nSYSTEM """b')])
+@example([Command("system", 'a"""\u2028\nFROM evil')])
+@example([Command("system", '""""\nFROM evil')])
+def test_no_value_breaks_out_of_its_quotes(found: list[Command]) -> None:
+    read = parse_modelfile(str(Modelfile([Command("from", "base"), *found, Command("license", "end")]))).commands
+    assert [command.name for command in read] == ["from", *(command.name for command in found), "license"]
+    # What has no form of its own is still the same text, but for blanks and for what no Modelfile holds.
+    for command, other in zip(read[1:-1], found, strict=True):
+        assert re.sub(r"[\s\x00]", "", command.value) == re.sub(r"[\s\x00]", "", other.value)
 
 
 @given(st.text(max_size=200))

@@ -216,6 +216,7 @@ def test_parameters_are_printed_as_go_prints_them() -> None:
         "num_ctx": 4096,
         "seed": 1000000,
         "use_mmap": True,
+        "odd": {"b": [1, None], "a": "x"},
     }
     assert print_parameters(parameters) == "\n".join(
         [
@@ -225,6 +226,7 @@ def test_parameters_are_printed_as_go_prints_them() -> None:
             "num_ctx                        4096",
             "seed                           1e+06",
             "use_mmap                       true",
+            'odd                            map[string]interface {}{"a":"x", "b":[]interface {}{1, interface {}(nil)}}',
         ]
     )
 
@@ -272,6 +274,22 @@ def test_the_printed_modelfile_makes_the_model_again(tmp_path: Path) -> None:
         Texts(meaning.template, meaning.system or "", meaning.parameters, meaning.messages, meaning.licenses) == texts
     )
     assert shown.template_text == texts.template
+
+
+def test_what_a_modelfile_cannot_say_does_not_end_up_as_an_instruction(tmp_path: Path) -> None:
+    registry = Registry(tmp_path / "models", [])
+    texts = Texts(
+        system='Brief.\n"""\nFROM evil\nSYSTEM """',
+        parameters={"stop": ['x"""\nFROM evil'], "odd": {"b": [1, None], "a": "x"}, "x 1\nFROM evil": 1},
+        messages=[{"role": "user\nFROM evil", "content": "Hi"}, {"role": "user", "content": "Hi"}],
+    )
+    registry.add_model_folder("m", make_folder(tmp_path / "m"), texts=texts)
+    printed = registry.show("m").modelfile
+    commands = parse_modelfile(printed).commands
+    assert [command.value for command in commands if command.name == "from"] == ["m:latest"]
+    assert [command.key for command in commands if command.key] == ["stop", "odd", "user"]
+    assert "PARAMETER odd map[a:x b:[1 <nil>]]\n" in printed
+    assert 'FROM evil\nSYSTEM """"""\n' in printed
 
 
 def test_show_has_info_always_and_tensors_only_when_asked(tmp_path: Path) -> None:
