@@ -32,17 +32,30 @@ def command(args: tuple[str, ...], as_json: bool) -> int:
         out(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     else:
         out("".join(f"\nnote: {note}" for note in found.result.notes) if found.result else "", end="")
-        out("\nThe self-test passed." if not found.off else "")
+        out(f"\n{_conclusion(found)}" if not found.off else "")
     return 1 if found.off else 0
 
 
+def _conclusion(found: SelfTestResponse) -> str:
+    """Where nothing is switched off."""
+    failed = [check.name for check in found.result.checks if check.outcome == "failed"] if found.result else []
+    return (
+        f"Nothing is switched off: no feature rests on {' and '.join(failed)}." if failed else "The self-test passed."
+    )
+
+
 async def _test(model: str, *, quiet: bool) -> SelfTestResponse:
-    from omlx.cli.console import connected, out
+    from omlx.cli.console import connected, err, out
     from omlx.selftest.run import run
 
     def said(check: Check) -> None:
         if not quiet:
             out(f"{check.outcome:8} {check.name:8} {check.detail}")
 
+    def begins(what: str) -> None:
+        # A check may take a minute; its line comes when it has ended.
+        if not quiet:
+            err(f"{what} …")
+
     async with connected() as client:
-        return await run(client, model, said)
+        return await run(client, model, said, begins)

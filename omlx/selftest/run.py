@@ -17,8 +17,12 @@ class _Subject(NamedTuple):
     context: int
 
 
-async def run(client: Client, name: str, said: Callable[[Check], None]) -> SelfTestResponse:
-    """Test a model; `said` hears each check as it ends. Raises ClientError where the server or the model fails.
+async def run(
+    client: Client, name: str, said: Callable[[Check], None], begins: Callable[[str], None] = lambda what: None
+) -> SelfTestResponse:
+    """Test a model; `said` hears each check as it ends, `begins` what is done next, which may take minutes.
+
+    Raises ClientError where the server or the model fails.
 
     It begins with everything switched on, and what an earlier self-test switched off is forgotten. A check that the
     server ends with an error has failed.
@@ -27,11 +31,13 @@ async def run(client: Client, name: str, said: Callable[[Check], None]) -> SelfT
     shown = await client.show(name)
     if "completion" not in shown.capabilities:
         raise ClientError(f"{kept.model} does not generate text: there is nothing to test")
+    begins("loading")
     await client.load(name)
     context = next((model.context_length for model in await client.loaded() if model.name == kept.model), 0)
     subject = _Subject(client, kept.model, shown.capabilities, context)
     checks: list[Check] = []
     for check in CHECKS:
+        begins(check.__name__)
         try:
             found = await check(subject)
         except (ClientError, TimeoutError) as error:
