@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-PoolErrorKind = Literal["busy", "load_failed", "too_large", "crashed"]
+PoolErrorKind = Literal["busy", "load_failed", "too_large", "crashed", "gone"]
+"""`gone`: what the spec stands for was changed or deleted before it was loaded; the name may stand for another now."""
 
 QUEUE_FULL = "server busy, please try again.  maximum pending requests exceeded"
 """Ollama's words, two spaces included."""
+
+GONE = "the model was changed or deleted while the request waited for it"
 
 
 class PoolError(Exception):

@@ -151,6 +151,8 @@ class Lease:
             try:
                 self._slot = await self._pool.enter(spec, keep_alive, again=True)
             except PoolError as error:
+                if error.kind == "gone":
+                    raise
                 raise RequestFailed("crashed", f"{CRASHED} (reload failed: {error.message})") from error
 
     @property

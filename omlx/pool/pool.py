@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from omlx_registry import storage_errors
 
 from omlx.pool import policy
-from omlx.pool.errors import QUEUE_FULL, PoolError
+from omlx.pool.errors import GONE, QUEUE_FULL, PoolError
 from omlx.pool.events import PoolEvents, Unheard, UnloadReason
 from omlx.pool.governor import Governor, MemoryReport
 from omlx.pool.lease import Lease
@@ -415,8 +415,14 @@ class Pool:
             log.info("%s: the load was given up", slot.spec.name)
             self.events.load_failed(slot.spec.name, "given_up")
             failure = PoolError("busy", _SHUTTING_DOWN)
+        elif slot.lost:
+            failure = PoolError("gone", GONE)
+            log.info("%s: the load was given up: %s", slot.spec.name, GONE)
+            self.events.load_failed(slot.spec.name, failure.kind)
         else:
-            failure = error if isinstance(error, PoolError) else PoolError("load_failed", str(error))
+            # Where on the server its files are is no concern of a client.
+            text = str(error).replace(f"{slot.spec.path}/", "")
+            failure = error if isinstance(error, PoolError) else PoolError("load_failed", text)
             log.error("%s could not be loaded: %s", slot.spec.name, failure.message)
             self.events.load_failed(slot.spec.name, failure.kind)
         slot.loaded.set_exception(failure)

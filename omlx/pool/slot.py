@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -65,6 +66,7 @@ class Slot:
         self, spec: ModelSpec, keep_alive: float, *, pinned: bool, off: frozenset[Feature] = frozenset()
     ) -> None:
         self.spec = spec
+        self._folder = _identity(spec.path)
         self.off = off
         """What a self-test has switched off for the model."""
         self.keep_alive = keep_alive
@@ -108,6 +110,12 @@ class Slot:
     @property
     def goes_when_idle(self) -> bool:
         return self.go_when_idle or self.draining
+
+    @property
+    def lost(self) -> bool:
+        """The folder it was to be loaded from is gone, or another one: its model was changed or deleted meanwhile."""
+        now = _identity(self.spec.path)
+        return now is None or now != self._folder
 
     def stop_timer(self) -> None:
         if self.timer is not None:
@@ -159,3 +167,12 @@ class Slot:
         if self.expires_at is None:
             return now + timedelta(seconds=self.keep_alive)
         return now + timedelta(seconds=self.expires_at - asyncio.get_running_loop().time())
+
+
+def _identity(folder: str) -> tuple[int, int, int] | None:
+    """What tells a folder from one that is made in its place; None: there is none."""
+    try:
+        status = Path(folder).stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns

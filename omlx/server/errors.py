@@ -48,7 +48,7 @@ def _request_failed(error: RequestFailed) -> Problem:
 
 
 def _pool_error(error: PoolError) -> Problem:
-    return Problem(503 if error.kind == "busy" else 500, error.message)
+    return Problem(503 if error.kind in {"busy", "gone"} else 500, error.message)
 
 
 _TABLE: tuple[tuple[type[Exception], Callable[[Any], Problem]], ...] = (

@@ -261,9 +261,10 @@ class Store:
             except Damaged:
                 return 0  # `prune` says what is wrong.
             doomed = candidates - survey.blobs
+            # First the folders, which may be links to blobs: a model is there or not, never in part.
+            self.views.keep_only(survey.manifests)
             for digest in doomed:
                 self.blobs.remove(digest)
-            self.views.keep_only(survey.manifests)
             return len(doomed)
 
     def materialize(self, stored: Stored) -> Path:

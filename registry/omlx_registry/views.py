@@ -7,6 +7,7 @@ derived: it is checked at every use and built again when something is missing or
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import uuid
@@ -54,7 +55,7 @@ class Views:
         if self._folder.is_dir():
             for path in self._folder.iterdir():
                 if path.name not in digests:
-                    shutil.rmtree(path, ignore_errors=True)
+                    _discard(path)
 
     def _is_intact(self, target: Path, files: dict[str, Layer]) -> bool:
         for relative, layer in files.items():
@@ -82,10 +83,7 @@ class Views:
                     fresh.rename(target)
                 except OSError:
                     # A damaged view, or one another process has just built: out of the way in one step, then again.
-                    stale = self._folder / f".{uuid.uuid4().hex}"
-                    if target.exists():
-                        target.rename(stale)
-                        shutil.rmtree(stale, ignore_errors=True)
+                    _discard(target)
                 else:
                     return
             raise Damaged(f"cannot build the model folder {target.name}")
@@ -103,6 +101,14 @@ def model_files(manifest: Manifest) -> dict[str, Layer]:
             raise Damaged(f"the manifest names an unsafe path: {layer.path!r}")
         files[layer.path] = layer
     return files
+
+
+def _discard(folder: Path) -> None:
+    """Out of the way in one step, so that nobody finds half a model; then away."""
+    stale = folder.with_name(f".{uuid.uuid4().hex}")
+    with contextlib.suppress(OSError):  # Another process was first.
+        folder.rename(stale)
+    shutil.rmtree(stale, ignore_errors=True)
 
 
 def _link(source: Path, target: Path) -> None:

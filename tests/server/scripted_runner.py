@@ -19,6 +19,7 @@ import base64
 import os
 import socket
 import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -57,6 +58,8 @@ class Runner:
         self.send(frames.Hello(pid=os.getpid(), device="cpu", blas="none", versions={}))
         while True:
             match self.receive():
+                case frames.Load(spec) if not (config := Path(spec.path, "config.json")).is_file():
+                    self.send(frames.LoadFailed(f"[Errno 2] No such file or directory: '{config}'"))
                 case frames.Load(spec):
                     self.send(frames.Ready(weights="none", memory_bytes=1000, kv_bytes_per_token=1, can_batch=True,
                                            num_ctx=spec.num_ctx, vocab_size=1))  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 from litestar import post
+from omlx_registry import ModelSpec
 
 from omlx.api import anthropic as wire
 from omlx.dialect import anthropic as dialect
@@ -13,7 +14,7 @@ from omlx.server.body import inline_images, read_json
 from omlx.server.envelopes import ANTHROPIC, ANTHROPIC_ERRORS
 from omlx.server.generation import Job, prepared, stream, whole
 from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
-from omlx.server.names import find
+from omlx.server.served import served
 from omlx.server.stream import Answer, LiveObject, LiveStream, event
 
 
@@ -23,13 +24,16 @@ async def messages(request: HttpRequest, registry: GivenRegistry, pool: GivenPoo
     await inline_images([message.content for message in asked.messages], settings)
     dialect.check(asked)
     native = dialect.chat_request(asked)
-    spec = await find(registry, asked.model)
-    wanted = prepared(dialect.generation(asked, native, spec, settings.unsupported_tools), settings)
-    answer = MessageAnswer(asked, characters=_characters(wanted))
-    job = Job(spec, [wanted])
-    if asked.stream:
-        return LiveStream(stream(pool, job, answer, _named), ANTHROPIC)
-    return LiveObject(whole(pool, job, lambda found, _: answer.whole(found)))
+
+    def made(spec: ModelSpec) -> Answer:
+        wanted = prepared(dialect.generation(asked, native, spec, settings.unsupported_tools), settings)
+        answer = MessageAnswer(asked, characters=_characters(wanted))
+        job = Job(spec, [wanted])
+        if asked.stream:
+            return LiveStream(stream(pool, job, answer, _named), ANTHROPIC)
+        return LiveObject(whole(pool, job, lambda found, _: answer.whole(found)))
+
+    return await served(registry, asked.model, made)
 
 
 @post("/v1/messages/count_tokens", status_code=200, exception_handlers=ANTHROPIC_ERRORS)
@@ -41,11 +45,13 @@ async def count_tokens(
     await inline_images([message.content for message in asked.messages], settings)
     dialect.check_count(asked)
     native = dialect.chat_request(asked)
-    spec = await find(registry, asked.model)
-    wanted = dialect.counting(
-        prepared(dialect.generation(asked, native, spec, settings.unsupported_tools), settings), spec.context_length
-    )
-    return LiveObject(whole(pool, Job(spec, [wanted]), lambda found, _: wire.TokenCount(found[0].finish.prompt_tokens)))
+
+    def made(spec: ModelSpec) -> Answer:
+        wanted = prepared(dialect.generation(asked, native, spec, settings.unsupported_tools), settings)
+        job = Job(spec, [dialect.counting(wanted, spec.context_length)])
+        return LiveObject(whole(pool, job, lambda found, _: wire.TokenCount(found[0].finish.prompt_tokens)))
+
+    return await served(registry, asked.model, made)
 
 
 def _named(said: wire.StreamEvent) -> bytes:

@@ -24,7 +24,8 @@ from omlx.pool.lease import Lease
 from omlx.request import Finish, GenerateRequest, Message
 from omlx.server.body import read_json
 from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
-from omlx.server.names import find, required
+from omlx.server.names import required
+from omlx.server.served import served
 from omlx.server.stream import Answer, Complete, LiveObject, as_json, encode
 from omlx.settings import Settings
 
@@ -88,7 +89,7 @@ async def verify(settings: GivenSettings) -> Answer:
 @post("/api/omlx/cache/explain", status_code=200)
 async def explain(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.CacheExplainRequest, settings.max_body)
-    return LiveObject(_explain(pool, await find(registry, asked.model), asked))
+    return await served(registry, asked.model, lambda spec: LiveObject(_explain(pool, spec, asked)))
 
 
 async def _explain(pool: Pool, spec: ModelSpec, asked: wire.CacheExplainRequest) -> bytes:
@@ -115,7 +116,7 @@ async def _prompt(lease: Lease, spec: ModelSpec, prompt: str, *, raw: bool) -> s
 async def save(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.CacheSaveRequest, settings.max_body)
     name = _session_name(asked.name)
-    return LiveObject(_save(pool, await find(registry, required(asked.model)), asked, name))
+    return await served(registry, required(asked.model), lambda spec: LiveObject(_save(pool, spec, asked, name)))
 
 
 async def _save(pool: Pool, spec: ModelSpec, asked: wire.CacheSaveRequest, name: str) -> bytes:
@@ -132,7 +133,7 @@ async def load(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, s
     model = next((session.model for session in sessions if session.name == name), None)
     if model is None:
         raise _no_session(name)
-    return LiveObject(_load(pool, await find(registry, model), name))
+    return await served(registry, model, lambda spec: LiveObject(_load(pool, spec, name)))
 
 
 async def _load(pool: Pool, spec: ModelSpec, name: str) -> bytes:

@@ -14,7 +14,8 @@ from omlx.dialect.refusal import Refusal
 from omlx.pool import Pool, RequestFailed
 from omlx.server.body import read_json
 from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
-from omlx.server.names import double_quoted, find, required, single_quoted
+from omlx.server.names import double_quoted, required, single_quoted
+from omlx.server.served import served
 from omlx.server.stream import Answer, LiveObject, encode
 
 
@@ -25,17 +26,23 @@ async def embed(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, 
     texts = read_input(asked.input)
     if not asked.model:
         raise Refusal(404, single_quoted(""))
-    spec = await find(registry, asked.model, double_quoted)
-    parse_options(asked.options)
-    return LiveObject(_embed(pool, spec, asked, texts, started))
+
+    def made(spec: ModelSpec) -> Answer:
+        parse_options(asked.options)
+        return LiveObject(_embed(pool, spec, asked, texts, started))
+
+    return await served(registry, asked.model, made, double_quoted)
 
 
 @post("/api/embeddings", status_code=200)
 async def embeddings(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.EmbeddingRequest, settings.max_body)
-    spec = await find(registry, required(asked.model), double_quoted)
-    parse_options(asked.options)
-    return LiveObject(_embed_one(pool, spec, asked))
+
+    def made(spec: ModelSpec) -> Answer:
+        parse_options(asked.options)
+        return LiveObject(_embed_one(pool, spec, asked))
+
+    return await served(registry, required(asked.model), made, double_quoted)
 
 
 def read_input(value: Any) -> list[str]:

@@ -17,6 +17,7 @@ from omlx.server.body import read_json
 from omlx.server.generation import Job, load, stream, whole
 from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
 from omlx.server.names import find, required, single_quoted
+from omlx.server.served import served
 from omlx.server.stream import Answer, LiveObject, LiveStream, as_json, line
 
 
@@ -27,11 +28,14 @@ async def generate(request: HttpRequest, registry: GivenRegistry, pool: GivenPoo
     dialect.check_top_logprobs(asked.top_logprobs)
     if not asked.model:
         raise Refusal(404, single_quoted(""))
-    spec = await find(registry, asked.model)
     answer = dialect.GenerateAnswer(asked.model, started, len(asked.images))
     if dialect.unloads(asked):
-        return await _unload(pool, spec, answer)
-    return _answer(pool, spec, asked, dialect.generation(asked, spec), answer)
+        return await _unload(pool, await find(registry, asked.model), answer)
+    return await served(
+        registry,
+        asked.model,
+        lambda spec: _answer(pool, spec, asked, dialect.generation(asked, spec), answer),
+    )
 
 
 @post("/api/chat", status_code=200)
@@ -39,12 +43,16 @@ async def chat(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, s
     started = time.monotonic_ns()
     asked = await read_json(request, wire.ChatRequest, settings.max_body)
     dialect.check_top_logprobs(asked.top_logprobs)
-    spec = await find(registry, required(asked.model))
+    model = required(asked.model)
     images = sum(len(message.images) for message in asked.messages)
     answer = dialect.ChatAnswer(asked.model, started, images)
     if dialect.unloads(asked):
-        return await _unload(pool, spec, answer)
-    return _answer(pool, spec, asked, dialect.conversation(asked, spec, settings.unsupported_tools), answer)
+        return await _unload(pool, await find(registry, model), answer)
+    return await served(
+        registry,
+        model,
+        lambda spec: _answer(pool, spec, asked, dialect.conversation(asked, spec, settings.unsupported_tools), answer),
+    )
 
 
 async def _unload(pool: Pool, spec: ModelSpec, answer: dialect.Answer) -> Answer:

@@ -21,6 +21,7 @@ from omlx.server.generation import Job, load, prepared, stream, whole
 from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
 from omlx.server.names import double_quoted, find, required
 from omlx.server.routes.ollama_embed import shortened
+from omlx.server.served import served
 from omlx.server.stream import Answer, LiveObject, LiveStream, as_json, encode, event
 
 DONE = b"data: [DONE]\n\n"
@@ -34,14 +35,16 @@ async def chat_completions(
     await inline_images([message.content for message in asked.messages], settings)
     native = dialect.chat_request(asked)
     check_top_logprobs(asked.top_logprobs)
-    spec = await find(registry, required(asked.model))
-    job = Job(
-        spec, [prepared(one, settings) for one in dialect.generations(asked, native, spec, settings.unsupported_tools)]
-    )
-    answer = dialect.ChatAnswer(asked)
-    if asked.stream and not native.debug_render_only:
-        return LiveStream(stream(pool, job, answer, event, DONE), OPENAI)
-    return LiveObject(whole(pool, job, lambda found, _: answer.whole(found)))
+
+    def made(spec: ModelSpec) -> Answer:
+        wanted = dialect.generations(asked, native, spec, settings.unsupported_tools)
+        job = Job(spec, [prepared(one, settings) for one in wanted])
+        answer = dialect.ChatAnswer(asked)
+        if asked.stream and not native.debug_render_only:
+            return LiveStream(stream(pool, job, answer, event, DONE), OPENAI)
+        return LiveObject(whole(pool, job, lambda found, _: answer.whole(found)))
+
+    return await served(registry, required(asked.model), made)
 
 
 @post("/v1/completions", status_code=200, exception_handlers=OPENAI_ERRORS)
@@ -51,15 +54,18 @@ async def completions(
     asked = await read_json(request, wire.CompletionRequest, settings.max_body)
     prompts = completions_dialect.read_prompts(asked.prompt)
     check_top_logprobs(asked.logprobs or 0)
-    spec = await find(registry, required(asked.model))
-    wanted = completions_dialect.completions(asked, prompts, spec)
-    answer = completions_dialect.CompletionAnswer(asked, prompts)
-    if not wanted:
-        return LiveObject(load(pool, spec, answer.loaded()))
-    job = Job(spec, wanted)
-    if asked.stream:
-        return LiveStream(stream(pool, job, answer, event, DONE), OPENAI)
-    return LiveObject(whole(pool, job, lambda found, _: answer.whole(found)))
+
+    def made(spec: ModelSpec) -> Answer:
+        wanted = completions_dialect.completions(asked, prompts, spec)
+        answer = completions_dialect.CompletionAnswer(asked, prompts)
+        if not wanted:
+            return LiveObject(load(pool, spec, answer.loaded()))
+        job = Job(spec, wanted)
+        if asked.stream:
+            return LiveStream(stream(pool, job, answer, event, DONE), OPENAI)
+        return LiveObject(whole(pool, job, lambda found, _: answer.whole(found)))
+
+    return await served(registry, required(asked.model), made)
 
 
 @post("/v1/embeddings", status_code=200, exception_handlers=OPENAI_ERRORS)
@@ -67,8 +73,9 @@ async def embeddings(request: HttpRequest, registry: GivenRegistry, pool: GivenP
     asked = await read_json(request, wire.EmbedRequest, settings.max_body)
     inputs = completions_dialect.read_inputs(asked.input)
     completions_dialect.check_encoding(asked.encoding_format)
-    spec = await find(registry, required(asked.model), double_quoted)
-    return LiveObject(_embed(pool, spec, asked, inputs))
+    return await served(
+        registry, required(asked.model), lambda spec: LiveObject(_embed(pool, spec, asked, inputs)), double_quoted
+    )
 
 
 async def _embed(

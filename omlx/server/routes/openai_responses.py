@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from litestar import delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath
+from omlx_registry import ModelSpec
 
 from omlx.api import ollama as native
 from omlx.api import openai_responses as wire
@@ -18,8 +19,9 @@ from omlx.server.envelopes import OPENAI_ERRORS
 from omlx.server.errors import JSON_TYPE
 from omlx.server.generation import Job, prepared, stream, whole
 from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
-from omlx.server.names import find, required
+from omlx.server.names import required
 from omlx.server.responses_store import ResponsesStore, Stored
+from omlx.server.served import served
 from omlx.server.stream import EVENT_STREAM, Answer, Complete, Framing, LiveObject, LiveStream, as_json, encode, event
 
 GivenStore = NamedDependency[ResponsesStore]
@@ -33,13 +35,16 @@ async def create(
     await inline_images(asked.input, settings)
     messages = [*_previous(responses, asked.previous_response_id), *dialect.read_input(asked.input)]
     chat = dialect.chat_request(asked, messages)
-    spec = await find(registry, required(asked.model))
-    job = Job(spec, [prepared(dialect.generation(asked, chat, spec, settings.unsupported_tools), settings)])
-    answer = ResponseAnswer(asked, _keeper(responses, messages))
-    if asked.stream:
-        framing = Framing(EVENT_STREAM, lambda found: _named(answer.failed(found.message)))
-        return LiveStream(stream(pool, job, answer, _named), framing)
-    return LiveObject(whole(pool, job, lambda found, _: answer.whole(found)))
+
+    def made(spec: ModelSpec) -> Answer:
+        job = Job(spec, [prepared(dialect.generation(asked, chat, spec, settings.unsupported_tools), settings)])
+        answer = ResponseAnswer(asked, _keeper(responses, messages))
+        if asked.stream:
+            framing = Framing(EVENT_STREAM, lambda found: _named(answer.failed(found.message)))
+            return LiveStream(stream(pool, job, answer, _named), framing)
+        return LiveObject(whole(pool, job, lambda found, _: answer.whole(found)))
+
+    return await served(registry, required(asked.model), made)
 
 
 @get("/v1/responses/{name:str}", exception_handlers=OPENAI_ERRORS)

@@ -12,17 +12,21 @@ from omlx.pool import Pool, RequestFailed
 from omlx.server.body import read_json
 from omlx.server.envelopes import OPENAI_ERRORS
 from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
-from omlx.server.names import find, required
+from omlx.server.names import required
+from omlx.server.served import served
 from omlx.server.stream import Answer, LiveObject, encode
 
 
 @post(["/v1/rerank", "/v2/rerank", "/rerank"], status_code=200, exception_handlers=OPENAI_ERRORS)
 async def rerank(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.RerankRequest, settings.max_body)
-    spec = await find(registry, required(asked.model))
-    query, documents = dialect.read_query(asked.query), dialect.read_documents(asked.documents)
-    dialect.check(asked, spec.capabilities)
-    return LiveObject(_rank(pool, spec, asked, query, documents))
+
+    def made(spec: ModelSpec) -> Answer:
+        query, documents = dialect.read_query(asked.query), dialect.read_documents(asked.documents)
+        dialect.check(asked, spec.capabilities)
+        return LiveObject(_rank(pool, spec, asked, query, documents))
+
+    return await served(registry, required(asked.model), made)
 
 
 async def _rank(pool: Pool, spec: ModelSpec, asked: wire.RerankRequest, query: str, documents: list[str]) -> bytes:
