@@ -32,6 +32,9 @@ _PROBE_TOKENS: dict[weights.Device, int] = {"cpu": 32, "cuda": 512, "metal": 256
 """Prompt length that is timed: as long as takes a fraction of a second on such a device."""
 _MOST_ROWS = 1 << 20
 """Of logits at once, where the output layer costs nothing that can be measured."""
+_KEPT_BUFFERS = 16
+"""The part of a GPU's memory that a process may keep in buffers for its next forwards."""
+_LEAST_BUFFERS = 512 << 20
 
 Progress = Callable[[int, int], None]
 
@@ -217,9 +220,14 @@ def free_memory() -> int:
     available = int(psutil.virtual_memory().available)
     if device() == "cpu":
         return available
-    info = mx.device_info()
-    size = int(info.get("max_recommended_working_set_size") or info.get("total_memory") or info.get("memory_size") or 0)
+    size = _device_memory()
     return size - int(mx.get_active_memory()) if size else available
+
+
+def _device_memory() -> int:
+    """Bytes that a GPU can use; 0 where it does not say."""
+    info = mx.device_info()
+    return int(info.get("max_recommended_working_set_size") or info.get("total_memory") or info.get("memory_size") or 0)
 
 
 def measure_speeds(model: Any) -> Speeds:
@@ -262,7 +270,7 @@ def hold(
     model.eval()
     prepare(model)
     attention.prepare()
-    _keep_resident()
+    _set_limits()
     return model, _compute(model, progress)
 
 
@@ -300,10 +308,16 @@ def _with_adapter(model: Any, path: str, dequantize: bool) -> Any:
     return model
 
 
-def _keep_resident() -> None:
-    """On Metal, keep the weights from being paged out between requests."""
+def _set_limits() -> None:
+    """On Metal, keep the weights from being paged out between requests. On a GPU, keep few buffers that nothing uses.
+
+    Left alone, MLX gives none back before the whole device is full, and a cache that grows while a long prompt is read
+    leaves buffers of all sizes behind: other models' memory.
+    """
     if mx.metal.is_available():
         mx.set_wired_limit(int(mx.device_info()["max_recommended_working_set_size"]))
+    if device() != "cpu":
+        mx.set_cache_limit(max(_device_memory() // _KEPT_BUFFERS, _LEAST_BUFFERS))
 
 
 def _end_tokens(path: Path, config: dict[str, Any]) -> list[int] | None:
