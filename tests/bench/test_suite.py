@@ -27,4 +27,4 @@ def test_every_workload_runs_on_both_servers(tmp_path: Path) -> None:
     found = msgspec.json.decode(file.read_bytes(), type=Results)
     assert found.failures == []
     ran = {row.workload for row in found.rows if set(row.values) == {"omlx", "mlx_lm"}}
-    assert ran == {*WORKLOADS, "restart", "two models", "two models, room for one"}
+    assert ran == {*WORKLOADS, "memory", "restart", "two models", "two models, room for one"}
