@@ -95,9 +95,7 @@ def _strings(value: list[Any] | tuple[Any, ...]) -> list[str]:
     # An empty stop string would match before the first token.
     stops = [item for item in value if item]
     if len(stops) > MOST_STOPS or sum(map(len, stops)) > MOST_STOP_CHARACTERS:
-        raise Refusal(
-            400, f"stop may hold at most {MOST_STOPS} strings, of {MOST_STOP_CHARACTERS} characters together"
-        )
+        raise Refusal(400, f"stop may hold at most {MOST_STOPS} strings, of {MOST_STOP_CHARACTERS} characters together")
     return stops
 
 

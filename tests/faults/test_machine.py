@@ -96,7 +96,7 @@ def test_the_port_is_taken(tmp_path: Path) -> None:
         port = free_port()
         taken.bind(("127.0.0.1", port))
         taken.listen()
-        env = {**House(tmp_path, env={}).env, "OMLX_HOST": f"127.0.0.1:{port}"}
+        env = {**House(tmp_path, env={}).env, "OMLX_HOST": f"127.0.0.1:{port}", "OMLX_CONFIG": "/dev/null"}
         done = subprocess.run([sys.executable, "-m", "omlx", "serve"], env=env, capture_output=True, timeout=60)
         assert done.returncode == 1
         assert done.stderr.decode().strip() == f"Error: listen tcp 127.0.0.1:{port}: bind: address already in use"
