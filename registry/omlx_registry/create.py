@@ -156,6 +156,7 @@ async def create(store: Store, name: Name, request: CreateRequest) -> AsyncGener
     """Make the model; a base or draft model that the request names is here. The last status is `writing manifest`.
 
     Raises CreateError, NotFound, InvalidModel, Damaged; then nothing is listed, and blobs made on the way are removed.
+    Inner generators are closed at once on any way out, so that a worker has ended before its folder is removed.
     """
     made = _Making()
     replaced: set[str] = set()
@@ -174,13 +175,16 @@ async def create(store: Store, name: Name, request: CreateRequest) -> AsyncGener
                 files = {layer.name: layer.digest for layer in layers if layer.media_type in {WEIGHTS, FILE}}
                 request = msgspec.structs.replace(request, draft_files=files)
             if request.files:
-                async for progress in _take_files(store, request.files, made, space / "converted"):
-                    yield progress
+                async with aclosing(_take_files(store, request.files, made, space / "converted")) as lines:
+                    async for progress in lines:
+                        yield progress
             if request.quantize:
-                async for progress in _quantize(store, made, request.quantize, space / "quantized"):
+                async with aclosing(_quantize(store, made, request.quantize, space / "quantized")) as lines:
+                    async for progress in lines:
+                        yield progress
+            async with aclosing(_add_extras(store, request, made, space)) as lines:
+                async for progress in lines:
                     yield progress
-            async for progress in _add_extras(store, request, made, space):
-                yield progress
             for layer in made.layers:
                 yield _layer_line(layer, new=layer.digest in made.new)
             texts = plan_texts(request, made.texts)
@@ -223,8 +227,9 @@ async def _take_files(store: Store, files: Mapping[str, str], made: _Making, fol
     if len(gguf) > 1:
         raise CreateError("only one GGUF file is supported")
     if gguf:
-        async for progress in _convert(ImportGguf(str(store.blobs.path(files[gguf[0]])), str(folder)), made):
-            yield progress
+        async with aclosing(_convert(ImportGguf(str(store.blobs.path(files[gguf[0]])), str(folder)), made)) as lines:
+            async for progress in lines:
+                yield progress
         layers, new = await asyncio.to_thread(_take_folder, store, folder)
         made.new |= new
     elif any(path.endswith(".safetensors") for path in files):
@@ -257,8 +262,9 @@ async def _quantize(store: Store, made: _Making, name: str, folder: Path) -> Asy
         require_unquantized(made.overrides.quantization_level)
     source = folder.with_name(f"{folder.name}-source")
     await asyncio.to_thread(store.views.materialize_layers, made.layers, source)
-    async for progress in _convert(Quantize(str(source), str(folder), name), made):
-        yield progress
+    async with aclosing(_convert(Quantize(str(source), str(folder), name), made)) as lines:
+        async for progress in lines:
+            yield progress
     extras = [layer for layer in made.layers if layer.media_type not in {WEIGHTS, FILE}]
     layers, new = await asyncio.to_thread(_take_folder, store, folder)
     made.layers = [layer for layer in layers if layer.media_type != LICENSE] + extras
@@ -280,11 +286,13 @@ async def _add_extras(store: Store, request: CreateRequest, made: _Making, space
     if request.draft_files:
         _require_blobs(store, request.draft_files)
         draft = _Making()
-        async for progress in _take_files(store, request.draft_files, draft, space / "draft"):
-            yield progress
-        if request.draft_quantize:
-            async for progress in _quantize(store, draft, request.draft_quantize, space / "draft-quantized"):
+        async with aclosing(_take_files(store, request.draft_files, draft, space / "draft")) as lines:
+            async for progress in lines:
                 yield progress
+        if request.draft_quantize:
+            async with aclosing(_quantize(store, draft, request.draft_quantize, space / "draft-quantized")) as lines:
+                async for progress in lines:
+                    yield progress
         await asyncio.to_thread(find_out, draft.layers, store.blobs, template=None, explicit_capabilities=[])
         layers = [Layer(DRAFT, layer.digest, layer.size, name=layer.name) for layer in draft.layers]
         made.layers = [layer for layer in made.layers if layer.media_type != DRAFT] + layers
