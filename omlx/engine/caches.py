@@ -32,6 +32,12 @@ def new(model: Any) -> Caches:
     return list(make_prompt_cache(model))
 
 
+def are_needed(model: Any) -> bool:
+    """Whether layers get from caches what a forward without any does not give them: another's keys, or a state."""
+    caches = new(model)
+    return len(caches) != len(model.layers) or any(isinstance(leaf, ArraysCache) for leaf in leaves(caches))
+
+
 def can_batch(caches: Caches) -> bool:
     """Whether rows with such caches can be decoded together."""
     return all(type(leaf) in {KVCache, ArraysCache} or _is_window(leaf) for leaf in leaves(caches))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -58,16 +57,17 @@ class DecoderEmbedder:
 
     def __init__(
         self,
+        model: Any,
         trunk: Any,
         maker: RowMaker | PlainRows,
         *,
         filler: int,
         pooling: Pooling = "mean",
-        new_cache: Callable[[], caches.Caches] | None = None,
     ) -> None:
-        """`trunk` maps tokens to hidden states, and takes what `new_cache` makes."""
+        """`trunk`, a part of `model`, maps tokens to hidden states and takes the model's caches."""
+        self._model = model
         self._trunk = trunk
-        self._new_cache = new_cache
+        self._needs_cache = caches.are_needed(model)
         self._maker = maker
         self._filler = filler
         self._pooling = pooling
@@ -77,13 +77,13 @@ class DecoderEmbedder:
 
     def compute(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         batch = pad(rows, self._filler)
-        # Causal: what stands before the padding does not see it.
-        return to_host(pool(self._trunk(batch.tokens).astype(mx.float32), batch, self._pooling))
+        # Causal: what stands before the padding does not see it. Caches only where they must be: they keep all keys.
+        cache = {"cache": caches.new(self._model)} if self._needs_cache else {}
+        hidden = self._trunk(batch.tokens, **cache)
+        return to_host(pool(hidden.astype(mx.float32), batch, self._pooling))
 
     def begin(self, row: Row) -> Parts | None:
-        if self._new_cache is None:
-            return None
-        return Parts(self._trunk, self._new_cache(), row.tokens, self._pooling, to_host)
+        return Parts(self._trunk, caches.new(self._model), row.tokens, self._pooling, to_host)
 
 
 class PlainRows:
@@ -113,7 +113,7 @@ def chat_embedder(loaded: LoadedModel, encode: Callable[[str], list[int]], limit
     """A text generator as an embedder: the mean of its last states. Raises ValueError where it cannot be one."""
     filler = min(loaded.end_tokens, default=0)
     maker = PlainRows(encode, limit=limit, filler=filler, vocabulary=loaded.vocabulary)
-    return DecoderEmbedder(trunk(loaded.model), maker, filler=filler, new_cache=partial(caches.new, loaded.model))
+    return DecoderEmbedder(loaded.model, trunk(loaded.model), maker, filler=filler)
 
 
 def pool(hidden: mx.array, batch: Batch, pooling: Pooling) -> mx.array:
@@ -139,10 +139,7 @@ def load_embedder(spec: LoadSpec, progress: Progress) -> tuple[EncoderEmbedder |
     pooling = pooling or known_pooling(spec.name, model.model_type)
     embedder: EncoderEmbedder | DecoderEmbedder
     if model.model_type == _CAUSAL:
-        new_cache = partial(caches.new, model.model)
-        embedder = DecoderEmbedder(
-            model.model, opened.row_maker, filler=opened.filler, pooling=pooling, new_cache=new_cache
-        )
+        embedder = DecoderEmbedder(model.model, model.model, opened.row_maker, filler=opened.filler, pooling=pooling)
     else:
         model.pooling_config = {"pooling_mode": pooling}
         embedder = EncoderEmbedder(model, opened.row_maker, opened.filler)
@@ -158,8 +155,7 @@ def _load_decoder(spec: LoadSpec, pooling: Pooling | None, progress: Progress) -
         found = trunk(loaded.model)
     except ValueError as error:
         raise LoadError(f"{spec.name} cannot be loaded: {error}") from error
-    new_cache = partial(caches.new, loaded.model)
-    embedder = DecoderEmbedder(found, maker, filler=filler, pooling=pooling or "lasttoken", new_cache=new_cache)
+    embedder = DecoderEmbedder(loaded.model, found, maker, filler=filler, pooling=pooling or "lasttoken")
     return embedder, loaded.weights, loaded.weight_bytes
 
 

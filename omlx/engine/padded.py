@@ -43,6 +43,8 @@ class PaddedKVCache:
     def __init__(self, rows: Rows, keys: mx.array, values: mx.array) -> None:
         self.rows = rows
         self.keys, self.values = keys, values
+        self._end = rows.end
+        """Of what is in it; in the middle of a forward that is beyond `rows.end`."""
 
     @property
     def offset(self) -> mx.array:
@@ -72,7 +74,12 @@ class PaddedKVCache:
             self.keys, self.values = self._longer(self.keys, end), self._longer(self.values, end)
         self.keys[..., start:end, :] = keys
         self.values[..., start:end, :] = values
-        return self.keys[..., :end, :], self.values[..., :end, :]
+        self._end = end
+        return self.keys_and_values()
+
+    def keys_and_values(self) -> tuple[mx.array, mx.array]:
+        """All of them: for layers that look at another's."""
+        return self.keys[..., : self._end, :], self.values[..., : self._end, :]
 
     def _longer(self, array: mx.array, end: int) -> mx.array:
         columns = (end + ROOM - 1) // ROOM * ROOM

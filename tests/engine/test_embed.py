@@ -222,7 +222,9 @@ def test_dimensions_cut_and_normalise_again() -> None:
     assert normalised(vectors, 3).shape == normalised(vectors, 99).shape == (2, 3)
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma3_text", "mamba2", "qwen3_next", "llama4"])
+@pytest.mark.parametrize(
+    "architecture", ["llama", "qwen3", "gemma3_text", "mamba2", "qwen3_next", "llama4", "gemma3n", "mamba"]
+)
 def test_a_chat_model_embeds_by_the_mean_of_its_states(architecture: str) -> None:
     model = loaded(architecture)
     embedder = chat_embedder(model, lambda text: model.text_tokenizer.encode(text).ids, 64)

@@ -9,7 +9,7 @@ from tests.engine.support import bare, engine, prompt, run, spec
 
 BATCHABLE = [
     "llama", "qwen3", "qwen3_moe", "gemma3_text", "gpt_oss", "qwen3_next", "mamba2", "falcon_h1", "deepseek_v3", "lfm2",
-    "nemotron_h", "jamba",
+    "nemotron_h", "jamba", "gemma3n",
 ]  # fmt: skip
 LENGTHS = [1, 70, 5, 150, 33, 70]
 NEW = [26, 10, 22, 16, 8, 14]
