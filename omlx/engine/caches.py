@@ -35,7 +35,9 @@ def new(model: Any) -> Caches:
 def are_needed(model: Any) -> bool:
     """Whether layers get from caches what a forward without any does not give them: another's keys, or a state."""
     caches = new(model)
-    return len(caches) != len(model.layers) or any(isinstance(leaf, ArraysCache) for leaf in leaves(caches))
+    # A model that sees has its layers elsewhere, and each its own cache.
+    shared = len(caches) != len(getattr(model, "layers", caches))
+    return shared or any(isinstance(leaf, ArraysCache) for leaf in leaves(caches))
 
 
 def can_batch(caches: Caches) -> bool:
