@@ -32,12 +32,14 @@ def new(model: Any) -> Caches:
     return list(make_prompt_cache(model))
 
 
-def are_needed(model: Any) -> bool:
-    """Whether layers get from caches what a forward without any does not give them: another's keys, or a state."""
+def where_needed(model: Any) -> dict[str, Caches]:
+    """What a forward that is to keep nothing must be given: caches only where layers get something from them, another's
+    keys or a state. Elsewhere they would hold the keys of all layers for nothing."""
     caches = new(model)
     # A model that sees has its layers elsewhere, and each its own cache.
     shared = len(caches) != len(getattr(model, "layers", caches))
-    return shared or any(isinstance(leaf, ArraysCache) for leaf in leaves(caches))
+    needed = shared or any(isinstance(leaf, ArraysCache) for leaf in leaves(caches))
+    return {"cache": caches} if needed else {}
 
 
 def can_batch(caches: Caches) -> bool:

@@ -67,7 +67,6 @@ class DecoderEmbedder:
         """`trunk`, a part of `model`, maps tokens to hidden states and takes the model's caches."""
         self._model = model
         self._trunk = trunk
-        self._needs_cache = caches.are_needed(model)
         self._maker = maker
         self._filler = filler
         self._pooling = pooling
@@ -77,9 +76,8 @@ class DecoderEmbedder:
 
     def compute(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         batch = pad(rows, self._filler)
-        # Causal: what stands before the padding does not see it. Caches only where they must be: they keep all keys.
-        cache = {"cache": caches.new(self._model)} if self._needs_cache else {}
-        hidden = self._trunk(batch.tokens, **cache)
+        # Causal: what stands before the padding does not see it.
+        hidden = self._trunk(batch.tokens, **caches.where_needed(self._model))
         return to_host(pool(hidden.astype(mx.float32), batch, self._pooling))
 
     def begin(self, row: Row) -> Parts | None:

@@ -73,7 +73,6 @@ class GenerativeReranker:
         if self._room < 1:
             raise ValueError(f"a context of {limit} tokens is too small for this model to rank")
         self._model = loaded.model
-        self._needs_cache = caches.are_needed(loaded.model)
         self._trunk = trunk(loaded.model)
         self._answers = _answer_weights(loaded.model, mx.array([yes[0], no[0]]))
         self._filler = min(loaded.end_tokens, default=0)
@@ -88,8 +87,7 @@ class GenerativeReranker:
     def compute(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         batch = pad(rows, self._filler)
         # Causal: the last real token sees all of its row and nothing of the padding.
-        cache = {"cache": caches.new(self._model)} if self._needs_cache else {}
-        hidden = self._trunk(batch.tokens, **cache)
+        hidden = self._trunk(batch.tokens, **caches.where_needed(self._model))
         return self._judge(hidden[mx.arange(len(rows)), batch.lengths - 1])
 
     def begin(self, row: Row) -> Parts | None:
