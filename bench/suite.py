@@ -19,10 +19,11 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -203,13 +204,23 @@ class Suite:
             model=self._options.model,
             sizes=self._options.sizes,
             rounds=self._options.rounds,
-            command=" ".join(["python", "bench/suite.py", *sys.argv[1:]]),
+            command=command_of(sys.argv[1:]),
             servers={server.name: server.version for server in self.servers},
             mlx_peers=[server.name for server in self.servers if server.mlx and server.name != OMLX],
             rows=[*self.rows.values(), *self._memory.rows()],
             failures=self.failures,
             skipped=self.skipped,
         )
+
+
+def command_of(words: Sequence[str]) -> str:
+    """What was run, but for the file that the results went to: that is a place on one machine."""
+    kept = [
+        word
+        for before, word in pairwise(["", *words])
+        if word != "--json" and before != "--json" and not word.startswith("--json=")
+    ]
+    return " ".join(["python", "bench/suite.py", *kept])
 
 
 async def _awaited(work: Callable[[], Awaitable[Figures]]) -> Figures:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from bench.suite import command_of
 from bench.table import Results
 from bench.workloads import WORKLOADS
 
@@ -28,3 +29,9 @@ def test_every_workload_runs_on_both_servers(tmp_path: Path) -> None:
     assert found.failures == []
     ran = {row.workload for row in found.rows if set(row.values) == {"omlx", "mlx_lm"}}
     assert ran == {*WORKLOADS, "memory", "restart", "two models", "two models, room for one"}
+
+
+def test_what_is_kept_of_the_command_names_no_place_of_this_machine() -> None:
+    wanted = "python bench/suite.py --sizes cpu --rounds 1"
+    assert command_of(["--sizes", "cpu", "--json", "/home/me/new.json", "--rounds", "1"]) == wanted
+    assert command_of(["--sizes", "cpu", "--json=/home/me/new.json", "--rounds", "1"]) == wanted
