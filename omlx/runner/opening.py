@@ -15,6 +15,7 @@ from omlx_cache.features import FeatureShelf
 
 from omlx.dialect.output import OutputDialect, detect_output
 from omlx.dialect.prompt import PromptTemplate
+from omlx.engine import load_checks
 from omlx.engine.embed import chat_embedder
 from omlx.engine.engine import Engine, EngineConfig
 from omlx.engine.loader import LoadedModel, device, load_model
@@ -26,6 +27,7 @@ from omlx.runner.prompt import Encoder, Prompter, marker_candidates, special_tok
 from omlx.runner.protocol import Loading, LoadSpec
 from omlx.runner.session import Session
 from omlx.runner.vectors import Vectors
+from omlx.selftest.load_checks import LoadChecks, basis
 
 _PROCESS_BYTES = 300_000_000
 """The process without its model."""
@@ -43,6 +45,7 @@ class Opened(NamedTuple):
     dialect: OutputDialect
     store: PrefixStore | None
     engine: Engine
+    checks: LoadChecks
 
 
 class Served(NamedTuple):
@@ -58,6 +61,7 @@ class Served(NamedTuple):
     ranks: Ranks
     max_gap_s: float
     """The longest that other work may keep running requests from their next token."""
+    checks: LoadChecks
 
 
 def open_engine(
@@ -68,7 +72,9 @@ def open_engine(
     template, dialect = read_template(spec, model.tokenizer)
     # Some models end their turns with tokens that their configuration does not list.
     model.end_tokens.update(model.tokenizer.convert_tokens_to_ids(list(dialect.end_tokens)))
-    store = open_store(spec, model, ranks)
+    checks = check(spec, model, ranks)
+    model.can_batch = model.can_batch and checks.passed("batch")
+    store = open_store(spec, model, ranks) if checks.passed("restore") else None
     config = EngineConfig(
         num_ctx=spec.num_ctx,
         max_concurrent=spec.max_concurrent,
@@ -82,13 +88,22 @@ def open_engine(
     draft = open_draft(spec, model, processes=ranks.size)
     if draft is not None:
         model.draft_bytes = draft.weight_bytes + draft.kv_bytes_per_token * spec.num_ctx
-    return Opened(model, template, dialect, store, Engine(model, config, store, ranks, draft))
+    return Opened(model, template, dialect, store, Engine(model, config, store, ranks, draft), checks)
+
+
+def check(spec: LoadSpec, model: LoadedModel, ranks: Ranks) -> LoadChecks:
+    """What the load checks find: as an earlier load found it, or made now."""
+    holds_for = basis(device())
+    if spec.checks is not None and load_checks.known(spec.checks, holds_for):
+        return spec.checks
+    subject = load_checks.Subject(model.model, model.layout, model.vocabulary)
+    return load_checks.run(subject, holds_for, ranks)
 
 
 def prepare(spec: LoadSpec, channel: Channel, ranks: Ranks) -> Served:
     """Load the model and build what serves it. Raises LoadError."""
     ranks.decide(lambda: spec, LoadSpec)
-    model, template, dialect, store, engine = open_engine(
+    model, template, dialect, store, engine, checks = open_engine(
         spec, ranks, lambda done, total: channel.send(Loading(done, total))
     )
     encoder = Encoder(model.tokenizer)
@@ -105,7 +120,8 @@ def prepare(spec: LoadSpec, channel: Channel, ranks: Ranks) -> Served:
     )
     # An embedding is a forward of its own, which the other ranks would not take part in.
     vectors = open_vectors(spec, model, encoder, channel) if ranks.size == 1 else no_vectors(channel)
-    return Served(model, engine, session, ledger, vectors, encoder, store, ranks, spec.max_decode_gap_ms / 1e3)
+    gap_s = spec.max_decode_gap_ms / 1e3
+    return Served(model, engine, session, ledger, vectors, encoder, store, ranks, gap_s, checks)
 
 
 def no_vectors(channel: Channel) -> Vectors:
