@@ -37,7 +37,11 @@ def _prepare_and_break() -> str:
 
     def lossy_join(parts: Any) -> list[Any]:
         found = join(parts)
-        return blank(found) if len(parts) > 1 and max(parts[0][1]) >= least else found
+        return (
+            blank(found)
+            if len(parts) > 1 and max(length for _, lengths in parts for length in lengths) >= least
+            else found
+        )
 
     if "restores" in sys.argv[1]:
         CacheLayout.restore = lossy_restore
