@@ -517,8 +517,9 @@ class Engine:
                 outputs += self._fail_forward([sequence], error)
             if (self._newcomers and not decoding) or (read.owing and decoding):
                 break  # the first token of all is not kept waiting for other prompts, nor decodes for a long one
-        for failed, failure in self._prefill.catch_up(launched_before):
-            outputs += self._fail_forward([failed], failure)
+        for id, failure in self._prefill.catch_up(launched_before):
+            if id in self._known:
+                outputs += self._fail_forward([self._known[id]], failure)
         outputs += self._join_batches()
         self._pace.read(read, decoding=decoding)
         if self._store is not None and read.tokens >= _REPORT_PROMPTS:

@@ -24,8 +24,8 @@ from omlx.engine.vision import Vision
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-Launched = tuple[Sequence, mx.array]
-"""A chunk's sequence, and an array that is there once the chunk is computed."""
+Launched = tuple[int, mx.array]
+"""The id of a chunk's sequence, and an array that is there once the chunk is computed."""
 
 
 class Prefill:
@@ -84,7 +84,7 @@ class Prefill:
         launch(*state)
         if sequence.capture is not None:
             self._stored(sequence, partial(sequence.capture.after_chunk, sequence.cache, end))
-        self._launched += [(sequence, array) for array in state[-1:]]
+        self._launched += [(sequence.id, array) for array in state[-1:]]
         if end == total and sequence.spec.media is not None:
             sequence.spec.media.release()
         return end - start, logits[:, -1, :] if end == total else None
@@ -135,10 +135,10 @@ class Prefill:
                 return match
             most = min(found)
 
-    def catch_up(self, launched_before: list[Launched]) -> list[tuple[Sequence, Exception]]:
+    def catch_up(self, launched_before: list[Launched]) -> list[tuple[int, Exception]]:
         """Wait for chunks of an earlier step: the host must not run ahead of the device without end.
 
-        Returns the sequences whose chunks could not be computed.
+        Returns the ids of the sequences whose chunks could not be computed.
         """
         try:
             mx.eval(*(array for _, array in launched_before))
@@ -152,9 +152,9 @@ class Prefill:
         return launched
 
 
-def _failure(sequence: Sequence, array: mx.array) -> list[tuple[Sequence, Exception]]:
+def _failure(id: int, array: mx.array) -> list[tuple[int, Exception]]:
     try:
         mx.eval(array)
     except Exception as error:
-        return [(sequence, error)]
+        return [(id, error)]
     return []
