@@ -35,6 +35,10 @@ _LEAST_KV_BYTES = 64_000_000
 """A model that was let in may always hold this much: a short chat."""
 _WARM_BYTES = 256_000_000
 """Most of the recently used prefixes that a load brings back from disk into RAM: a fraction of a second's reading."""
+_STOP_COST = 2
+"""A restore point of recurrent layers is not placed for fewer tokens than are computed in so many decode steps: it
+splits a chunk of the prompt, which costs about one."""
+_MOST_STOP_TOKENS = 256
 
 
 class Opened(NamedTuple):
@@ -163,6 +167,7 @@ def open_store(spec: LoadSpec, model: LoadedModel, ranks: Ranks) -> PrefixStore 
         hourly_write_bytes=spec.cache_write_budget,
         write_through=spec.cache_write_through,
         checkpoint_interval=spec.cache_checkpoint_s,
+        snapshot_least=min(int(_STOP_COST * model.step_s / model.token_s), _MOST_STOP_TOKENS),
     )
     return PrefixStore(model.layout, config)
 
