@@ -55,11 +55,15 @@ class _Failed(Exception):
 Check = Callable[[Subject, random.Random], None]
 
 
-def run(subject: Subject, basis: str, ranks: Ranks = SOLO) -> LoadChecks:
-    """Make all checks. Takes about as long as 35 decode steps. A check passes where it does on every rank."""
+def run(subject: Subject, basis: str, ranks: Ranks = SOLO, progress: Callable[[], None] = lambda: None) -> LoadChecks:
+    """Make all checks, and say `progress` before each.
+
+    They take about as long as 35 decode steps. A check passes where it does on every rank.
+    """
     begun = time.perf_counter()
     findings = []
     for name, check in CHECKS.items():
+        progress()
         # Ranks that disagree about a second try would wait for each other for ever.
         tries = _TRIES if ranks.size == 1 else 1
         found = ranks.gather(_made(name, check, subject, tries), Finding)

@@ -76,7 +76,7 @@ def open_engine(
     template, dialect = read_template(spec, model.tokenizer)
     # Some models end their turns with tokens that their configuration does not list.
     model.end_tokens.update(model.tokenizer.convert_tokens_to_ids(list(dialect.end_tokens)))
-    checks = check(spec, model, ranks)
+    checks = check(spec, model, ranks, lambda: progress(model.weight_bytes, model.weight_bytes))
     model.can_batch = model.can_batch and checks.passed("batch")
     store = open_store(spec, model, ranks) if checks.passed("restore") else None
     config = EngineConfig(
@@ -95,13 +95,13 @@ def open_engine(
     return Opened(model, template, dialect, store, Engine(model, config, store, ranks, draft), checks)
 
 
-def check(spec: LoadSpec, model: LoadedModel, ranks: Ranks) -> LoadChecks:
+def check(spec: LoadSpec, model: LoadedModel, ranks: Ranks, progress: Callable[[], None]) -> LoadChecks:
     """What the load checks find: as an earlier load found it, or made now."""
     holds_for = basis(device())
     if spec.checks is not None and load_checks.known(spec.checks, holds_for):
         return spec.checks
     subject = load_checks.Subject(model.model, model.layout, model.vocabulary)
-    return load_checks.run(subject, holds_for, ranks)
+    return load_checks.run(subject, holds_for, ranks, progress)
 
 
 def prepare(spec: LoadSpec, channel: Channel, ranks: Ranks) -> Served:
