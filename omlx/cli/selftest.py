@@ -9,39 +9,58 @@ import rich_click as click
 from omlx.cli.command import Count, verb
 
 if TYPE_CHECKING:
-    from omlx.selftest.result import Check, SelfTestResponse
+    from omlx.selftest.result import Check, Outcome, SelfTestResponse
 
 
 @verb("selftest", usage="MODEL", count=Count(1, 1), models=True)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object")
-def command(args: tuple[str, ...], as_json: bool) -> int:
+@click.option("--clear", is_flag=True, help="Forget the results: switch everything on again")
+def command(args: tuple[str, ...], as_json: bool, clear: bool) -> int:
     """Test a model through the server, and switch off what does not hold for it
 
     The checks: prompts from the cache are answered as if they were read; requests are answered in company as they are
     alone; a seed repeats; a tool is called, its result read; a JSON schema is kept; a number is found in a long text.
     A feature that fails (the cache, batching, tools, formats) is off for this model from then on, which `omlx show` and
-    the log say, until a later self-test passes. The model is unloaded once meanwhile. The exit code is 1 if a feature
-    is switched off.
+    the log say, until a later self-test passes or --clear forgets the results. The model is unloaded once meanwhile. A
+    check that other work keeps from its end is inconclusive and changes nothing: run the test again when the server is
+    idle. The exit code is 1 if a feature is switched off, 2 if a check was inconclusive.
     """
     import msgspec
 
     from omlx.cli.console import out, run_async
 
-    found = run_async(_test(args[0], quiet=as_json))
-    if as_json:
+    found = run_async(_clear(args[0]) if clear else _test(args[0], quiet=as_json))
+    if clear and not as_json:
+        out(f"The results of {found.model} are forgotten: everything is switched on again.")
+    elif as_json:
         out(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     else:
         out("".join(f"\nnote: {note}" for note in found.result.notes) if found.result else "", end="")
         out(f"\n{_conclusion(found)}" if not found.off else "")
-    return 1 if found.off else 0
+    return 1 if found.off else 2 if _named(found, "inconclusive") else 0
+
+
+def _named(found: SelfTestResponse, outcome: Outcome) -> list[str]:
+    """The checks that ended so."""
+    return [check.name for check in found.result.checks if check.outcome == outcome] if found.result else []
 
 
 def _conclusion(found: SelfTestResponse) -> str:
     """Where nothing is switched off."""
-    failed = [check.name for check in found.result.checks if check.outcome == "failed"] if found.result else []
+    if inconclusive := _named(found, "inconclusive"):
+        return f"Nothing is known of {' and '.join(inconclusive)}: run the self-test again when the server is idle."
+    failed = _named(found, "failed")
     return (
         f"Nothing is switched off: no feature rests on {' and '.join(failed)}." if failed else "The self-test passed."
     )
+
+
+async def _clear(model: str) -> SelfTestResponse:
+    from omlx.cli.console import connected
+    from omlx.selftest.run import clear
+
+    async with connected() as client:
+        return await clear(client, model)
 
 
 async def _test(model: str, *, quiet: bool) -> SelfTestResponse:
@@ -50,7 +69,7 @@ async def _test(model: str, *, quiet: bool) -> SelfTestResponse:
 
     def said(check: Check) -> None:
         if not quiet:
-            out(f"{check.outcome:8} {check.name:8} {check.detail}")
+            out(f"{check.outcome:12} {check.name:8} {check.detail}")
 
     def begins(what: str) -> None:
         # A check may take a minute; its line comes when it has ended.

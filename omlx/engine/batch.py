@@ -6,6 +6,7 @@ needs their tokens only on the device, so it is launched first and the host read
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence as Rows
 from typing import Any, NamedTuple
 
@@ -67,17 +68,18 @@ class Batch:
         return sum(len(pending.sequences) for pending in self.pending)
 
     def join(self, newcomers: list[Newcomer]) -> None:
-        """Take in sequences whose prompts have been read."""
+        """Take in sequences whose prompts have been read. Where it raises, the batch is as it was."""
         self._forget_sampler()
         parts = [(self._caches, self.lengths)] if self.rows else []
-        self._caches = caches.join(parts + [(new.cache, [new.length]) for new in newcomers])
+        joined = caches.join(parts + [(new.cache, [new.length]) for new in newcomers])
         self.tokens = mx.concatenate([self.tokens, *(new.draw.tokens for new in newcomers)])
+        self._caches = joined
         self.rows = self.rows + [new.sequence for new in newcomers]
         self.lengths = self.lengths + [new.length for new in newcomers]
         self.pending += [Pending(new.draw, [new.sequence]) for new in newcomers]
 
     def leave(self, gone: set[int]) -> None:
-        """Drop the rows of the sequences with these ids."""
+        """Drop the rows of the sequences with these ids. Where it raises, the batch must be taken apart."""
         keep = [at for at, row in enumerate(self.rows) if row.id not in gone]
         if len(keep) == len(self.rows):
             return
@@ -136,7 +138,10 @@ class Batch:
         self.pending.append(Pending(draw, sequences))
 
     def step(self) -> list[Pending]:
-        """Launch the next step of every row. Returns the draws of the last one, to be read while it runs."""
+        """Launch the next step of every row. Returns the draws of the last one, to be read while it runs.
+
+        Where it raises, those draws are still good, but the caches are not.
+        """
         unread, self.pending = self.pending, []
         logits = self.forward(self.tokens[:, None])[:, -1, :]
         if self.constrained:
@@ -164,6 +169,11 @@ class Batch:
         self.tokens = draw.tokens
         launch(*draw.arrays())
         self.pending.append(Pending(draw, self.rows))
+
+    def close(self) -> None:
+        """The batch is given up: hand its rows what their samplers keep, as far as that can still be had."""
+        with contextlib.suppress(Exception):
+            self._forget_sampler()
 
     def _forget_sampler(self) -> None:
         if self._sampler is not None:

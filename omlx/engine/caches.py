@@ -72,14 +72,15 @@ def arrays(caches: Caches) -> list[mx.array]:
 
 
 def join(parts: list[tuple[Caches, list[int]]]) -> Caches:
-    """The rows of all parts as one batch. A part is caches and the lengths of their rows; it is used up.
+    """The rows of all parts as one batch. A part is caches and the lengths of their rows.
 
-    All parts at once, because each join copies the whole batch.
+    All parts at once, because each join copies the whole batch. Where it raises, the parts are as they were; a single
+    part is handed back as it is.
     """
     if len(parts) == 1:
         return parts[0][0]
     lengths = [length for _, part in parts for length in part]
-    layers = zip(*(caches for caches, _ in parts), strict=True)
+    layers = zip(*([_copy(cache) for cache in caches] for caches, _ in parts), strict=True)
     rows = Rows(lengths)
     joined = [_join(list(layer), [part for _, part in parts], rows) for layer in layers]
     return [_plain(cache, lengths[0]) for cache in joined] if len(set(lengths)) == 1 else joined
@@ -123,17 +124,17 @@ def advance(caches: Caches, count: int) -> None:
 
 
 def leave(caches: Caches, lengths: list[int], keep: list[int]) -> Caches:
-    """The rows `keep` of a batch whose rows have `lengths`."""
+    """The rows `keep` of a batch whose rows have `lengths`. The batch is as it was."""
     index = mx.array(keep)
     kept = [lengths[at] for at in keep]
     rows = Rows(kept)
-    left = [_select(cache, index, rows) for cache in caches]
+    left = [_select(_copy(cache), index, rows) for cache in caches]
     return [_plain(cache, kept[0]) for cache in left] if len(set(kept)) == 1 else left
 
 
 def row(caches: Caches, lengths: list[int], at: int) -> Caches:
     """One row of a batch as plain caches of its own; the batch is unchanged."""
-    return leave([_copy(cache) for cache in caches], lengths, [at])
+    return leave(caches, lengths, [at])
 
 
 def _copy(cache: Any) -> Any:
@@ -141,6 +142,8 @@ def _copy(cache: Any) -> Any:
         return CacheList(*(_copy(inner) for inner in cache.caches))
     fresh = object.__new__(type(cache))
     fresh.__dict__.update(cache.__dict__)
+    if isinstance(cache, ArraysCache):
+        fresh.cache = list(cache.cache)
     return fresh
 
 

@@ -6,6 +6,7 @@ handle the tokens of the step before while the device works, and spend the rest 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ import msgspec
 from omlx_cache.store import PrefixStore
 
 from omlx.engine.batch import Batch, Newcomer, Pending, grammar_masks
+from omlx.engine.batches import Batches
 from omlx.engine.detokenize import TextStream, TokenTexts
 from omlx.engine.grammar import Grammar, GrammarCompiler, GrammarError
 from omlx.engine.guide import make_guide
@@ -28,7 +30,7 @@ from omlx.engine.pace import Pace, Read
 from omlx.engine.prefill import Prefill
 from omlx.engine.ranks import SOLO, Orders, Ranks
 from omlx.engine.sampling import Draw, Sampler
-from omlx.engine.scheduler import FairShare, WaitingLine, choose_group, next_prefill
+from omlx.engine.scheduler import FairShare, WaitingLine, next_prefill
 from omlx.engine.sequence import EngineError, Output, Sequence, SequenceSpec, shift
 from omlx.engine.sharing import Sharing
 from omlx.engine.speculative import Speculator
@@ -88,10 +90,9 @@ class Engine:
         """Prompt tokens computed and tokens drawn so far, of all sequences."""
         self._model = model
         self._config = config
-        self._store = store
+        self._store = store = store if store is not None and store.enabled else None
         self._waiting = WaitingLine()
         self._prefilling: list[Sequence] = []
-        self._batches: list[Batch] = []
         self._cancelled: set[int] = set()
         self._ended: set[int] = set()
         self._known: dict[int, Sequence] = {}
@@ -99,6 +100,8 @@ class Engine:
         self._shifting: list[Sequence] = []
         self._newcomers: list[Newcomer] = []
         self._turn = 0
+        self._store_failed = False
+        """Its upkeep has failed; said once."""
         self._share = FairShare()
         gap_s = config.max_decode_gap_ms / 1e3
         self._pace = _calibrated(model, gap_s)
@@ -106,12 +109,18 @@ class Engine:
         self._orders = Orders()
         """For the followers, with the next step."""
         self._stopped = False
-        self._sharing = Sharing(store.block_size) if store is not None and store.enabled else None
+        self._sharing = Sharing(store.block_size) if store is not None else None
         self._prefill = Prefill(
             model.model, logits_rows=model.logits_rows, store=store, ranks=ranks, vision=model.vision
         )
         self._grammars = GrammarCompiler(model.text_tokenizer, model.vocabulary, model.end_tokens)
         self._texts = TokenTexts(model.text_tokenizer)
+        self._batches = Batches(
+            lambda: Batch(model.model, model.vocabulary, self._grammars.words, ranks),
+            shared=model.can_batch,
+            token_bytes=model.kv_bytes_per_token,
+            weight_bytes=model.weight_bytes,
+        )
         self._speculator = Speculator(model, draft, gap_s, clock) if draft is not None else None
         if config.warm_up:
             self.warm_up()
@@ -184,7 +193,7 @@ class Engine:
         outputs = self._drop_leavers(self._take_orders())
         if self._stopped:
             return outputs
-        self._admit()
+        outputs += self._admit()
         outputs += self._decode()
         outputs += self._read_prompts()
         self._count_step()
@@ -282,7 +291,11 @@ class Engine:
         ended, self._ended = self._ended, set()
         now = time.monotonic_ns()
         leaving = [self._known[id] for id in sorted(ended) if id in self._known]
-        outputs += [self._finish(sequence, Output(id=sequence.id), "stop", now) for sequence in leaving]
+        for sequence in leaving:
+            try:
+                outputs.append(self._finish(sequence, Output(id=sequence.id), "stop", now))
+            except Exception as error:
+                outputs += self._fail([sequence], error)
         if leaving:
             self._let_go()
         return outputs
@@ -291,27 +304,42 @@ class Engine:
         """Remove sequences from wherever they are."""
         self._waiting.remove(ids)
         self._prefilling = [sequence for sequence in self._prefilling if sequence.id not in ids]
-        for batch in self._batches:
-            batch.leave(ids)
-        self._batches = [batch for batch in self._batches if len(batch)]
+        self._leave_batches(ids)
+        self._newcomers = [newcomer for newcomer in self._newcomers if newcomer.sequence.id not in ids]
         for id in ids:
             sequence = self._known.pop(id, None)
             if sequence is not None:
                 sequence.phase = "done"
                 sequence.cache = sequence.capture = None
 
-    def _admit(self) -> None:
+    def _leave_batches(self, ids: set[int]) -> None:
+        """Take rows out of the batches; others that lose theirs by it are computed again."""
+        for sequence in self._batches.leave(ids):
+            self._restart(sequence)
+
+    def _restart(self, sequence: Sequence) -> None:
+        """Compute a sequence again that is in no batch any more, from all its tokens."""
+        sequence.restart()
+        if sequence not in self._prefilling:
+            self._prefilling.append(sequence)
+
+    def _admit(self) -> list[Output]:
+        outputs: list[Output] = []
         while self.running < self._config.max_concurrent:
             sequence = self._waiting.pop(lambda _: True)
             if sequence is None:
-                return
+                return outputs
             sequence.started_ns = time.monotonic_ns()
-            if self._sharing is not None:
-                self._sharing.attach(sequence, self._prefilling)
-            self._prefill.expect(sequence)
             self._prefilling.append(sequence)
+            try:
+                if self._sharing is not None:
+                    self._sharing.attach(sequence, self._prefilling[:-1])
+                self._prefill.expect(sequence)
+            except Exception as error:
+                outputs += self._fail([sequence], error)
         for sequence in islice(self._waiting, _LOOK_AHEAD):
             self._prefill.expect(sequence)
+        return outputs
 
     # ---------------------------------------------------------------- decoding
     def _decode(self) -> list[Output]:
@@ -320,18 +348,20 @@ class Engine:
         launched: list[tuple[Batch, list[Pending]]] = []
         for batch in self._batches:
             self.max_batch = max(self.max_batch, len(batch))
+            unread = batch.pending
             try:
                 launched.append((batch, self._launch(batch)))
             except Exception as error:
-                outputs += self._fail_forward([*batch.rows], error)
+                outputs += self._recover(batch, unread, error)
         for batch, unread in launched:
             try:
                 outputs += self._handle(unread)
-                batch.settle()
-                if self._speculator is not None:
-                    self._speculate(self._speculator.settle, batch)
+                if batch in self._batches:
+                    batch.settle()
+                    if self._speculator is not None:
+                        self._speculate(self._speculator.settle, batch)
             except Exception as error:
-                outputs += self._fail_forward([*batch.rows], error)
+                outputs += self._recover(batch, [], error)
         if launched:
             rows = sum(len(batch) for batch, _ in launched)
             self.decode_steps += 1
@@ -351,10 +381,28 @@ class Engine:
     def _speculate(self, act: Callable[[Batch], T], batch: Batch) -> T:
         try:
             return act(batch)
-        except Exception:
+        except Exception as error:
             log.warning("generating with the draft model failed; replies go on without it")
             self._speculator = None
-            raise
+            raise _DraftError from error
+
+    def _recover(self, batch: Batch, unread: list[Pending], error: Exception) -> list[Output]:
+        """A step of a batch has raised, and its caches are lost. `unread` are draws from before.
+
+        A lone row is the cause and gets the error; of several, each is computed again by itself.
+        """
+        if self._ranks.size > 1 or (len(batch) == 1 and not isinstance(error, _DraftError)):
+            return self._fail_forward([*batch.rows], error)
+        log.warning("a step of %d requests failed: each is computed again by itself", len(batch), exc_info=error)
+        rows = self._batches.take_apart(batch)
+        outputs: list[Output] = []
+        # Draws that cannot be read are made again: what a row draws depends on its seed and position only.
+        with contextlib.suppress(Exception):
+            outputs = self._handle(unread)
+        for row in rows:
+            if row.phase != "done":
+                self._restart(row)
+        return outputs
 
     def _handle(self, unread: list[Pending]) -> list[Output]:
         """Read draws and take their tokens into the sequences. Trouble in one row's host work ends that row alone."""
@@ -415,23 +463,20 @@ class Engine:
         if finished:
             self._forget({sequence.id for sequence in finished})
         for sequence in shifting:
-            for batch in self._batches:
-                batch.leave({sequence.id})
+            self._leave_batches({sequence.id})
             sequence.tokens = shift(sequence.tokens, sequence.spec.limits, sequence.context)
-            sequence.phase, sequence.cache, sequence.capture, sequence.position = "waiting", None, None, 0
-            self._prefilling.append(sequence)
-        if shifting:
-            self._batches = [batch for batch in self._batches if len(batch)]
+            self._restart(sequence)
 
     def _capture_end(self, sequence: Sequence) -> None:
-        """Hand the whole of a finished sequence's cache to the store."""
-        if sequence.capture is None:
+        """Hand the whole of a finished sequence's cache to the store. Where that fails, it is not stored."""
+        batch = self._batches.of(sequence)
+        if sequence.capture is None or batch is None:
             return
-        for batch in self._batches:
-            if sequence in batch.rows:
-                cache, length = batch.cache_of(sequence)
-                sequence.capture.finish(cache, sequence.tokens[:length])
-                return
+        try:
+            cache, length = batch.cache_of(sequence)
+            sequence.capture.finish(cache, sequence.tokens[:length])
+        except Exception:
+            log.warning("the context of a finished request could not be stored", exc_info=True)
 
     def _fail_forward(self, sequences: list[Sequence], error: Exception) -> list[Output]:
         """A forward raised: of this process alone, as far as it knows, so a group of ranks cannot go on."""
@@ -472,11 +517,10 @@ class Engine:
                 outputs += self._fail_forward([sequence], error)
             if (self._newcomers and not decoding) or (read.owing and decoding):
                 break  # the first token of all is not kept waiting for other prompts, nor decodes for a long one
-        try:
-            self._prefill.catch_up(launched_before)
-        except Exception as error:
-            outputs += self._fail_forward([*self._prefilling], error)
-        self._join_batches()
+        for id, failure in self._prefill.catch_up(launched_before):
+            if id in self._known:
+                outputs += self._fail_forward([self._known[id]], failure)
+        outputs += self._join_batches()
         self._pace.read(read, decoding=decoding)
         if self._store is not None and read.tokens >= _REPORT_PROMPTS:
             # What reading costs decides whether the store fetches a prefix from disk or lets it be computed again.
@@ -538,37 +582,34 @@ class Engine:
         self._newcomers.append(Newcomer(sequence, sequence.cache, sequence.position, draw))
         sequence.cache = None
 
-    def _join_batches(self) -> None:
-        """Take the sequences whose prompts are read into batches, all of one batch together."""
+    def _join_batches(self) -> list[Output]:
+        """Take the sequences whose prompts are read into batches."""
         newcomers, self._newcomers = self._newcomers, []
-        groups = [[*batch.lengths] for batch in self._batches]
-        joining: dict[int, list[Newcomer]] = {}
-        for newcomer in newcomers:
-            at = self._group_for(newcomer.length, groups)
-            if at is None:
-                at = len(groups)
-                groups.append([])
-                model = self._model
-                self._batches.append(Batch(model.model, model.vocabulary, self._grammars.words, self._ranks))
-            groups[at].append(newcomer.length)
-            joining.setdefault(at, []).append(newcomer)
-        for at, joiners in joining.items():
-            self._batches[at].join(joiners)
-
-    def _group_for(self, length: int, groups: list[list[int]]) -> int | None:
-        if not self._model.can_batch:
-            return None
-        model = self._model
-        return choose_group(length, groups, token_bytes=model.kv_bytes_per_token, weight_bytes=model.weight_bytes)
+        outputs: list[Output] = []
+        for sequence, error in self._batches.join(newcomers):
+            outputs += self._fail_forward([sequence], error)
+        return outputs
 
     def _count_step(self) -> None:
         self.steps += 1
         if self._finished:
             self._let_go()
         if self._store is not None:
-            self._store.tick()
+            self._tick(self._store)
         if self.steps % _CLEAR_EVERY == 0:
             mx.clear_cache()
+
+    def _tick(self, store: PrefixStore) -> None:
+        try:
+            store.tick()
+        except Exception:
+            if not self._store_failed:
+                log.warning("the prefix store failed in its upkeep", exc_info=True)
+            self._store_failed = True
+
+
+class _DraftError(Exception):
+    """The draft model has failed, not the sequence."""
 
 
 def _calibrated(model: LoadedModel, max_gap_s: float) -> Pace:

@@ -22,6 +22,7 @@ from omlx_cache.layout import CacheLayout
 
 from omlx.engine import attention, caches, vision_loader, weights
 from omlx.engine.fuse import fuse
+from omlx.engine.model_adapters import adapt
 from omlx.engine.ranks import SOLO, Ranks
 from omlx.engine.vision import Vision
 from omlx.runner.protocol import LoadSpec
@@ -172,6 +173,7 @@ def _read(spec: LoadSpec, progress: Progress, ranks: Ranks) -> _Read:
     def prepare(whole: Any) -> None:
         ranks.split(whole)
         fuse(whole)
+        adapt(whole)
 
     try:
         model, total = hold(model, plan, progress, prepare=prepare)

@@ -144,6 +144,13 @@ class Media:
                 return item.start if item.start > start else item.end
         return end
 
+    def positions_of(self, start: int, end: int) -> NDArray[np.int32]:
+        """[3, tokens] of the tokens from `start` to `end`, those behind the prompt included."""
+        assert self.positions is not None
+        behind = np.arange(max(start, self._length), max(end, self._length)) + self.delta
+        rest = np.broadcast_to(behind, (3, len(behind)))
+        return np.concatenate([self.positions[:, start:end], rest], axis=1).astype(np.int32)
+
     def release(self) -> None:
         """The prompt is read."""
         self.features.clear()

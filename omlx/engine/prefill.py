@@ -6,8 +6,10 @@ chunk is launched and not waited for: the device works through it while the host
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import mlx.core as mx
 from omlx_cache.store import Match, PrefixStore
@@ -18,6 +20,12 @@ from omlx.engine.scheduler import chunk_end
 from omlx.engine.sequence import Sequence
 from omlx.engine.tensors import launch
 from omlx.engine.vision import Vision
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+Launched = tuple[int, mx.array]
+"""The id of a chunk's sequence, and an array that is there once the chunk is computed."""
 
 
 class Prefill:
@@ -31,27 +39,33 @@ class Prefill:
         self._logits_rows = logits_rows
         self._store = store
         self._ranks = ranks
-        self._launched: list[mx.array] = []
+        self._launched: list[Launched] = []
 
     def start(self, sequence: Sequence) -> None:
         """Give the sequence its caches, filled with the longest prefix the store has."""
         sequence.phase, sequence.position = "prefill", 0
-        if self._store is None or sequence.made_up:
+        match = None
+        if self._store is not None and not sequence.made_up:
+            match = self._lookup(self._store, sequence)
+        if match is None or self._store is None:
             sequence.cache = caches.new(self._model)
             return
-        match = self._lookup(self._store, sequence)
         sequence.cache, sequence.position = match.caches, match.cached_tokens
         if sequence.generated == 0:
             sequence.cached_tokens, sequence.disk_tokens = match.cached_tokens, match.from_disk
             if match.why is not None:
                 sequence.cache_reason, sequence.cache_message = match.why.reason, match.why.message
         stops = sequence.stops if sequence.generated == 0 else ()  # A context that has shifted is another text.
-        sequence.capture = self._store.begin(sequence.tokens, sequence.media_keys, match=match, boundaries=stops)
+        begin = partial(self._store.begin, sequence.tokens, sequence.media_keys, match=match, boundaries=stops)
+        sequence.capture = self._stored(sequence, begin)
 
     def expect(self, sequence: Sequence) -> None:
         """The sequence's turn is near: start reading from disk what it will want."""
         if self._store is not None and not sequence.made_up and sequence.reading is None:
-            sequence.reading = self._store.read_ahead(sequence.tokens, sequence.media_keys)
+            try:
+                sequence.reading = self._store.read_ahead(sequence.tokens, sequence.media_keys)
+            except Exception:
+                log.warning("the prefix store could not read ahead", exc_info=True)
 
     def advance(self, sequence: Sequence, budget: int, *, decoding: bool) -> tuple[int, mx.array | None]:
         """Launch one chunk of at most `budget` tokens: how many it was and, at the prompt's end, the logits [1, V].
@@ -69,8 +83,8 @@ class Prefill:
         state = caches.arrays(sequence.cache)
         launch(*state)
         if sequence.capture is not None:
-            sequence.capture.after_chunk(sequence.cache, end)
-        self._launched += state[-1:]
+            self._stored(sequence, partial(sequence.capture.after_chunk, sequence.cache, end))
+        self._launched += [(sequence.id, array) for array in state[-1:]]
         if end == total and sequence.spec.media is not None:
             sequence.spec.media.release()
         return end - start, logits[:, -1, :] if end == total else None
@@ -79,8 +93,18 @@ class Prefill:
         start = sequence.position
         end = chunk_end(start, len(sequence.tokens), budget, logits_rows=self._logits_rows)
         if sequence.capture is not None:
-            end = min(end, sequence.capture.chunk_end(start, budget))
+            wanted = self._stored(sequence, partial(sequence.capture.chunk_end, start, budget))
+            end = end if wanted is None else min(end, wanted)
         return sequence.spec.media.chunk_end(start, end) if sequence.spec.media is not None else end
+
+    def _stored(self, sequence: Sequence, act: Callable[[], T]) -> T | None:
+        """What `act` returns; where it raises, the sequence is no longer stored, and None."""
+        try:
+            return act()
+        except Exception:
+            log.warning("a prompt cannot be stored", exc_info=True)
+            sequence.capture = None
+            return None
 
     def _pictures(self, sequence: Sequence, tokens: mx.array, start: int, *, ahead: bool) -> dict[str, Any]:
         """What a model that sees wants to know beside the tokens of a chunk; nothing for all others."""
@@ -89,24 +113,48 @@ class Prefill:
             return {}
         more: dict[str, Any] = {"inputs": self._vision.inputs(media, tokens, start, ahead=ahead)}
         if media.positions is not None:
-            more["positions"] = mx.array(media.positions[:, None, start : start + tokens.shape[1]])
+            more["positions"] = mx.array(media.positions_of(start, start + tokens.shape[1])[:, None])
         return more
 
-    def _lookup(self, store: PrefixStore, sequence: Sequence) -> Match:
-        """The longest prefix that every rank can restore: each keeps its own share, and may have lost parts of it."""
+    def _lookup(self, store: PrefixStore, sequence: Sequence) -> Match | None:
+        """The longest prefix that every rank can restore: each keeps its own share, and may have lost parts of it.
+
+        None where the store fails: the whole prompt is computed then.
+        """
         most = len(sequence.tokens)
         while True:
-            match = store.lookup(sequence.tokens, sequence.media_keys, most=most)
+            try:
+                match = store.lookup(sequence.tokens, sequence.media_keys, most=most)
+            except Exception as error:
+                if self._ranks.size > 1:
+                    self._ranks.abort(error)
+                log.warning("the prefix store failed: a prompt is computed without it", exc_info=True)
+                return None
             found = self._ranks.gather(match.cached_tokens, int)
             if min(found) == max(found):
                 return match
             most = min(found)
 
-    def catch_up(self, launched_before: list[mx.array]) -> None:
-        """Wait for chunks of an earlier step: the host must not run ahead of the device without end."""
-        mx.eval(*launched_before)
+    def catch_up(self, launched_before: list[Launched]) -> list[tuple[int, Exception]]:
+        """Wait for chunks of an earlier step: the host must not run ahead of the device without end.
 
-    def take_launched(self) -> list[mx.array]:
+        Returns the ids of the sequences whose chunks could not be computed.
+        """
+        try:
+            mx.eval(*(array for _, array in launched_before))
+        except Exception:
+            return [failure for launched in launched_before for failure in _failure(*launched)]
+        return []
+
+    def take_launched(self) -> list[Launched]:
         """What was launched since the last call, for `catch_up`."""
         launched, self._launched = self._launched, []
         return launched
+
+
+def _failure(id: int, array: mx.array) -> list[tuple[int, Exception]]:
+    try:
+        mx.eval(array)
+    except Exception as error:
+        return [(id, error)]
+    return []

@@ -93,6 +93,7 @@ class Sequence:
     """The engine's record of a request. `tokens` is prompt plus accepted reply; `cache` holds the first `position`."""
 
     __slots__ = (
+        "alone",
         "arrived_ns",
         "cache",
         "cache_message",
@@ -131,6 +132,8 @@ class Sequence:
         self.text = text
         self.guide = guide
         self.generated = 0
+        self.alone = False
+        """It shares no batch: one that it was in has failed."""
         self.position = 0
         self.cached_tokens = self.disk_tokens = 0
         self.cache_reason = self.cache_message = ""
@@ -184,6 +187,10 @@ class Sequence:
             self.first_token_ns = now_ns
         self.tokens.append(token)
         self.generated += 1
+
+    def restart(self) -> None:
+        """Have all its tokens computed again: what its caches held is lost, or is no longer its context."""
+        self.phase, self.cache, self.capture, self.position = "waiting", None, None, 0
 
     @property
     def made_up(self) -> bool:

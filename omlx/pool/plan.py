@@ -16,6 +16,7 @@ from omlx.pool.measured import Measurement
 from omlx.pool.policy import Room
 from omlx.runner.launch import GroupPlan, Machines
 from omlx.runner.protocol import Backend, LoadSpec
+from omlx.selftest.load_checks import LoadChecks
 from omlx.selftest.result import Feature
 from omlx.settings import Settings
 from omlx.units import parse_keep_alive
@@ -124,9 +125,10 @@ def load_spec(
     hot_bytes: int,
     memory_bytes: int,
     off: Collection[Feature] = (),
+    checks: LoadChecks | None = None,
 ) -> LoadSpec:
     """What the runner is told. `memory_bytes`: the most it may take; `hot_bytes`: its share of the hot KV tier; `off`:
-    what a self-test has switched off.
+    what a self-test has switched off; `checks`: what the load checks of an earlier load found.
     """
     cold = 0 if "cache" in off else admission.cold_bytes(settings)
     return LoadSpec(
@@ -152,4 +154,5 @@ def load_spec(
         cache_write_through=settings.cache_write_through,
         cache_checkpoint_s=settings.cache_checkpoint_interval,
         vision_cache_bytes=settings.vision_cache_max_size,
+        checks=checks,
     )

@@ -22,6 +22,7 @@ from omlx.pool import policy
 from omlx.pool.errors import GONE, QUEUE_FULL, PoolError
 from omlx.pool.events import PoolEvents, Unheard, UnloadReason
 from omlx.pool.governor import Governor, MemoryReport
+from omlx.pool.kept_checks import KeptChecks
 from omlx.pool.lease import Lease
 from omlx.pool.pins import Pins, too_many_pins
 from omlx.pool.plan import group_for, keep_alive_for, load_spec
@@ -34,6 +35,7 @@ from omlx.runner.host import CLOSE_GRACE_S, LoadError, RunnerHost, in_time
 from omlx.runner.launch import find_machines
 from omlx.runner.process import RUNNER
 from omlx.runner.protocol import CacheCall, Hello, Ready
+from omlx.selftest.load_checks import LoadChecks
 from omlx.selftest.result import SelfTest
 from omlx.settings import Settings
 from omlx.units import human_bytes
@@ -66,6 +68,7 @@ class Pool:
         self.events: PoolEvents = Unheard()
         self._pins = Pins(Path(settings.models) / "pins.json")
         self._selftests = SelfTests(Path(settings.models) / "selftests.json")
+        self._checks = KeptChecks(Path(settings.models) / "load-checks.json")
         self._spare = Spare(command, enabled=settings.spare_runner)
         self._slots: dict[str, Slot] = {}
         self._crashes: dict[str, int] = {}
@@ -190,15 +193,23 @@ class Pool:
         """What the last self-test of a model found; None: it was never tested."""
         return self._selftests.find(digest)
 
-    async def keep_selftest(self, spec: ModelSpec, found: SelfTest | None) -> None:
-        """Remember, or with None forget, what a self-test found. A loaded model that it changes is unloaded.
+    def load_checks(self, spec: ModelSpec) -> LoadChecks | None:
+        """What the load checks of a model found; None: it was never loaded."""
+        return self._checks.find(spec.fingerprint)
 
-        Raises StorageError when that cannot be written down.
+    async def keep_selftest(self, spec: ModelSpec, found: SelfTest | None) -> None:
+        """Remember what a self-test found. With None it is forgotten, and the load checks that failed are made again.
+
+        A loaded model that this changes is unloaded. Raises StorageError when it cannot be written down.
         """
         before = self._selftests.off(spec.digest)
         with storage_errors(Path(self._settings.models)):
             self._selftests.keep(spec.digest, found)
-        if self._selftests.off(spec.digest) != before:
+        checks = self._checks.find(spec.fingerprint)
+        again = found is None and checks is not None and bool(checks.off)
+        if again:
+            self._checks.forget(spec.fingerprint)
+        if again or self._selftests.off(spec.digest) != before:
             await self.unload(spec.digest)
 
     def memory(self) -> MemoryReport:
@@ -378,6 +389,7 @@ class Pool:
                 hot_bytes=self._governor.hot_share() // slot.processes,
                 memory_bytes=self._governor.memory_share(slot) // slot.processes,
                 off=slot.off,
+                checks=self._checks.find(slot.spec.fingerprint),
             )
             ready = await host.load(told, stall_timeout=self._settings.load_timeout)
             self._become_ready(slot, host, hello, ready, self._now() - begun)
@@ -392,6 +404,9 @@ class Pool:
     def _become_ready(self, slot: Slot, host: RunnerHost, hello: Hello, ready: Ready, seconds: float) -> None:
         slot.state = "ready"
         slot.context = ready.num_ctx
+        if ready.checks is not None:
+            slot.off |= {*ready.checks.off}
+            self._checks.note(slot.spec.fingerprint, ready.checks)
         self._governor.loaded(slot, ready)
         slot.loaded.set_result(None)
         self._governor.deal()
@@ -402,7 +417,8 @@ class Pool:
             human_bytes(ready.memory_bytes), seconds, ready.weights, hello.blas, ready.num_ctx, host.pid,
         )  # fmt: skip
         found = self._selftests.find(slot.spec.digest)
-        for note in found.notes if found is not None else ():
+        notes = [*(found.notes if found is not None else ()), *(ready.checks.notes if ready.checks is not None else ())]
+        for note in notes:
             log.warning("%s: %s", slot.spec.name, note)
 
     def _give_up(self, slot: Slot, host: RunnerHost | None, error: BaseException) -> None:

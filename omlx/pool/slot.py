@@ -56,7 +56,7 @@ class LoadedModel(msgspec.Struct, frozen=True, kw_only=True):
     crashes: int
     """How often in a row this model's runner has ended by itself."""
     off: frozenset[Feature] = frozenset()
-    """What a self-test has switched off."""
+    """What a self-test or the load checks have switched off."""
 
 
 class Slot:
@@ -68,7 +68,7 @@ class Slot:
         self.spec = spec
         self._folder = _identity(spec.path)
         self.off = off
-        """What a self-test has switched off for the model."""
+        """What a self-test has switched off for the model and, once it is loaded, the load checks."""
         self.keep_alive = keep_alive
         self.pinned = pinned
         self.state: State = "loading"

@@ -15,6 +15,7 @@ from omlx_cache.features import FeatureShelf
 
 from omlx.dialect.output import OutputDialect, detect_output
 from omlx.dialect.prompt import PromptTemplate
+from omlx.engine import load_checks
 from omlx.engine.embed import chat_embedder
 from omlx.engine.engine import Engine, EngineConfig
 from omlx.engine.loader import LoadedModel, device, load_model
@@ -27,6 +28,7 @@ from omlx.runner.prompt import Encoder, Prompter, marker_candidates, special_tok
 from omlx.runner.protocol import Loading, LoadSpec
 from omlx.runner.session import Session
 from omlx.runner.vectors import Vectors
+from omlx.selftest.load_checks import LoadChecks, basis
 
 _PROCESS_BYTES = 300_000_000
 """The process without its model."""
@@ -34,6 +36,10 @@ _LEAST_KV_BYTES = 64_000_000
 """A model that was let in may always hold this much: a short chat."""
 _WARM_BYTES = 256_000_000
 """Most of the recently used prefixes that a load brings back from disk into RAM: a fraction of a second's reading."""
+_STOP_COST = 2
+"""A restore point of recurrent layers is not placed for fewer tokens than are computed in so many decode steps: it
+splits a chunk of the prompt, which costs about one."""
+_MOST_STOP_TOKENS = 256
 
 
 class Opened(NamedTuple):
@@ -44,6 +50,7 @@ class Opened(NamedTuple):
     dialect: OutputDialect
     store: PrefixStore | None
     engine: Engine
+    checks: LoadChecks
 
 
 class Served(NamedTuple):
@@ -59,6 +66,7 @@ class Served(NamedTuple):
     ranks: Ranks
     max_gap_s: float
     """The longest that other work may keep running requests from their next token."""
+    checks: LoadChecks
 
 
 def open_engine(
@@ -70,7 +78,9 @@ def open_engine(
     template, dialect = read_template(spec, model.tokenizer)
     # Some models end their turns with tokens that their configuration does not list.
     model.end_tokens.update(model.tokenizer.convert_tokens_to_ids(list(dialect.end_tokens)))
-    store = open_store(spec, model, ranks)
+    checks = check(spec, model, ranks, lambda: progress(model.weight_bytes, model.weight_bytes))
+    model.can_batch = model.can_batch and checks.passed("batch")
+    store = open_store(spec, model, ranks) if checks.passed("restore") else None
     config = EngineConfig(
         num_ctx=spec.num_ctx,
         max_concurrent=spec.max_concurrent,
@@ -84,13 +94,22 @@ def open_engine(
     draft = open_draft(spec, model, processes=ranks.size)
     if draft is not None:
         model.draft_bytes = draft.weight_bytes + draft.kv_bytes_per_token * spec.num_ctx
-    return Opened(model, template, dialect, store, Engine(model, config, store, ranks, draft))
+    return Opened(model, template, dialect, store, Engine(model, config, store, ranks, draft), checks)
+
+
+def check(spec: LoadSpec, model: LoadedModel, ranks: Ranks, progress: Callable[[], None]) -> LoadChecks:
+    """What the load checks find: as an earlier load found it, or made now."""
+    holds_for = basis(device())
+    if spec.checks is not None and load_checks.known(spec.checks, holds_for):
+        return spec.checks
+    subject = load_checks.Subject(model.model, model.layout, model.vocabulary)
+    return load_checks.run(subject, holds_for, ranks, progress)
 
 
 def prepare(spec: LoadSpec, channel: Channel, ranks: Ranks) -> Served:
     """Load the model and build what serves it. Raises LoadError."""
     ranks.decide(lambda: spec, LoadSpec)
-    model, template, dialect, store, engine = open_engine(
+    model, template, dialect, store, engine, checks = open_engine(
         spec, ranks, lambda done, total: channel.send(Loading(done, total))
     )
     encoder = Encoder(model.tokenizer)
@@ -107,7 +126,8 @@ def prepare(spec: LoadSpec, channel: Channel, ranks: Ranks) -> Served:
     )
     # An embedding is a forward of its own, which the other ranks would not take part in.
     vectors = open_vectors(spec, model, encoder, channel) if ranks.size == 1 else no_vectors(channel)
-    return Served(model, engine, session, ledger, vectors, encoder, store, ranks, spec.max_decode_gap_ms / 1e3)
+    gap_s = spec.max_decode_gap_ms / 1e3
+    return Served(model, engine, session, ledger, vectors, encoder, store, ranks, gap_s, checks)
 
 
 def no_vectors(channel: Channel) -> Vectors:
@@ -149,6 +169,7 @@ def open_store(spec: LoadSpec, model: LoadedModel, ranks: Ranks) -> PrefixStore 
         hourly_write_bytes=spec.cache_write_budget,
         write_through=spec.cache_write_through,
         checkpoint_interval=spec.cache_checkpoint_s,
+        snapshot_least=min(int(_STOP_COST * model.step_s / model.token_s), _MOST_STOP_TOKENS),
     )
     return PrefixStore(model.layout, config)
 

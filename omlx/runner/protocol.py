@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from omlx.request import Delta, Failure, Finish, GenerateRequest, Priority
+from omlx.selftest.load_checks import LoadChecks
 
 MAX_FRAME = 1 << 30
 """Bytes. A longer frame is a protocol error (images travel in frames, so the bound is generous)."""
@@ -61,6 +62,8 @@ class LoadSpec(msgspec.Struct, kw_only=True, omit_defaults=True):
     vision_cache_bytes: int = 512 << 20
     """RAM for the features of pictures, in a model that sees."""
     cache_checkpoint_s: float = 300.0
+    checks: LoadChecks | None = None
+    """What an earlier load found; made again where they hold for other versions."""
 
 
 class Load(msgspec.Struct, tag="load"):
@@ -162,6 +165,8 @@ class Ready(msgspec.Struct, tag="ready", kw_only=True):
     can_batch: bool
     num_ctx: int
     vocab_size: int
+    checks: LoadChecks | None = None
+    """Of a text generator."""
 
 
 class LoadFailed(msgspec.Struct, tag="load_failed"):

@@ -18,7 +18,7 @@ import msgspec
 from omlx_cache import PrefixStore
 
 from omlx.engine import loader
-from omlx.engine.loader import LoadedModel, LoadError
+from omlx.engine.loader import LoadError
 from omlx.engine.ranks import SOLO, Ranks
 from omlx.request import Event
 from omlx.runner import encode
@@ -99,7 +99,7 @@ class Runner:
             ranks = self._ranks = self._ranks or self._join()
             if spec.kind == "generate":
                 served = prepare(spec, self._channel, ranks)
-                ready, service = _ready(spec, served.model), Service(self._channel, served)
+                ready, service = _ready(spec, served), Service(self._channel, served)
             elif ranks.size > 1:
                 raise LoadError(f"{spec.name} cannot be loaded: only text generators run distributed")
             else:
@@ -117,7 +117,8 @@ class Runner:
         return None
 
 
-def _ready(spec: LoadSpec, model: LoadedModel) -> Ready:
+def _ready(spec: LoadSpec, served: Served) -> Ready:
+    model = served.model
     return Ready(
         weights=model.weights,
         memory_bytes=max(model.weight_bytes, int(mx.get_active_memory())),
@@ -126,6 +127,7 @@ def _ready(spec: LoadSpec, model: LoadedModel) -> Ready:
         can_batch=model.can_batch,
         num_ctx=min(spec.num_ctx, model.max_context),
         vocab_size=model.vocabulary,
+        checks=served.checks,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 Feature = Literal["cache", "batching", "tools", "format"]
-Outcome = Literal["passed", "failed", "skipped"]
+Outcome = Literal["passed", "failed", "skipped", "inconclusive"]
 
 RESTS_ON: dict[str, Feature] = {"restore": "cache", "batch": "batching", "tools": "tools", "schema": "format"}
 """Check → feature. The checks without one (seed, needle) tell something, but there is nothing to switch off."""
@@ -24,8 +24,14 @@ NOTES: dict[Feature, str] = {
 }
 
 
+CLEAR_HINT = "`omlx selftest --clear MODEL` takes this back"
+
+
 class Check(msgspec.Struct, frozen=True):
-    """One check: its name, how it ended, and a sentence with the figures."""
+    """One check: its name, how it ended, and a sentence with the figures.
+
+    An inconclusive check was kept from its end by other work: it says nothing about the model.
+    """
 
     name: str
     outcome: Outcome
@@ -48,7 +54,7 @@ class SelfTest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def notes(self) -> list[str]:
         """Sentences for people: what is switched off."""
-        return [f"{feature} is off since its self-test failed: {NOTES[feature]}" for feature in self.off]
+        return [f"{feature} is off since its self-test failed: {NOTES[feature]}; {CLEAR_HINT}" for feature in self.off]
 
 
 class SelfTestRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,3 +72,5 @@ class SelfTestResponse(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     off: list[Feature] = []
     result: SelfTest | None = None
+    before: SelfTest | None = None
+    """What was known until now."""

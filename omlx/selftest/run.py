@@ -9,6 +9,9 @@ from omlx.client import Client, ClientError
 from omlx.selftest.checks import CHECKS
 from omlx.selftest.result import RESTS_ON, Check, SelfTestResponse
 
+_BUSY = {408, 429, 503, 504}
+"""HTTP statuses that say nothing about the model."""
+
 
 class _Subject(NamedTuple):
     client: Client
@@ -24,15 +27,20 @@ async def run(
 
     Raises ClientError where the server or the model fails.
 
-    It begins with everything switched on, and what an earlier self-test switched off is forgotten. A check that the
-    server ends with an error has failed.
+    It begins with everything switched on. A check that the server ends with an error has failed; one that other work
+    kept from its end (503, no answer in time) is inconclusive, and what an earlier self-test found of it stays.
     """
     kept = await client.keep_selftest(name, [])
-    shown = await client.show(name)
-    if "completion" not in shown.capabilities:
-        raise ClientError(f"{kept.model} does not generate text: there is nothing to test")
-    begins("loading")
-    await client.load(name)
+    earlier = {check.name: check for check in kept.before.checks} if kept.before is not None else {}
+    try:
+        shown = await client.show(name)
+        if "completion" not in shown.capabilities:
+            raise ClientError(f"{kept.model} does not generate text: there is nothing to test")
+        begins("loading")
+        await client.load(name)
+    except ClientError:
+        await client.keep_selftest(kept.model, [*earlier.values()])
+        raise
     context = next((model.context_length for model in await client.loaded() if model.name == kept.model), 0)
     subject = _Subject(client, kept.model, shown.capabilities, context)
     checks: list[Check] = []
@@ -41,10 +49,26 @@ async def run(
         try:
             found = await check(subject)
         except (ClientError, TimeoutError) as error:
-            found = Check(check.__name__, "failed", str(error) or "the server did not answer in time")
-        checks.append(found)
+            found = _ended(check.__name__, error)
         said(found)
+        known = earlier.get(found.name)
+        checks.append(known if found.outcome == "inconclusive" and known is not None else found)
         # What failed must not spoil what comes next: it is off from here on.
-        if found.outcome == "failed" and found.name in RESTS_ON:
+        if checks[-1].outcome == "failed" and found.name in RESTS_ON:
             await client.keep_selftest(kept.model, checks)
     return await client.keep_selftest(kept.model, checks)
+
+
+async def clear(client: Client, name: str) -> SelfTestResponse:
+    """Forget what self-tests and load checks found of a model: everything is on again. Raises ClientError."""
+    return await client.keep_selftest(name, [])
+
+
+def _ended(name: str, error: ClientError | TimeoutError) -> Check:
+    """A check that ended with an error: did the model fail, or was the server busy?"""
+    import httpx
+
+    timed_out = isinstance(error, TimeoutError) or isinstance(error.__cause__, httpx.TimeoutException)
+    if timed_out or (isinstance(error, ClientError) and error.status in _BUSY):
+        return Check(name, "inconclusive", f"{error or 'no answer in time'}: run again when the server is idle")
+    return Check(name, "failed", str(error))

@@ -93,6 +93,67 @@ def test_damaged_arithmetic_is_found_and_done_without(tmp_path: Path, caplog: py
         assert len(http.post("/api/show", json={"model": "taught"}).json()["notes"]) == 2
 
 
+def test_what_the_load_checks_find_is_done_without_said_and_kept(tmp_path: Path) -> None:
+    with serving(tmp_path, *LOSSY, "restores,joins,short") as server, server.client() as http:
+        for _ in range(2):
+            answer = http.post("/api/chat", json=HELLO).json()
+            assert answer["message"]["content"] == lesson("hello").content
+            assert answer.get("cached_tokens", 0) == 0
+        notes = http.post("/api/show", json={"model": "taught"}).json()["notes"]
+        assert [note.split(":")[0] for note in notes] == ["batching is off", "cache is off"]
+        assert all("omlx selftest --clear MODEL" in note for note in notes)
+        assert http.get("/api/omlx/status").json()["models"][0]["off"] == ["batching", "cache"]
+        assert "batching, cache" in run_omlx("ps", "--verbose", host=server.url).out
+    with serving(tmp_path) as sound, sound.client() as http:
+        # Kept for this model and these versions: not checked again, until somebody says so.
+        http.post("/api/chat", json=HELLO)
+        assert http.post("/api/show", json={"model": "taught"}).json()["notes"] == notes
+        done = run_omlx("selftest", "--clear", "taught", host=sound.url)
+        assert (done.code, done.out) == (
+            0,
+            "The results of taught:latest are forgotten: everything is switched on again.\n",
+        )
+        assert http.post("/api/chat", json=HELLO).json()["message"]["content"] == lesson("hello").content
+        assert "notes" not in http.post("/api/show", json={"model": "taught"}).json()
+        assert http.get("/api/omlx/status").json()["models"][0]["off"] == []
+
+
+def test_a_busy_model_makes_checks_inconclusive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test cannot unload a model that others use: that says nothing about it, and what was known stays."""
+    monkeypatch.setattr("omlx.selftest.checks._UNLOAD_S", 0.5)
+
+    async def busy(url: str) -> tuple[list[Check], SelfTestResponse]:
+        said: list[Check] = []
+        numbers = {"type": "array", "items": {"type": "integer"}, "minItems": 100_000}
+        endless = {**HELLO, "stream": True, "format": numbers, "options": {"num_predict": 100_000}}
+        async with Client(url) as client, Client(url) as other:
+            reply = other.chat(endless)
+            await anext(reply)
+            task: list[asyncio.Task[None]] = []
+
+            async def drain() -> None:
+                async for _ in reply:
+                    pass
+
+            def heard(check: Check) -> None:
+                said.append(check)
+                if check.name == "restore":
+                    task[0].cancel()
+
+            task.append(asyncio.create_task(drain()))
+            return said, await run(client, "taught", heard)
+
+    with serving(tmp_path) as server, server.client() as http:
+        keep(http, ("restore", "failed"))
+        said, found = asyncio.run(busy(server.url))
+        assert (said[0].name, said[0].outcome) == ("restore", "inconclusive")
+        assert said[0].detail.endswith("run again when the server is idle")
+        assert found.off == ["cache"]
+        keep(http)
+        said, found = asyncio.run(busy(server.url))
+        assert (said[0].outcome, found.off) == ("inconclusive", [])
+
+
 def test_tools_and_formats_that_failed_are_refused_for_that_model_alone(server: LocalServer) -> None:
     with server.client() as http:
         kept = keep(http, ("tools", "failed"), ("schema", "failed"), ("seed", "failed"))

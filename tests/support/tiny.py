@@ -308,6 +308,8 @@ def enliven(model: Any) -> None:
 
     def enliven(path: str, value: Any) -> Any:
         flat = value.reshape(-1)
+        if not mx.issubdtype(value.dtype, mx.floating):  # packed weights
+            return mx.random.randint(0, 256, value.shape).astype(value.dtype)
         if flat.size > 1 and mx.all(flat == flat[0]).item():
             return value + 0.1 * mx.random.normal(value.shape, dtype=value.dtype)
         return value * 2.5 if value.ndim >= 2 and "embed" not in path else value

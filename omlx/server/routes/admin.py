@@ -114,10 +114,10 @@ async def selftest(request: HttpRequest, registry: GivenRegistry, pool: GivenPoo
     versions = f"omlx {__version__}, mlx {metadata.version('mlx')}"
     checks = _checks(asked.checks)
     found = SelfTest(at=at, versions=versions, checks=checks) if checks else None
+    before = pool.selftest(spec.digest)
     await pool.keep_selftest(spec, found)
-    return as_json(
-        SelfTestResponse(model=spec.name, digest=spec.digest, off=list(found.off) if found else [], result=found)
-    )
+    off = list(found.off) if found else []
+    return as_json(SelfTestResponse(model=spec.name, digest=spec.digest, off=off, result=found, before=before))
 
 
 def _checks(told: list[Any]) -> list[Check]:

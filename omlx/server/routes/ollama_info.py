@@ -70,8 +70,9 @@ async def show(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, s
     loaded = (model for model in pool.loaded() if model.state != "leaving")
     found = pool.selftest(shown.spec.digest)
     if found is not None:
-        answer.notes = found.notes
         answer.capabilities = [name for name in answer.capabilities if name not in found.off]
+    checks = pool.load_checks(shown.spec)
+    answer.notes = [*(found.notes if found is not None else ()), *(checks.notes if checks is not None else ())]
     answer.weights = next((model.weights for model in loaded if model.spec.digest == shown.spec.digest), "")
     if request.headers.get("user-agent", "").startswith("GitHubCopilotChat/"):
         answer.model_info = {**answer.model_info, "general.basename": name}
