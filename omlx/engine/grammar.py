@@ -15,7 +15,8 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from omlx.engine.schema import SchemaError, prepare
+from omlx.engine.schema import prepare
+from omlx.engine.schema_refs import SchemaError
 
 MAX_TEXT = 1 << 16
 """Characters of a regular expression or grammar."""
@@ -33,7 +34,7 @@ _JSON_OPTIONS = {
     "whitespace_flexible": True,
     # Little white space: a small model that may write any amount of it often never stops.
     "whitespace_pattern": r"[ ]|\n[ \t]{0,20}",
-    # As llama.cpp has it: oneOf is anyOf, and keywords that cannot be enforced are passed over.
+    # What cannot be enforced is passed over; `oneOf` is already written as `anyOf`.
     "coerce_one_of": True,
     "lenient": True,
 }

@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
+from omlx.engine.schema_lower import lower
+from omlx.engine.schema_refs import SchemaError
+
 MAX_DEPTH = 100
 """Levels of nesting, lists and objects counted alike; the compiler itself stops at 127."""
 MAX_VALUES = 50_000
@@ -19,14 +22,6 @@ MAX_PROPERTIES = 1000
 """In all objects together: the work grows with the square of those of one object."""
 MAX_MULTIPLE = 10_000
 """`multipleOf` becomes an automaton with so many states; several at once one with their product."""
-_DATA = {"enum", "const", "default", "examples"}
-"""Keywords whose values are data, not schemas."""
-_MAPS = {"properties", "patternProperties", "$defs", "definitions"}
-"""Keywords whose values are schemas by a name that anybody chose."""
-
-
-class SchemaError(ValueError):
-    """The schema cannot be used; the message says why."""
 
 
 def prepare(schema: dict[str, Any] | str) -> dict[str, Any]:
@@ -37,9 +32,7 @@ def prepare(schema: dict[str, Any] | str) -> dict[str, Any]:
     if isinstance(schema, str):
         schema = _read(schema)
     _bound(schema)
-    closed = _closed(schema)
-    assert isinstance(closed, dict)
-    return closed
+    return lower(schema)
 
 
 def _read(text: str) -> dict[str, Any]:
@@ -92,19 +85,3 @@ def _multiples(value: Any) -> list[int]:
     _, digits, exponent = Decimal(str(value)).normalize().as_tuple()
     size = len(digits) + max(int(exponent), 0)
     return [int("".join(map(str, digits)).ljust(size, "0")) if size < 20 else MAX_MULTIPLE + 1]
-
-
-def _closed(schema: Any) -> Any:
-    if isinstance(schema, list):
-        return [_closed(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    closed: dict[str, Any] = {}
-    for key, value in schema.items():
-        if key in _MAPS and isinstance(value, dict):
-            closed[key] = {name: _closed(inner) for name, inner in value.items()}
-        else:
-            closed[key] = value if key in _DATA else _closed(value)
-    if isinstance(schema.get("properties"), dict) and "type" in schema:
-        closed.setdefault("additionalProperties", False)
-    return closed

@@ -1,0 +1,366 @@
+"""Several JSON schemas that hold for one value, *merged* into one: what `allOf` means, keyword by keyword.
+
+References, `allOf` and alternatives are not looked at here: see `schema_lower`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from omlx.engine.schema_facts import EXCEPT, TYPES, spelled, type_of, types_of
+from omlx.engine.schema_patterns import ASCII_FORMATS, FORMAT_PATTERNS, any_text_but, disjoint, matches, trouble, usable
+from omlx.engine.schema_refs import Place, SchemaError, place_of
+
+_LARGEST = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
+_SMALLEST = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
+_COUNTS = frozenset({"minLength", "minItems", "minProperties", "maxLength", "maxItems", "maxProperties"})
+_MOST = 4 * 10**18
+_TEXTS = ("pattern", "format", "multipleOf")
+"""Keywords that can be given several times: what is more than one goes into `also`."""
+_OLD_DRAFTS = ("draft-03", "draft-04", "draft-06", "draft-07", "2019-09")
+
+
+class Merged:
+    """One value's schema, its parts still places. `impossible`: no value obeys it."""
+
+    def __init__(self) -> None:
+        self.types: set[str] = set(TYPES)
+        self.values: list[Any] | None = None
+        self.excepted: list[Any] = []
+        self.limits: dict[str, Any] = {}
+        self.also: list[dict[str, Any]] = []
+        self.properties: dict[str, list[Place]] = {}
+        self.patterns: dict[str, list[Place]] = {}
+        self.additional: list[Place] | None = None
+        self.required: dict[str, None] = {}
+        self.prefix: list[list[Place]] = []
+        self.items: list[Place] | None = None
+        self.closes = False
+        """The object lists its properties, and nothing says that there may be others."""
+        self.impossible = False
+
+    @property
+    def empty(self) -> bool:
+        """Every value obeys it."""
+        return not (
+            self.values is not None or self.excepted or self.limits or self.also or self.objects or self.arrays
+        ) and self.types == set(TYPES)
+
+    @property
+    def objects(self) -> bool:
+        """It says something of objects."""
+        return bool(self.properties or self.patterns or self.required or self.additional is not None)
+
+    @property
+    def arrays(self) -> bool:
+        return bool(self.prefix or self.items is not None)
+
+
+def merge(flat: Sequence[Place], draft: str) -> Merged:
+    """Raises SchemaError where a keyword has a value that it cannot have. `draft`: the root's `$schema`."""
+    merged = Merged()
+    for place in flat:
+        _types_and_values(merged, place.schema)
+        _limits(merged, place.schema)
+        _arrays(merged, place, old=any(name in draft for name in _OLD_DRAFTS))
+    _objects(merged, flat)
+    _exceptions(merged)
+    if merged.types == set(TYPES) and merged.values is None and merged.objects != merged.arrays:
+        # Nobody lists properties of a value that is to be a number.
+        merged.types = {"object"} if merged.objects else {"array"}
+    _texts(merged)
+    _numbers(merged)
+    if merged.values is not None:
+        merged.types &= {type_of(value) for value in merged.values}
+    merged.impossible = not merged.types or merged.values == []
+    return merged
+
+
+def _texts(merged: Merged) -> None:
+    """Leave out formats, then patterns, that the compiler cannot join with the rest; texts, where none obeys all."""
+    keys = ("minLength", "maxLength", "pattern", "format")
+    limits: dict[str, Any] = {key: merged.limits[key] for key in keys if key in merged.limits}
+    also = [part for part in merged.also if "pattern" in part or "format" in part]
+    if "string" not in merged.types or not (limits or also):
+        return
+    if merged.values is not None:
+        merged.values = [
+            value
+            for value in merged.values
+            if not isinstance(value, str) or not trouble({"type": "string", "enum": [value], **limits, "allOf": also})
+        ]
+        return
+    patterns = [part for part in also if "format" not in part]
+    plain = {key: value for key, value in limits.items() if key != "format"}
+    lengths = {key: value for key, value in plain.items() if key != "pattern"}
+    for formats, kept, parts in (
+        (True, limits, also),
+        (False, plain, patterns),
+        (False, plain, []),
+        (False, lengths, []),
+    ):
+        found = trouble({"type": "string", **kept, "allOf": parts})
+        if not found:
+            merged.limits = {key: value for key, value in merged.limits.items() if key in kept or key not in limits}
+            merged.also = [part for part in merged.also if part in parts or part not in also]
+            return
+        if found == "empty" and not formats:
+            break
+    merged.types.discard("string")
+
+
+def _numbers(merged: Merged) -> None:
+    keys = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf")
+    limits = {key: merged.limits[key] for key in keys if key in merged.limits}
+    for kind in ("integer", "number"):
+        if limits and kind in merged.types and trouble({"type": kind, **limits}) == "empty":
+            merged.types.discard(kind)
+
+
+def _types_and_values(merged: Merged, schema: dict[str, Any]) -> None:
+    if "type" in schema:
+        names = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
+        if not isinstance(names, list) or not names:
+            raise SchemaError('"type" must be a name or a list of names')
+        for name in names:
+            if name not in TYPES:
+                raise SchemaError(f'"type" must be one of {", ".join(TYPES)}, not {str(name)[:40]}')
+        merged.types &= types_of(names)
+    for key in ("const", "enum"):
+        if key not in schema:
+            continue
+        listed = [schema["const"]] if key == "const" else schema["enum"]
+        if not isinstance(listed, list):
+            raise SchemaError('"enum" must be a list')
+        if merged.values is None:
+            merged.values = listed
+        else:
+            spellings = {spelled(value) for value in listed}
+            merged.values = [value for value in merged.values if spelled(value) in spellings]
+    if isinstance(schema.get(EXCEPT), list):
+        merged.excepted += schema[EXCEPT]
+
+
+def _limits(merged: Merged, schema: dict[str, Any]) -> None:
+    for key in (*_LARGEST, *_SMALLEST):
+        value = schema.get(key)
+        if value is None or value is False:
+            continue
+        if value is True and key.startswith("exclusive"):
+            # Draft 4: the limit itself is excluded.
+            value = schema.get("minimum" if key == "exclusiveMinimum" else "maximum")
+            if value is None:
+                continue
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise SchemaError(f'"{key}" must be a number')
+        if key not in _COUNTS:
+            value = _reachable(key, value)
+        else:
+            if value < 0 or value != int(value):
+                raise SchemaError(f'"{key}" must be a whole number of at least 0')
+            value = int(value)
+        known = merged.limits.get(key, value)
+        merged.limits[key] = max(known, value) if key in _LARGEST else min(known, value)
+    for key in _TEXTS:
+        value = schema.get(key)
+        if key == "pattern" and value is not None:
+            value = usable(value)
+        if value is None:
+            continue
+        if key == "multipleOf" and (isinstance(value, bool) or not isinstance(value, int | float) or value <= 0):
+            raise SchemaError('"multipleOf" must be a number above 0')
+        if key == "format":
+            if not isinstance(value, str):
+                continue
+            value = ASCII_FORMATS.get(value, value)
+            if value in FORMAT_PATTERNS:
+                key, value = "pattern", FORMAT_PATTERNS[value]
+        if key not in merged.limits:
+            merged.limits[key] = value
+        elif merged.limits[key] != value and {key: value} not in merged.also:
+            merged.also.append({key: value})
+
+
+def _reachable(key: str, value: float) -> float:
+    """A limit of numbers within what the compiler can count to: a wider one is drawn in."""
+    if not (-_MOST if key in _SMALLEST else -math.inf) <= value <= (_MOST if key in _LARGEST else math.inf):
+        raise SchemaError(f'"{key}" must be between -{_MOST:.0g} and {_MOST:.0g}')
+    return max(-_MOST, min(value, _MOST))
+
+
+def _exceptions(merged: Merged) -> None:
+    """Take away what `not` takes away, as far as a schema can say it."""
+    excepted = {spelled(value) for value in merged.excepted}
+    if merged.values is not None:
+        merged.values = [
+            value for value in merged.values
+            if spelled(value) not in excepted and type_of(value) in merged.types
+        ]  # fmt: skip
+        merged.types &= {type_of(value) for value in merged.values}
+        return
+    if not excepted:
+        return
+    if "null" in excepted:
+        merged.types.discard("null")
+    if {"true", "false"} <= excepted:
+        merged.types.discard("boolean")
+    elif "boolean" in merged.types and {"true", "false"} & excepted:
+        others = [name for name in TYPES if name in merged.types and name != "boolean"]
+        left = {"enum": ["true" not in excepted]}
+        merged.also.append({"anyOf": [left, {"type": others}]} if others else left)
+    texts = [value for value in merged.excepted if isinstance(value, str)]
+    if texts and "string" in merged.types:
+        pattern = any_text_but(texts)
+        if pattern:
+            merged.also.append({"pattern": pattern})
+    for value in merged.excepted:
+        if isinstance(value, int | float) and not isinstance(value, bool) and "integer" in merged.types:
+            others = [name for name in TYPES if name in merged.types and name not in {"integer", "number"}]
+            kind = "number" if "number" in merged.types else "integer"
+            sides = [{"type": kind, "exclusiveMinimum": value}, {"type": kind, "exclusiveMaximum": value}]
+            merged.also.append({"anyOf": [*sides, *([{"type": others}] if others else [])]})
+
+
+# ---------------------------------------------------------------- arrays
+def _arrays(merged: Merged, place: Place, *, old: bool) -> None:
+    schema = place.schema
+    items, prefix = schema.get("items"), schema.get("prefixItems")
+    if isinstance(items, list):
+        prefix, items = items, schema.get("additionalItems")
+    elif old:
+        prefix = None
+    if items is None and schema.get("unevaluatedItems") is False and "contains" not in schema:
+        items = False
+    for key, value in (("prefixItems", prefix), ("items", items)):
+        if value is not None and not isinstance(value, list if key == "prefixItems" else dict | bool):
+            raise SchemaError(f'"{key}" must be {"a list of schemas" if key == "prefixItems" else "a schema"}')
+    first = [[place_of(inner, place)] for inner in prefix or []]
+    rest = None if items is None else [place_of(items, place)]
+    if not first and rest is None:
+        return
+    pairs = itertools.zip_longest(merged.prefix, first)
+    merged.prefix = [
+        [*((merged.items or []) if one is None else one), *((rest or []) if other is None else other)]
+        for one, other in pairs
+    ]
+    if rest is not None:
+        merged.items = [*(merged.items or []), *rest]
+
+
+# ---------------------------------------------------------------- objects
+class _Properties:
+    """What one schema says of properties."""
+
+    def __init__(self, place: Place) -> None:
+        schema = place.schema
+        listed = _map(schema, "properties")
+        self.listed = {name: place_of(inner, place) for name, inner in listed.items()}
+        forbidden = [inner for inner in listed.values() if inner is False]
+        self.declares = place.declares and "properties" in schema and (not listed or len(forbidden) < len(listed))
+        self.patterns: dict[str, list[Place]] = {}
+        self.additional: list[Place] | None = None
+        if "additionalProperties" in schema:
+            self.additional = [place_of(schema["additionalProperties"], place)]
+        loose = []
+        for pattern, inner in _map(schema, "patternProperties").items():
+            known = usable(pattern)
+            if known is None:
+                loose.append(place_of(inner, place))
+            else:
+                self.patterns.setdefault(known, []).append(place_of(inner, place))
+        if loose:
+            # Which names these patterns match cannot be told: any other name may be one.
+            closed = self.additional is not None and self.additional[0].schema is False
+            self.additional = [*([] if closed else self.additional or []), *loose]
+
+    def of(self, name: str) -> list[Place]:
+        """What its own lists say of a property; patterns that match a listed name hold as well."""
+        if name in self.listed:
+            return [self.listed[name]]
+        if self.additional is None or any(matches(pattern, name) for pattern in self.patterns):
+            return []
+        return self.additional
+
+
+def _objects(merged: Merged, flat: Sequence[Place]) -> None:
+    parts = [_Properties(place) for place in flat]
+    for place in flat:
+        required = place.schema.get("required")
+        names = required if isinstance(required, list) else []  # draft 3 said it of the property itself
+        merged.required |= dict.fromkeys(name for name in names if isinstance(name, str))
+    for name in dict.fromkeys(itertools.chain(*(part.listed for part in parts), merged.required)):
+        merged.properties[name] = [place for part in parts for place in part.of(name)]
+    for part in parts:
+        for pattern, places in part.patterns.items():
+            merged.patterns[pattern] = [*merged.patterns.get(pattern, []), *places]
+    for pattern in merged.patterns:
+        merged.patterns[pattern] += [
+            place for part in parts if pattern not in part.patterns for place in part.additional or []
+        ]
+    for part in parts:
+        if part.additional is not None:
+            merged.additional = [*(merged.additional or []), *part.additional]
+    _property_names(merged, flat)
+    _separate(merged)
+    key = "unevaluatedProperties"
+    unevaluated = [place_of(place.schema[key], place) for place in flat if key in place.schema]
+    if unevaluated and merged.additional is None:
+        merged.additional = unevaluated
+    merged.closes = merged.additional is None and not merged.patterns and any(part.declares for part in parts)
+
+
+def _property_names(merged: Merged, flat: Sequence[Place]) -> None:
+    """`propertyNames`: a pattern, lengths or a list of names, where the object has no patterns of its own."""
+    for place in flat:
+        names = place.schema.get("propertyNames")
+        if names is False:
+            names = {"enum": []}
+        if not isinstance(names, dict) or merged.patterns:
+            continue
+        listed = names.get("enum", [names["const"]] if "const" in names else None)
+        pattern = usable(names.get("pattern")) or _of_length(names)
+        others = merged.additional if merged.additional is not None else [Place(True, "")]
+        if isinstance(listed, list):
+            allowed = dict.fromkeys(name for name in listed if isinstance(name, str))
+            wrong = [name for name in merged.properties if name not in allowed]
+            if not merged.properties or merged.additional is not None:
+                merged.properties |= {name: others for name in allowed if name not in merged.properties}
+        elif pattern is not None:
+            wrong = [name for name in merged.properties if not matches(pattern, name)]
+            merged.patterns = {pattern: others}
+        else:
+            continue
+        merged.properties |= {name: [Place(False, "")] for name in wrong}
+        merged.additional = [Place(False, "")]
+
+
+def _of_length(names: dict[str, Any]) -> str | None:
+    least, most = names.get("minLength", 0), names.get("maxLength", "")
+    if not isinstance(least, int) or not isinstance(most, int | str) or not (least or most != ""):
+        return None
+    return rf"^[\s\S]{{{least},{most}}}$"
+
+
+def _separate(merged: Merged) -> None:
+    """Patterns that match the same names become one, whose properties obey what all of them say."""
+    if len(merged.patterns) < 2 or disjoint([*merged.patterns]):
+        return
+    groups: list[dict[str, list[Place]]] = []
+    for pattern, places in merged.patterns.items():
+        touching = [group for group in groups if any(not disjoint([known, pattern]) for known in group)]
+        groups = [group for group in groups if group not in touching]
+        groups.append({pattern: places} | {known: found for group in touching for known, found in group.items()})
+    merged.patterns = {}
+    for group in groups:
+        together = next(iter(group)) if len(group) == 1 else "|".join(f"(?:{pattern})" for pattern in group)
+        merged.patterns[together] = [place for places in group.values() for place in places]
+
+
+def _map(schema: dict[str, Any], key: str) -> dict[str, Any]:
+    value = schema.get(key, {})
+    if not isinstance(value, dict):
+        raise SchemaError(f'"{key}" must be an object')
+    return value
