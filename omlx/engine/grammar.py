@@ -46,6 +46,19 @@ _LIMITS = {
 }
 
 
+_TOO_LARGE = "it is too large for a grammar; simplify it"
+_TOO_CIRCULAR = "it joins parts that contain themselves; leave one of them out"
+_KNOWN = {
+    "NoExtension": "no text obeys it",
+    "Unsatisfiable schema": "no value obeys it",
+    "schema too large": _TOO_LARGE,
+    "assertion failed: grammar.symbols": _TOO_LARGE,
+    "Schema intersection stack level": _TOO_CIRCULAR,
+    "circular references": _TOO_CIRCULAR,
+}
+"""What the compiler's messages that begin so mean."""
+
+
 class Grammar(msgspec.Struct, frozen=True, kw_only=True):
     """What the reply must look like."""
 
@@ -161,8 +174,8 @@ class GrammarCompiler:
 
 def sentence(message: str) -> str:
     """The compiler's message on one line, without its dumps of state."""
-    text = " ".join(message.partition("\n<")[0].split())[:_MESSAGE]
-    return "no text obeys it" if text.startswith("NoExtension") else text.removeprefix("panic: ")
+    text = " ".join(message.partition("\n<")[0].split())[:_MESSAGE].removeprefix("panic: ")
+    return next((said for start, said in _KNOWN.items() if text.startswith(start)), text)
 
 
 def _plain_json(tokenizer: Any) -> str:

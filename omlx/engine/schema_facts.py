@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from omlx.engine.schema_lookahead import split
 from omlx.engine.schema_refs import Place, place_of
 
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
@@ -174,11 +175,16 @@ class Opposites:
             case "maxLength" | "maxItems", int():
                 kind, least = ("string", "minLength") if key == "maxLength" else ("array", "minItems")
                 return [{"type": kind, least: value + 1}]
+            case "pattern", str():
+                ways = value.split("|")
+                ahead = "|".join(way[1:] if way.startswith("^") else f".*{way}" for way in ways)
+                parts = split(f"^(?!{ahead})")
+                return None if parts is None else [{"type": "string", "allOf": [{"pattern": part} for part in parts]}]
             case "not", _:
                 return [value]
             case "allOf", list():
-                parts = [self._opposite(place_of(inner, place), depth) for inner in value]
-                return None if None in parts else [made for part in parts for made in part or ()]
+                each = [self._opposite(place_of(inner, place), depth) for inner in value]
+                return None if None in each else [made for part in each for made in part or ()]
             case "anyOf", list():
                 each = [self._opposite(place_of(inner, place), depth) for inner in value]
                 if None in each:

@@ -7,19 +7,26 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from omlx.engine.schema_facts import EXCEPT, TYPES, spelled, type_of, types_of
-from omlx.engine.schema_patterns import ASCII_FORMATS, FORMAT_PATTERNS, any_text_but, disjoint, matches, trouble, usable
+from omlx.engine.schema_lookahead import any_text_but
+from omlx.engine.schema_patterns import (
+    ASCII_FORMATS,
+    FORMAT_PATTERNS,
+    disjoint,
+    matches,
+    trouble,
+    usable,
+    usable_alone,
+)
 from omlx.engine.schema_refs import Place, SchemaError, place_of
 
 _LARGEST = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
 _SMALLEST = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
 _COUNTS = frozenset({"minLength", "minItems", "minProperties", "maxLength", "maxItems", "maxProperties"})
 _MOST = 4 * 10**18
-_TEXTS = ("pattern", "format", "multipleOf")
-"""Keywords that can be given several times: what is more than one goes into `also`."""
 _OLD_DRAFTS = ("draft-03", "draft-04", "draft-06", "draft-07", "2019-09")
 
 
@@ -164,24 +171,25 @@ def _limits(merged: Merged, schema: dict[str, Any]) -> None:
             value = int(value)
         known = merged.limits.get(key, value)
         merged.limits[key] = max(known, value) if key in _LARGEST else min(known, value)
-    for key in _TEXTS:
-        value = schema.get(key)
-        if key == "pattern" and value is not None:
-            value = usable(value)
-        if value is None:
-            continue
-        if key == "multipleOf" and (isinstance(value, bool) or not isinstance(value, int | float) or value <= 0):
-            raise SchemaError('"multipleOf" must be a number above 0')
-        if key == "format":
-            if not isinstance(value, str):
-                continue
-            value = ASCII_FORMATS.get(value, value)
-            if value in FORMAT_PATTERNS:
-                key, value = "pattern", FORMAT_PATTERNS[value]
+    for key, value in _several(schema):
         if key not in merged.limits:
             merged.limits[key] = value
         elif merged.limits[key] != value and {key: value} not in merged.also:
             merged.also.append({key: value})
+
+
+def _several(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The keywords that can be given several times: what is more than one goes into `also`."""
+    multiple, form = schema.get("multipleOf"), schema.get("format")
+    for pattern in usable(schema.get("pattern")) or ():
+        yield "pattern", pattern
+    if multiple is not None:
+        if isinstance(multiple, bool) or not isinstance(multiple, int | float) or multiple <= 0:
+            raise SchemaError('"multipleOf" must be a number above 0')
+        yield "multipleOf", multiple
+    if isinstance(form, str):
+        form = ASCII_FORMATS.get(form, form)
+        yield ("pattern", FORMAT_PATTERNS[form]) if form in FORMAT_PATTERNS else ("format", form)
 
 
 def _reachable(key: str, value: float) -> float:
@@ -266,7 +274,7 @@ class _Properties:
             self.additional = [place_of(schema["additionalProperties"], place)]
         loose = []
         for pattern, inner in _map(schema, "patternProperties").items():
-            known = usable(pattern)
+            known = usable_alone(pattern)
             if known is None:
                 loose.append(place_of(inner, place))
             else:
@@ -305,6 +313,7 @@ def _objects(merged: Merged, flat: Sequence[Place]) -> None:
             merged.additional = [*(merged.additional or []), *part.additional]
     _property_names(merged, flat)
     _separate(merged)
+    _drop_repeated(merged)
     key = "unevaluatedProperties"
     unevaluated = [place_of(place.schema[key], place) for place in flat if key in place.schema]
     if unevaluated and merged.additional is None:
@@ -321,7 +330,7 @@ def _property_names(merged: Merged, flat: Sequence[Place]) -> None:
         if not isinstance(names, dict) or merged.patterns:
             continue
         listed = names.get("enum", [names["const"]] if "const" in names else None)
-        pattern = usable(names.get("pattern")) or _of_length(names)
+        pattern = usable_alone(names.get("pattern")) or _of_length(names)
         others = merged.additional if merged.additional is not None else [Place(True, "")]
         if isinstance(listed, list):
             allowed = dict.fromkeys(name for name in listed if isinstance(name, str))
@@ -342,6 +351,18 @@ def _of_length(names: dict[str, Any]) -> str | None:
     if not isinstance(least, int) or not isinstance(most, int | str) or not (least or most != ""):
         return None
     return rf"^[\s\S]{{{least},{most}}}$"
+
+
+def _drop_repeated(merged: Merged) -> None:
+    """Leave properties to a pattern that says the same of them: the compiler would join the two without end."""
+    for pattern, places in merged.patterns.items():
+        said = {id(place.schema) for place in places}
+        targets = {place.schema.get("$ref") for place in places if isinstance(place.schema, dict)} - {None}
+        for name, own in list(merged.properties.items()):
+            ours = {place.schema.get("$ref") for place in own if isinstance(place.schema, dict)} - {None}
+            same = {id(place.schema) for place in own} == said or (targets and targets == ours)
+            if same and name not in merged.required and matches(pattern, name):
+                del merged.properties[name]
 
 
 def _separate(merged: Merged) -> None:

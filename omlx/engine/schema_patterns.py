@@ -1,16 +1,18 @@
 """Regular expressions of JSON schemas, as the grammar compiler takes them.
 
 Schemas are written with ECMA-262's in mind, the compiler knows those of Rust's `regex`. What it cannot follow at all
-(look-around, back references, word boundaries) makes a pattern *unusable*: it is not enforced.
+(most look-around, back references, word boundaries) makes a pattern *unusable*: it is not enforced.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Literal
+
+from omlx.engine.schema_lookahead import split
 
 ASCII_FORMATS = {"iri": "uri", "iri-reference": "uri-reference", "idn-email": "email", "idn-hostname": "hostname"}
 """Formats that are enforced as the narrower one that the compiler knows."""
@@ -23,8 +25,6 @@ FORMAT_PATTERNS = {
 """Formats that the compiler does not know."""
 MAX_PATTERN = 1 << 14
 """Characters of a pattern; longer ones are not enforced."""
-_MAX_EXCEPTED = 2000
-"""Characters of the texts that a pattern can except."""
 _ESCAPES = {"Z": "$", "z": "$", "A": "^", "0": r"\x00", "e": r"\x1b"}
 _KEPT = frozenset("dDsSwWbBpPuxnrtfv")
 """Letters that mean the same behind a backslash in both kinds."""
@@ -32,49 +32,23 @@ _BRACES = re.compile(r"\{[A-Za-z0-9_=]*\}")
 _REPEATS = re.compile(r"\{[0-9]+(?:,[0-9]*)?\}")
 
 
-def usable(pattern: Any) -> str | None:
-    """`pattern` in the compiler's kind; None where it cannot be enforced."""
+def usable(pattern: Any) -> list[str] | None:
+    """Patterns in the compiler's kind that hold together where `pattern` does; None where it cannot be enforced."""
     if not isinstance(pattern, str) or len(pattern) > MAX_PATTERN:
         return None
-    translated = _translated(pattern)
-    return translated if _compiles({"type": "string", "pattern": translated}) else None
+    found = [_translated(part) for part in split(pattern) or ()]
+    return found if found and all(_compiles({"type": "string", "pattern": part}) for part in found) else None
+
+
+def usable_alone(pattern: Any) -> str | None:
+    """The same, where it is a single one."""
+    found = usable(pattern)
+    return found[0] if found is not None and len(found) == 1 else None
 
 
 def disjoint(patterns: Sequence[str]) -> bool:
     """Whether no property name matches two of the usable `patterns`."""
     return _compiles({"type": "object", "patternProperties": dict.fromkeys(patterns, True)})
-
-
-def any_text_but(texts: Iterable[str]) -> str | None:
-    """A pattern for every text but these; None where it would become too large."""
-    tree: dict[str, Any] = {}
-    size = 0
-    for text in texts:
-        size += len(text) + 1
-        node = tree
-        for character in text:
-            node = node.setdefault(character, {})
-        node[""] = {}
-    return f"^(?:{_others(tree)})$" if size < _MAX_EXCEPTED and _depth(tree) < 100 else None
-
-
-def _depth(tree: dict[str, Any]) -> int:
-    deepest, waiting = 0, [(tree, 1)]
-    while waiting:
-        node, depth = waiting.pop()
-        deepest = max(deepest, depth)
-        waiting += [(inner, depth + 1) for key, inner in node.items() if key]
-    return deepest
-
-
-def _others(node: dict[str, Any]) -> str:
-    """What may follow where the texts go on as `node` says, so that none of them results."""
-    begun = {character: inner for character, inner in node.items() if character}
-    ways = [] if "" in node else [""]
-    letters = "".join(f"\\x{{{ord(character):x}}}" for character in begun)
-    ways.append(rf"[^{letters}][\s\S]*" if letters else r"[\s\S]+")
-    ways += [f"\\x{{{ord(character):x}}}(?:{_others(inner)})" for character, inner in begun.items()]
-    return "|".join(ways)
 
 
 def trouble(schema: dict[str, Any]) -> Literal["", "empty", "unknown"]:

@@ -70,20 +70,28 @@ def _write_object(
 def _write_counts(out: dict[str, Any], merged: Merged) -> list[Any]:
     """`minProperties` and `maxProperties`, where the compiler or a choice of required properties can follow them."""
     least, most = merged.limits.get("minProperties", 0), merged.limits.get("maxProperties")
-    listed = [name for name, schema in out.get("properties", {}).items() if schema is not False]
+    properties: dict[str, Any] = out.get("properties", {})
+    listed = [name for name, schema in properties.items() if schema is not False]
     optional = [name for name in listed if name not in merged.required]
     closed = out.get("additionalProperties") is False and not merged.patterns
-    if most is not None and closed and most >= len(listed):
-        most = None
-    if least <= len(merged.required):
-        least = 0
-    if most is not None and (most <= 1 or not optional):
+    if most is not None and most == len(merged.required):
+        # Those that are required and no others.
+        out["properties"] = {name: properties[name] if name in merged.required else False for name in properties}
+        out["additionalProperties"] = False
+        out.pop("patternProperties", None)
+    elif most is not None and not (closed and most >= len(listed)) and (not optional or (most == 1 and least <= 1)):
         out["maxProperties"] = most
-    if least and not optional:
+    if least <= len(merged.required):
+        return []
+    if not optional or (least == 1 and closed and not merged.required):
         out["minProperties"] = least
-    elif least and closed and least == len(merged.required) + 1 and len(optional) <= _MOST_EACH:
-        return [{"anyOf": [*({"type": "object", "required": [name]} for name in optional), *_no_object(merged)]}]
-    elif least and closed and least >= len(listed):
+    elif least == len(merged.required) + 1 and len(optional) <= _MOST_EACH:
+        ways = [{"type": "object", "required": [name]} for name in optional]
+        if not closed:
+            none = {"properties": dict.fromkeys(optional, False), "minProperties": least}
+            ways.append({"type": "object", **none})
+        return [{"anyOf": [*ways, *_no_object(merged)]}]
+    elif closed and least >= len(listed):
         return [{"anyOf": [{"type": "object", "required": listed}, *_no_object(merged)]}]
     return []
 

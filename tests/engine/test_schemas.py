@@ -196,6 +196,27 @@ SCHEMAS: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
     "several patterns": (
         {"type": "string", "maxLength": 5, "allOf": [{"pattern": "^a"}, {"pattern": "b$"}]}, ["ab", "a-b"], ["a", "b"],
     ),
+    "look-ahead": (
+        {"type": "string", "maxLength": 8, "pattern": r"^(?!aws:|no$)(?!.*--)(?!.*[-]$)(?=.{2,6}$)[a-z:-]+$"},
+        ["ab", "no-b", "aws-a", "not"], ["aws:b", "no", "a--b", "ab-", "a", "abcdefg"],
+    ),
+    "look-ahead everywhere": (
+        {"type": "string", "maxLength": 4, "pattern": "^((?!aab).)*$"}, ["aaa", "ab"], ["aaab"],
+    ),
+    "look-ahead in names": (
+        obj(patternProperties={"^(?!x-).+$": INTEGER}, additionalProperties=False), [{"y": 1}], [{"x-y": 1}, {"": 1}],
+    ),
+    "not a pattern of texts": ({"type": "string", "maxLength": 4, "not": {"pattern": "^a|b$"}}, ["ca"], ["ac", "cb"]),
+    "minProperties of an open object": (
+        obj({"a": INTEGER}, minProperties=1, additionalProperties=INTEGER), [{"a": 1}, {"b": 1}], [{}],
+    ),
+    "minProperties beyond what is required": (
+        obj({"a": INTEGER, "b": INTEGER, "c": INTEGER}, "a", minProperties=2), [{"a": 1, "c": 1}], [{"a": 1}],
+    ),
+    "maxProperties: what is required and no more": (
+        obj({"a": INTEGER, "b": INTEGER}, "a", maxProperties=1, additionalProperties=True),
+        [{"a": 1}], [{"a": 1, "b": 1}, {"a": 1, "c": 1}],
+    ),
     "annotations": (
         {"type": "integer", "title": "1", "x-unknown": {"type": "no"}, "default": "x", "examples": [{}]}, [1], [""],
     ),
@@ -227,9 +248,11 @@ NOT_ENFORCED: dict[str, tuple[dict[str, Any], Any]] = {
     # keyword: a schema, and a value that does not obey it but can be written
     "uniqueItems": ({"type": "array", "items": INTEGER, "uniqueItems": True}, [1, 1]),
     "contains": ({"type": "array", "contains": {"const": 1}}, [2]),
-    "look-around": ({"type": "string", "pattern": "^(?!.*ab)"}, "ab"),
+    "look-behind": ({"type": "string", "pattern": "(?<!a)b"}, "ab"),
+    "look-ahead of more than texts": ({"type": "string", "pattern": "^(?!a+b)"}, "ab"),
+    "word boundaries": ({"type": "string", "pattern": r"\bab"}, "cab"),
     "back references": ({"type": "string", "pattern": r"^(.)\1$"}, "ab"),
-    "not, of a pattern": ({"type": "string", "not": {"pattern": "^a"}}, "ab"),
+    "not, of a pattern": ({"type": "string", "not": {"pattern": "^a+"}}, "ab"),
     "other formats": ({"type": "string", "format": "uri-template"}, "{"),
 }
 
