@@ -22,12 +22,16 @@ MAX_BRANCHES = 64
 """Combinations of the alternatives of one value that are written out."""
 _ALL_BRANCHES = 4000
 """Those of the whole schema."""
-_STEPS = 500_000
+_STEPS = 150_000
 """Schemas and properties that are looked at on the way."""
 _COMPARED = 40
 """Most alternatives of a `oneOf` that are told apart."""
 _EXCLUSIONS = 8
 """Combinations of what an alternative of a `oneOf` must not be, so that no other one holds."""
+
+_LONGEST_CHAIN = 100
+"""References that only lead to a reference."""
+_ITSELF = '"$ref" leads to itself'
 
 _CHOICES = ("anyOf", "oneOf", "if", "then", "else", "not", "dependencies", "dependentRequired", "dependentSchemas")
 _WITH_SCHEMAS = ASSERTIONS & {
@@ -53,6 +57,8 @@ class _Lowering:
         self._waiting: list[tuple[str, list[Place]]] = []
         self._plain: dict[int, tuple[Any, Any]] = {}
         """Schemas and what they are without `$ref`, `allOf` and alternatives, by the schema's id."""
+        self._small: dict[int, tuple[Any, Any]] = {}
+        """Schemas without schemas in them, and what they become, by their id."""
         self._within: set[frozenset[int]] = set()
         self._written = self._branches = self._steps = 0
 
@@ -87,17 +93,30 @@ class _Lowering:
 
     def _value(self, places: Iterable[Place]) -> Any:
         """The same, as a definition of its own unless it is small."""
-        telling = [place for place in places if not _says_nothing(place.schema)]
+        telling = [place for place in map(self._target, places) if not _says_nothing(place.schema)]
         if not telling or any(place.schema is False for place in telling):
             return not telling
-        if len(telling) == 1 and not (isinstance(telling[0].schema, dict) and _WITH_SCHEMAS & telling[0].schema.keys()):
-            return self._schema(telling)
+        schema = telling[0].schema
+        if len(telling) == 1 and not (isinstance(schema, dict) and _WITH_SCHEMAS & schema.keys()):
+            if id(schema) not in self._small:
+                self._small[id(schema)] = (schema, self._schema(telling))
+            return self._small[id(schema)][1]
         key = tuple(sorted({(id(place.schema), place.declares) for place in telling}))
         if key not in self._names:
             name = str(len(self._names))
             self._names[key] = (name, telling)
             self._waiting.append((name, telling))
         return {"$ref": f"#/$defs/{self._names[key][0]}"}
+
+    def _target(self, place: Place) -> Place:
+        """What a place that is only a reference leads to: the same for all such places."""
+        for _ in range(_LONGEST_CHAIN):
+            schema = place.schema
+            if not isinstance(schema, dict) or schema.keys() & ASSERTIONS != {"$ref"}:
+                return place
+            target = self._references.resolve("$ref", schema["$ref"], place.base)
+            place = target._replace(declares=place.declares)
+        raise SchemaError(_ITSELF)
 
     def _step(self, count: int) -> None:
         self._steps += count
@@ -116,7 +135,7 @@ class _Lowering:
             if not isinstance(schema, dict):
                 raise SchemaError("a JSON schema has a value where a schema must be")
             if id(schema) in chain:
-                raise SchemaError('"$ref" leads to itself')
+                raise SchemaError(_ITSELF)
             if id(schema) in found and (found[id(schema)].declares or not place.declares):
                 return True
             chain = (*chain, id(schema))

@@ -12,14 +12,13 @@ from typing import Any
 
 from omlx.engine.schema_facts import EXCEPT, TYPES, spelled, type_of, types_of
 from omlx.engine.schema_lookahead import any_text_but
+from omlx.engine.schema_merged import Merged
+from omlx.engine.schema_objects import merge_objects
 from omlx.engine.schema_patterns import (
     ASCII_FORMATS,
     FORMAT_PATTERNS,
-    disjoint,
-    matches,
     trouble,
     usable,
-    usable_alone,
 )
 from omlx.engine.schema_refs import Place, SchemaError, place_of
 
@@ -27,43 +26,9 @@ _LARGEST = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperti
 _SMALLEST = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
 _COUNTS = frozenset({"minLength", "minItems", "minProperties", "maxLength", "maxItems", "maxProperties"})
 _MOST = 4 * 10**18
+_EACH = 500
+"""Values that are looked at one by one."""
 _OLD_DRAFTS = ("draft-03", "draft-04", "draft-06", "draft-07", "2019-09")
-
-
-class Merged:
-    """One value's schema, its parts still places. `impossible`: no value obeys it."""
-
-    def __init__(self) -> None:
-        self.types: set[str] = set(TYPES)
-        self.values: list[Any] | None = None
-        self.excepted: list[Any] = []
-        self.limits: dict[str, Any] = {}
-        self.also: list[dict[str, Any]] = []
-        self.properties: dict[str, list[Place]] = {}
-        self.patterns: dict[str, list[Place]] = {}
-        self.additional: list[Place] | None = None
-        self.required: dict[str, None] = {}
-        self.prefix: list[list[Place]] = []
-        self.items: list[Place] | None = None
-        self.closes = False
-        """The object lists its properties, and nothing says that there may be others."""
-        self.impossible = False
-
-    @property
-    def empty(self) -> bool:
-        """Every value obeys it."""
-        return not (
-            self.values is not None or self.excepted or self.limits or self.also or self.objects or self.arrays
-        ) and self.types == set(TYPES)
-
-    @property
-    def objects(self) -> bool:
-        """It says something of objects."""
-        return bool(self.properties or self.patterns or self.required or self.additional is not None)
-
-    @property
-    def arrays(self) -> bool:
-        return bool(self.prefix or self.items is not None)
 
 
 def merge(flat: Sequence[Place], draft: str) -> Merged:
@@ -73,7 +38,7 @@ def merge(flat: Sequence[Place], draft: str) -> Merged:
         _types_and_values(merged, place.schema)
         _limits(merged, place.schema)
         _arrays(merged, place, old=any(name in draft for name in _OLD_DRAFTS))
-    _objects(merged, flat)
+    merge_objects(merged, flat)
     _exceptions(merged)
     if merged.types == set(TYPES) and merged.values is None and merged.objects != merged.arrays:
         # Nobody lists properties of a value that is to be a number.
@@ -94,6 +59,8 @@ def _texts(merged: Merged) -> None:
     if "string" not in merged.types or not (limits or also):
         return
     if merged.values is not None:
+        if len(merged.values) > _EACH:
+            return  # the compiler leaves out those that do not obey
         merged.values = [
             value
             for value in merged.values
@@ -224,7 +191,7 @@ def _exceptions(merged: Merged) -> None:
         pattern = any_text_but(texts)
         if pattern:
             merged.also.append({"pattern": pattern})
-    for value in merged.excepted:
+    for value in merged.excepted[:_EACH]:
         if isinstance(value, int | float) and not isinstance(value, bool) and "integer" in merged.types:
             others = [name for name in TYPES if name in merged.types and name not in {"integer", "number"}]
             kind = "number" if "number" in merged.types else "integer"
@@ -256,132 +223,3 @@ def _arrays(merged: Merged, place: Place, *, old: bool) -> None:
     ]
     if rest is not None:
         merged.items = [*(merged.items or []), *rest]
-
-
-# ---------------------------------------------------------------- objects
-class _Properties:
-    """What one schema says of properties."""
-
-    def __init__(self, place: Place) -> None:
-        schema = place.schema
-        listed = _map(schema, "properties")
-        self.listed = {name: place_of(inner, place) for name, inner in listed.items()}
-        forbidden = [inner for inner in listed.values() if inner is False]
-        self.declares = place.declares and "properties" in schema and (not listed or len(forbidden) < len(listed))
-        self.patterns: dict[str, list[Place]] = {}
-        self.additional: list[Place] | None = None
-        if "additionalProperties" in schema:
-            self.additional = [place_of(schema["additionalProperties"], place)]
-        loose = []
-        for pattern, inner in _map(schema, "patternProperties").items():
-            known = usable_alone(pattern)
-            if known is None:
-                loose.append(place_of(inner, place))
-            else:
-                self.patterns.setdefault(known, []).append(place_of(inner, place))
-        if loose:
-            # Which names these patterns match cannot be told: any other name may be one.
-            closed = self.additional is not None and self.additional[0].schema is False
-            self.additional = [*([] if closed else self.additional or []), *loose]
-
-    def of(self, name: str) -> list[Place]:
-        """What its own lists say of a property; patterns that match a listed name hold as well."""
-        if name in self.listed:
-            return [self.listed[name]]
-        if self.additional is None or any(matches(pattern, name) for pattern in self.patterns):
-            return []
-        return self.additional
-
-
-def _objects(merged: Merged, flat: Sequence[Place]) -> None:
-    parts = [_Properties(place) for place in flat]
-    for place in flat:
-        required = place.schema.get("required")
-        names = required if isinstance(required, list) else []  # draft 3 said it of the property itself
-        merged.required |= dict.fromkeys(name for name in names if isinstance(name, str))
-    for name in dict.fromkeys(itertools.chain(*(part.listed for part in parts), merged.required)):
-        merged.properties[name] = [place for part in parts for place in part.of(name)]
-    for part in parts:
-        for pattern, places in part.patterns.items():
-            merged.patterns[pattern] = [*merged.patterns.get(pattern, []), *places]
-    for pattern in merged.patterns:
-        merged.patterns[pattern] += [
-            place for part in parts if pattern not in part.patterns for place in part.additional or []
-        ]
-    for part in parts:
-        if part.additional is not None:
-            merged.additional = [*(merged.additional or []), *part.additional]
-    _property_names(merged, flat)
-    _separate(merged)
-    _drop_repeated(merged)
-    key = "unevaluatedProperties"
-    unevaluated = [place_of(place.schema[key], place) for place in flat if key in place.schema]
-    if unevaluated and merged.additional is None:
-        merged.additional = unevaluated
-    merged.closes = merged.additional is None and not merged.patterns and any(part.declares for part in parts)
-
-
-def _property_names(merged: Merged, flat: Sequence[Place]) -> None:
-    """`propertyNames`: a pattern, lengths or a list of names, where the object has no patterns of its own."""
-    for place in flat:
-        names = place.schema.get("propertyNames")
-        if names is False:
-            names = {"enum": []}
-        if not isinstance(names, dict) or merged.patterns:
-            continue
-        listed = names.get("enum", [names["const"]] if "const" in names else None)
-        pattern = usable_alone(names.get("pattern")) or _of_length(names)
-        others = merged.additional if merged.additional is not None else [Place(True, "")]
-        if isinstance(listed, list):
-            allowed = dict.fromkeys(name for name in listed if isinstance(name, str))
-            wrong = [name for name in merged.properties if name not in allowed]
-            if not merged.properties or merged.additional is not None:
-                merged.properties |= {name: others for name in allowed if name not in merged.properties}
-        elif pattern is not None:
-            wrong = [name for name in merged.properties if not matches(pattern, name)]
-            merged.patterns = {pattern: others}
-        else:
-            continue
-        merged.properties |= {name: [Place(False, "")] for name in wrong}
-        merged.additional = [Place(False, "")]
-
-
-def _of_length(names: dict[str, Any]) -> str | None:
-    least, most = names.get("minLength", 0), names.get("maxLength", "")
-    if not isinstance(least, int) or not isinstance(most, int | str) or not (least or most != ""):
-        return None
-    return rf"^[\s\S]{{{least},{most}}}$"
-
-
-def _drop_repeated(merged: Merged) -> None:
-    """Leave properties to a pattern that says the same of them: the compiler would join the two without end."""
-    for pattern, places in merged.patterns.items():
-        said = {id(place.schema) for place in places}
-        targets = {place.schema.get("$ref") for place in places if isinstance(place.schema, dict)} - {None}
-        for name, own in list(merged.properties.items()):
-            ours = {place.schema.get("$ref") for place in own if isinstance(place.schema, dict)} - {None}
-            same = {id(place.schema) for place in own} == said or (targets and targets == ours)
-            if same and name not in merged.required and matches(pattern, name):
-                del merged.properties[name]
-
-
-def _separate(merged: Merged) -> None:
-    """Patterns that match the same names become one, whose properties obey what all of them say."""
-    if len(merged.patterns) < 2 or disjoint([*merged.patterns]):
-        return
-    groups: list[dict[str, list[Place]]] = []
-    for pattern, places in merged.patterns.items():
-        touching = [group for group in groups if any(not disjoint([known, pattern]) for known in group)]
-        groups = [group for group in groups if group not in touching]
-        groups.append({pattern: places} | {known: found for group in touching for known, found in group.items()})
-    merged.patterns = {}
-    for group in groups:
-        together = next(iter(group)) if len(group) == 1 else "|".join(f"(?:{pattern})" for pattern in group)
-        merged.patterns[together] = [place for places in group.values() for place in places]
-
-
-def _map(schema: dict[str, Any], key: str) -> dict[str, Any]:
-    value = schema.get(key, {})
-    if not isinstance(value, dict):
-        raise SchemaError(f'"{key}" must be an object')
-    return value

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from omlx.engine.schema_facts import TYPES
-from omlx.engine.schema_merge import Merged
+from omlx.engine.schema_merged import Merged
 from omlx.engine.schema_refs import Place
 
 _MOST_EACH = 64
@@ -105,16 +105,18 @@ def _no_object(merged: Merged) -> list[Any]:
 def inhabited(top: Any, definitions: dict[str, Any]) -> Any:
     """The schema with its definitions, without the parts that no finite value obeys; False where nothing is left."""
     known: set[str] = set()
-    while True:
-        more = {name for name, schema in definitions.items() if name not in known and _possible(schema, known)}
-        if not more:
-            break
-        known |= more
+    found = -1
+    while found < len(known):
+        found = len(known)
+        # Most lead to definitions that come later.
+        for name in reversed(definitions):
+            if name not in known and _possible(definitions[name], known):
+                known.add(name)
     if not _possible(top, known):
         return False
     kept = {name: _without(definitions[name], known) for name in definitions if name in known}
-    found = _without(top, known)
-    return {**found, "$defs": kept} if kept and isinstance(found, dict) else found
+    left = _without(top, known)
+    return {**left, "$defs": kept} if kept and isinstance(left, dict) else left
 
 
 def _possible(schema: Any, known: set[str]) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import random
+import re
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -13,6 +15,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from omlx.engine.grammar import Grammar, GrammarCompiler, GrammarError
+from omlx.engine.schema_facts import ASSERTIONS, EXCEPT
 
 END = "<|end|>"
 STRING, INTEGER, BOOLEAN = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
@@ -248,6 +251,11 @@ NOT_ENFORCED: dict[str, tuple[dict[str, Any], Any]] = {
     # keyword: a schema, and a value that does not obey it but can be written
     "uniqueItems": ({"type": "array", "items": INTEGER, "uniqueItems": True}, [1, 1]),
     "contains": ({"type": "array", "contains": {"const": 1}}, [2]),
+    "minContains": ({"type": "array", "contains": {"const": 1}, "minContains": 2}, [1]),
+    "maxContains": ({"type": "array", "contains": {"const": 1}, "maxContains": 1}, [1, 1]),
+    "contentEncoding": ({"type": "string", "contentEncoding": "base64"}, "%"),
+    "contentMediaType": ({"type": "string", "contentMediaType": "application/json"}, "{"),
+    "contentSchema": ({"type": "string", "contentMediaType": "application/json", "contentSchema": INTEGER}, "null"),
     "look-behind": ({"type": "string", "pattern": "(?<!a)b"}, "ab"),
     "look-ahead of more than texts": ({"type": "string", "pattern": "^(?!a+b)"}, "ab"),
     "word boundaries": ({"type": "string", "pattern": r"\bab"}, "cab"),
@@ -261,6 +269,32 @@ NOT_ENFORCED: dict[str, tuple[dict[str, Any], Any]] = {
 def test_what_no_grammar_can_follow_is_passed_over(name: str) -> None:
     schema, value = NOT_ENFORCED[name]
     assert takes(schema, value)
+
+
+def documented() -> dict[str, str]:
+    """What docs/text.md says of each keyword."""
+    text = (Path(__file__).parents[2] / "docs/text.md").read_text().partition("### JSON schemas")[2].partition("## ")[0]
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| `")]
+    return {keyword: row[1] for row in rows for keyword in re.findall("`([^`]+)`", row[0])}
+
+
+def test_the_documentation_names_every_keyword_and_what_is_not_enforced() -> None:
+    said = documented()
+    annotations = {"contentEncoding", "contentMediaType", "contentSchema"}
+    assert said.keys() == (ASSERTIONS - {EXCEPT}) | annotations
+    not_enforced = {keyword for keyword, text in said.items() if text.startswith("not enforced")}
+    assert not_enforced == {keyword for keyword in NOT_ENFORCED if keyword in said}
+
+
+def test_the_documentation_names_the_formats_that_are_enforced() -> None:
+    known, _, rest = documented()["format"].partition("are enforced")
+    ascii_only = rest.partition("in ASCII")[0]
+    names = re.findall("`([^`]+)`", known + ascii_only)
+    assert len(names) > 15
+    for name in names:
+        assert not takes({"type": "string", "format": name}, "no \u00e9 such # # ~ thing"), name
+    for name in ("uri-template", "regex", "password", "int32"):
+        assert takes({"type": "string", "format": name}, "no \u00e9 such # # ~ thing"), name
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
