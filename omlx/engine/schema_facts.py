@@ -124,7 +124,7 @@ class Opposites:
     def of(self, place: Place, depth: int = 12) -> list[Place] | None:
         """Alternatives that together are what `place` is not; None where they cannot be written as a schema."""
         made = self._opposite(place, depth)
-        return None if made is None else [Place(schema, place.base, False) for schema in made]
+        return None if made is None else [place._replace(schema=schema, declares=False) for schema in made]
 
     def _opposite(self, place: Place, depth: int) -> list[Any] | None:
         schema = place.schema

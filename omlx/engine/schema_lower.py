@@ -220,8 +220,8 @@ class _Lowering:
                 if opposite is not None:
                     found.append((False, [[condition, then], *([one, other] for one in opposite)]))
             for name, needed in _dependencies(schema):
-                without = Place({"properties": {name: False}}, place.base, False)
-                has = Place({"required": [name]}, place.base, False)
+                without = place._replace(schema={"properties": {name: False}}, declares=False)
+                has = place._replace(schema={"required": [name]}, declares=False)
                 found.append((False, [[without], [has, place_of(needed, place)]]))
         return None if any(not group for _, group in found) else found
 

@@ -26,23 +26,29 @@ class Place(NamedTuple):
     base: str
     declares: bool = True
     """False: a condition. Its `properties` are looked at, but an object is not closed because of them."""
+    name: str = "$id"
+    """The keyword that names a schema: `id` in drafts 3 and 4."""
 
 
 class References:
     """Finds what the references of `root` lead to."""
 
     def __init__(self, root: dict[str, Any]) -> None:
-        self.root = Place(root, _own_uri(root, ""))
+        draft = root.get("$schema")
+        name = "id" if isinstance(draft, str) and ("draft-03" in draft or "draft-04" in draft) else "$id"
+        self.root = Place(root, _own_uri(root, "", name), name=name)
         self._known: dict[str, Place] = {}
-        for place in _schemas(root):
+        for place in _schemas(root, name):
             schema = place.schema
             self._known.setdefault(place.base.partition("#")[0], place)
             for key in ("$anchor", "$dynamicAnchor"):
                 if isinstance(schema.get(key), str):
                     self._known.setdefault(f"{place.base.partition('#')[0]}#{schema[key]}", place)
-            own = _own(schema)
-            if own.startswith("#") and len(own) > 1:
-                self._known.setdefault(place.base.partition("#")[0] + own, place)
+            for own in (schema.get("$id"), schema.get("id")):
+                if isinstance(own, str) and own.startswith("#") and len(own) > 1:
+                    self._known.setdefault(place.base.partition("#")[0] + own, place)
+                elif isinstance(own, str) and own:
+                    self._known.setdefault(own.partition("#")[0], place)
         self._known[""] = self.root
         self._known[self.root.base.partition("#")[0]] = self.root
 
@@ -60,36 +66,34 @@ class References:
         if place is None:
             raise SchemaError(f'"{keyword}" leads outside of the schema, to {shown}: put what it means into "$defs"')
         if fragment and not fragment.startswith("/"):
-            anchored = self._known.get(f"{resource}#{unquote(fragment)}")
-            # `#name` was also used as a short form of a definition's pointer.
-            found = anchored or _follow(place, f"/definitions/{fragment}") or _follow(place, f"/$defs/{fragment}")
+            found = self._known.get(f"{resource}#{unquote(fragment)}")
+            # Pointers were also written in short.
+            short = (f"/{fragment}", f"/definitions/{fragment}", f"/$defs/{fragment}")
+            found = found or next(filter(None, (_follow(place, pointer) for pointer in short)), None)
         else:
-            found = _follow(place, unquote(fragment)) or _follow(place, fragment)
+            # Many count from the root in spite of a name in between.
+            ways = [(start, way) for start in (place, self.root) for way in (unquote(fragment), fragment)]
+            found = next(filter(None, (_follow(*way) for way in ways)), None)
         if found is None:
             raise SchemaError(f'"{keyword}" leads to {shown}, which is not in the schema')
         return found
 
 
-def _schemas(root: Any) -> Iterator[Place]:
-    waiting = [Place(root, "")]
+def _schemas(root: Any, name: str) -> Iterator[Place]:
+    waiting = [Place(root, "", name=name)]
     while waiting:
-        value, base, _ = waiting.pop()
+        value, base, *_ = waiting.pop()
         if isinstance(value, dict):
-            base = _own_uri(value, base)
-            yield Place(value, base)
+            base = _own_uri(value, base, name)
+            yield Place(value, base, name=name)
             waiting += [Place(inner, base) for key, inner in reversed(value.items()) if key not in DATA]
         elif isinstance(value, list):
             waiting += [Place(inner, base) for inner in reversed(value)]
 
 
-def _own(schema: dict[str, Any]) -> str:
-    own = schema.get("$id", schema.get("id"))
-    return own if isinstance(own, str) else ""
-
-
-def _own_uri(schema: dict[str, Any], base: str) -> str:
-    own = _own(schema)
-    if not own or own.startswith("#"):
+def _own_uri(schema: dict[str, Any], base: str, name: str) -> str:
+    own = schema.get(name)
+    if not isinstance(own, str) or not own or own.startswith("#"):
         return base
     try:
         return urljoin(base, own)
@@ -99,8 +103,8 @@ def _own_uri(schema: dict[str, Any], base: str) -> str:
 
 def place_of(schema: Any, outer: Place) -> Place:
     """A schema that stands within `outer`."""
-    base = _own_uri(schema, outer.base) if isinstance(schema, dict) else outer.base
-    return Place(schema, base, outer.declares)
+    base = _own_uri(schema, outer.base, outer.name) if isinstance(schema, dict) else outer.base
+    return outer._replace(schema=schema, base=base)
 
 
 def _follow(place: Place, pointer: str) -> Place | None:
@@ -114,5 +118,5 @@ def _follow(place: Place, pointer: str) -> Place | None:
         else:
             return None
         if isinstance(value, dict):
-            base = _own_uri(value, base)
-    return Place(value, base) if isinstance(value, dict | bool) else None
+            base = _own_uri(value, base, place.name)
+    return Place(value, base, name=place.name) if isinstance(value, dict | bool) else None

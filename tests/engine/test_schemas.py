@@ -166,6 +166,11 @@ SCHEMAS: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
          "additionalItems": False},
         [[4], [4, 9]], [[3], [4, 3], [4, 4, 4]],
     ),
+    "names of another draft are none": (
+        {"definitions": {"n": INTEGER}, "type": "object", "id": "http://example.com/a", "properties": {
+            "a": {"id": "/properties/a", "$ref": "#/definitions/n"}}},
+        [{"a": 1}], [{"a": ""}],
+    ),
     "anchors": (
         {"$defs": {"n": {"$anchor": "number", "type": "integer"}}, "type": "array", "items": {"$ref": "#number"}},
         [[1]], [["x"]],
