@@ -234,6 +234,15 @@ SCHEMAS: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
         [["2024-02-29", "01234567-89ab-cdef-0123-456789abcdef", "/a~0", "any"]], [["x"], ["2024-13-01"]],
     ),
     "booleans": (obj({"a": True, "b": False}), [{"a": []}], [{"b": 1}]),
+    "one schema in many places": (
+        {"$defs": {"wide": obj({f"k{at}": {"$ref": "#/$defs/wide"} for at in range(900)})},
+         "allOf": [{"$ref": "#/$defs/wide"}, {"properties": {"k0": {"required": ["k1"]}}}]},
+        [{}, {"k0": {"k1": {}}, "k899": {}}], [{"k0": {}}],
+    ),
+    "many conditions: those that are too many are left out": (
+        obj({"n": INTEGER}, allOf=[{"if": {"required": [f"a{at}"]}, "then": {"required": ["n"]}} for at in range(20)]),
+        [{"n": 1}], [{"n": ""}],
+    ),
     "everything": ({}, [{}, [], 1, "x", None], []),
 }  # fmt: skip
 
@@ -323,6 +332,18 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a number that is none": ({"type": "string", "minLength": "3"}, '"minLength" must be a number'),
     "a count that is none": ({"type": "array", "maxItems": -1}, '"maxItems" must be a whole number of at least 0'),
     "a limit out of reach": ({"type": "integer", "minimum": 1e30}, '"minimum" must be between -4e+18 and 4e+18'),
+    "many patterns": (
+        obj(patternProperties={f"^a{at}$": True for at in range(101)}),
+        '"patternProperties" may list 100 patterns at most',
+    ),
+    "references without end": (
+        {"$defs": {f"d{at}": {"$ref": f"#/$defs/d{at + 1}"} for at in range(5000)}, "$ref": "#/$defs/d0"},
+        "it is nested too deeply",
+    ),
+    "a product of choices": (
+        obj(allOf=[{"anyOf": [{"required": [f"a{at}"]}, {"required": [f"b{at}"]}]} for at in range(15)]),
+        "it is too large for a grammar; simplify it",
+    ),
     "a large multiple": ({"type": "integer", "multipleOf": 10_007}, '"multipleOf" may be 10000 at most'),
 }  # fmt: skip
 
