@@ -38,6 +38,9 @@ def merge(flat: Sequence[Place], draft: str) -> Merged:
         _types_and_values(merged, place.schema)
         _limits(merged, place.schema)
         _arrays(merged, place, old=any(name in draft for name in _OLD_DRAFTS))
+    if merged.items is None and not any("contains" in place.schema for place in flat):
+        rest = [place for place in flat if "unevaluatedItems" in place.schema]
+        merged.items = [place_of(place.schema["unevaluatedItems"], place) for place in rest] or None
     merge_objects(merged, flat)
     _exceptions(merged)
     if merged.types == set(TYPES) and merged.values is None and merged.objects != merged.arrays:
@@ -207,8 +210,6 @@ def _arrays(merged: Merged, place: Place, *, old: bool) -> None:
         prefix, items = items, schema.get("additionalItems")
     elif old:
         prefix = None
-    if items is None and schema.get("unevaluatedItems") is False and "contains" not in schema:
-        items = False
     for key, value in (("prefixItems", prefix), ("items", items)):
         if value is not None and not isinstance(value, list if key == "prefixItems" else dict | bool):
             raise SchemaError(f'"{key}" must be {"a list of schemas" if key == "prefixItems" else "a schema"}')

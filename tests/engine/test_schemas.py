@@ -190,6 +190,10 @@ SCHEMAS: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
         {"allOf": [obj({"a": INTEGER})], "properties": {"b": INTEGER}, "unevaluatedProperties": False},
         [{"a": 1, "b": 1}], [{"c": 1}],
     ),
+    "unevaluatedItems": (
+        {"type": "array", "allOf": [{"prefixItems": [INTEGER]}], "unevaluatedItems": STRING},
+        [[], [1], [1, "x"]], [["x"], [1, 2]],
+    ),
     "a type that is left out": ({"properties": {"a": INTEGER}}, [{"a": 1}], [1, "x"]),
     "type lists": ({"type": ["integer", "null"], "minimum": 3}, [3, None], [2, ""]),
     "nullable is OpenAPI's own": ({"type": "string", "nullable": True}, [""], [None]),
