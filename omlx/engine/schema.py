@@ -13,13 +13,14 @@ from decimal import Decimal
 from typing import Any
 
 from omlx.engine.schema_lower import lower
+from omlx.engine.schema_objects import MAX_PROPERTIES, TOO_MANY_PROPERTIES
 from omlx.engine.schema_refs import SchemaError
 
 MAX_DEPTH = 100
 """Levels of nesting, lists and objects counted alike; the compiler itself stops at 127."""
 MAX_VALUES = 50_000
-MAX_PROPERTIES = 1000
-"""In all objects together: the work grows with the square of those of one object."""
+MAX_ALL_PROPERTIES = 5000
+"""In all objects together."""
 MAX_MULTIPLE = 10_000
 """`multipleOf` becomes an automaton with so many states; several at once one with their product."""
 
@@ -47,6 +48,7 @@ def _read(text: str) -> dict[str, Any]:
 
 def _bound(schema: dict[str, Any]) -> None:
     values = properties = 0
+    widest = 0
     multiples: list[int] = []
     joins = False
     level: list[Any] = [schema]
@@ -56,7 +58,8 @@ def _bound(schema: dict[str, Any]) -> None:
             raise SchemaError(f"the JSON schema holds more than {MAX_VALUES} values")
         for item in level:
             if isinstance(item, dict):
-                properties += len(item["properties"]) if isinstance(item.get("properties"), dict) else 0
+                listed = len(item["properties"]) if isinstance(item.get("properties"), dict) else 0
+                properties, widest = properties + listed, max(widest, listed)
                 multiples += _multiples(item.get("multipleOf"))
                 joins = joins or "allOf" in item or "$ref" in item
         level = list(_inner(level))
@@ -64,8 +67,10 @@ def _bound(schema: dict[str, Any]) -> None:
             break
     else:
         raise SchemaError(f"the JSON schema is nested more than {MAX_DEPTH} levels deep")
-    if properties > MAX_PROPERTIES:
-        raise SchemaError(f"the JSON schema lists more than {MAX_PROPERTIES} properties")
+    if widest > MAX_PROPERTIES:
+        raise SchemaError(TOO_MANY_PROPERTIES)
+    if properties > MAX_ALL_PROPERTIES:
+        raise SchemaError(f"the JSON schema lists more than {MAX_ALL_PROPERTIES} properties")
     if max([math.lcm(*multiples)] if joins else [1, *multiples]) > MAX_MULTIPLE:
         raise SchemaError(f'"multipleOf" may be {MAX_MULTIPLE} at most')
 

@@ -10,6 +10,9 @@ from omlx.engine.schema_merged import Merged
 from omlx.engine.schema_patterns import disjoint, matches, usable_alone
 from omlx.engine.schema_refs import Place, SchemaError, place_of
 
+MAX_PROPERTIES = 1000
+"""Of one object: the work grows with their square."""
+TOO_MANY_PROPERTIES = f"an object of the JSON schema lists more than {MAX_PROPERTIES} properties"
 _PATTERNS = 100
 """Patterns of one object's properties."""
 _COMPARED = 20
@@ -59,6 +62,8 @@ def merge_objects(merged: Merged, flat: Sequence[Place]) -> None:
         if isinstance(required, list):  # draft 3 said it of the property itself
             merged.required |= dict.fromkeys(name for name in required if isinstance(name, str))
     names = dict.fromkeys(itertools.chain(*(part.listed for part in parts), merged.required))
+    if len(names) > MAX_PROPERTIES:
+        raise SchemaError(TOO_MANY_PROPERTIES)
     # Where they are too many the others' schema is taken to hold as well.
     compared = len(names) * sum(len(part.patterns) for part in parts) <= _PAIRS
     for name in names:

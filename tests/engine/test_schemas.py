@@ -336,6 +336,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a number that is none": ({"type": "string", "minLength": "3"}, '"minLength" must be a number'),
     "a count that is none": ({"type": "array", "maxItems": -1}, '"maxItems" must be a whole number of at least 0'),
     "a limit out of reach": ({"type": "integer", "minimum": 1e30}, '"minimum" must be between -4e+18 and 4e+18'),
+    "a wide object, in parts": (
+        {"allOf": [obj({f"k{at}": INTEGER for at in range(start, start + 600)}) for start in (0, 600)]},
+        "an object of the JSON schema lists more than 1000 properties",
+    ),
     "many patterns": (
         obj(patternProperties={f"^a{at}$": True for at in range(101)}),
         '"patternProperties" may list 100 patterns at most',
