@@ -1,4 +1,4 @@
-"""JSON schemas from outside, made fit for the grammar compiler: bounded, and read as llama.cpp reads them.
+"""JSON schemas from outside, made fit for the grammar compiler: bounded, then lowered to what it follows.
 
 The compiler has limits of its own, but some schemas of a few bytes cost it minutes or gigabytes before it looks at
 them. What is refused here is far beyond what anybody writes by hand.
@@ -7,9 +7,7 @@ them. What is refused here is far beyond what anybody writes by hand.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
-from decimal import Decimal
 from typing import Any
 
 from omlx.engine.schema_lower import lower
@@ -21,15 +19,10 @@ MAX_DEPTH = 100
 MAX_VALUES = 50_000
 MAX_ALL_PROPERTIES = 5000
 """In all objects together."""
-MAX_MULTIPLE = 10_000
-"""`multipleOf` becomes an automaton with so many states; several at once one with their product."""
 
 
 def prepare(schema: dict[str, Any] | str) -> dict[str, Any]:
-    """The schema to compile. Raises SchemaError.
-
-    An object that lists its properties has no others unless it says so, as in llama.cpp.
-    """
+    """The schema to compile. Raises SchemaError."""
     if isinstance(schema, str):
         schema = _read(schema)
     _bound(schema)
@@ -49,8 +42,6 @@ def _read(text: str) -> dict[str, Any]:
 def _bound(schema: dict[str, Any]) -> None:
     values = properties = 0
     widest = 0
-    multiples: list[int] = []
-    joins = False
     level: list[Any] = [schema]
     for _ in range(MAX_DEPTH):
         values += len(level)
@@ -60,8 +51,6 @@ def _bound(schema: dict[str, Any]) -> None:
             if isinstance(item, dict):
                 listed = len(item["properties"]) if isinstance(item.get("properties"), dict) else 0
                 properties, widest = properties + listed, max(widest, listed)
-                multiples += _multiples(item.get("multipleOf"))
-                joins = joins or "allOf" in item or "$ref" in item
         level = list(_inner(level))
         if not level:
             break
@@ -71,8 +60,6 @@ def _bound(schema: dict[str, Any]) -> None:
         raise SchemaError(TOO_MANY_PROPERTIES)
     if properties > MAX_ALL_PROPERTIES:
         raise SchemaError(f"the JSON schema lists more than {MAX_ALL_PROPERTIES} properties")
-    if max([math.lcm(*multiples)] if joins else [1, *multiples]) > MAX_MULTIPLE:
-        raise SchemaError(f'"multipleOf" may be {MAX_MULTIPLE} at most')
 
 
 def _inner(level: list[Any]) -> Iterator[Any]:
@@ -81,12 +68,3 @@ def _inner(level: list[Any]) -> Iterator[Any]:
             yield from item.values()
         elif isinstance(item, list):
             yield from item
-
-
-def _multiples(value: Any) -> list[int]:
-    """`multipleOf` as the whole number that its digits make."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < abs(value) < math.inf:
-        return []
-    _, digits, exponent = Decimal(str(value)).normalize().as_tuple()
-    size = len(digits) + max(int(exponent), 0)
-    return [int("".join(map(str, digits)).ljust(size, "0")) if size < 20 else MAX_MULTIPLE + 1]

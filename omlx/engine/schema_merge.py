@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import Any
 
 from omlx.engine.schema_facts import EXCEPT, TYPES, spelled, type_of, types_of
@@ -26,6 +27,8 @@ _LARGEST = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperti
 _SMALLEST = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
 _COUNTS = frozenset({"minLength", "minItems", "minProperties", "maxLength", "maxItems", "maxProperties"})
 _MOST = 4 * 10**18
+MAX_MULTIPLE = 10_000
+"""`multipleOf` becomes an automaton with so many states; several at once one with their product."""
 _EACH = 500
 """Values that are looked at one by one."""
 _OLD_DRAFTS = ("draft-03", "draft-04", "draft-06", "draft-07", "2019-09")
@@ -92,6 +95,9 @@ def _texts(merged: Merged) -> None:
 def _numbers(merged: Merged) -> None:
     keys = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf")
     limits = {key: merged.limits[key] for key in keys if key in merged.limits}
+    multiples = [limits.get("multipleOf"), *(part.get("multipleOf") for part in merged.also)]
+    if math.lcm(*(_digits(multiple) for multiple in multiples if multiple is not None)) > MAX_MULTIPLE:
+        raise SchemaError(f'"multipleOf" may be {MAX_MULTIPLE} at most')
     for kind in ("integer", "number"):
         if limits and kind in merged.types and trouble({"type": kind, **limits}) == "empty":
             merged.types.discard(kind)
@@ -154,7 +160,7 @@ def _several(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     for pattern in usable(schema.get("pattern")) or ():
         yield "pattern", pattern
     if multiple is not None:
-        if isinstance(multiple, bool) or not isinstance(multiple, int | float) or multiple <= 0:
+        if isinstance(multiple, bool) or not isinstance(multiple, int | float) or not 0 < multiple < math.inf:
             raise SchemaError('"multipleOf" must be a number above 0')
         yield "multipleOf", multiple
     if isinstance(form, str):
@@ -224,3 +230,10 @@ def _arrays(merged: Merged, place: Place, *, old: bool) -> None:
     ]
     if rest is not None:
         merged.items = [*(merged.items or []), *rest]
+
+
+def _digits(multiple: float) -> int:
+    """`multipleOf` as the whole number that its digits make."""
+    _, digits, exponent = Decimal(str(multiple)).normalize().as_tuple()
+    size = len(digits) + max(int(exponent), 0)
+    return int("".join(map(str, digits)).ljust(size, "0")) if size < 20 else MAX_MULTIPLE + 1
