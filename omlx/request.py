@@ -111,6 +111,8 @@ class GenerateRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
     tools: list[dict[str, Any]] = []
     must_call: bool | str = False
     """True: the reply is a call of one of `tools`; a name: of that tool. Its arguments obey the tool's schema."""
+    strict_tools: bool = False
+    """Calls obey the schemas of their tools also where the reply may be something else."""
     one_call: bool = False
     """The reply ends with its first tool call."""
     emulate_tools: bool = False

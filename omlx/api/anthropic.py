@@ -25,6 +25,7 @@ class Tool(msgspec.Struct, kw_only=True):
     name: str = ""
     description: str = ""
     input_schema: dict[str, Any] = {}
+    strict: Any = None
 
 
 class ThinkingConfig(msgspec.Struct, kw_only=True):

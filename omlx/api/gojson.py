@@ -48,6 +48,10 @@ class Schema(msgspec.Struct):
     """
 
 
+class WholeSchema(Schema):
+    """The same, but keys without a field stay as the client sent them."""
+
+
 class _Where(NamedTuple):
     root: str
     path: str
@@ -264,7 +268,7 @@ def _struct_reader(kind: type[msgspec.Struct], go_type: str) -> _Reader:
         for name, wire in zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
     }
     folded = {wire.lower(): field for wire, field in fields.items()}
-    kept = issubclass(kind, Schema)
+    kept, whole = issubclass(kind, Schema), issubclass(kind, WholeSchema)
     always = msgspec.to_builtins(kind()) if kept else {}
 
     def read(value: Any, where: _Where) -> Any:
@@ -273,7 +277,9 @@ def _struct_reader(kind: type[msgspec.Struct], go_type: str) -> _Reader:
         given = {}
         for key, entry in value.items():
             field = fields.get(key) or folded.get(key.lower())
-            if field is not None and entry is not None:
+            if field is None and whole:
+                given[key] = entry
+            elif field is not None and entry is not None:
                 name, wire, read_field = field
                 given[wire if kept else name] = read_field(entry, where.field(wire))
         if not kept:

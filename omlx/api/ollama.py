@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from omlx.api.gojson import Go, Schema
+from omlx.api.gojson import Go, Schema, WholeSchema
 from omlx.api.wished import Wished
 from omlx.units import parse_keep_alive
 
@@ -35,12 +35,12 @@ def read_think(value: Any) -> bool | str:
 
 
 def read_property_type(value: Any) -> str | list[str]:
-    """A JSON schema `type`: one name or several; a list of one is written back as that one."""
+    """A JSON schema `type`: one name or several."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise TypeError
-    return value[0] if len(value) == 1 else value
+    return value
 
 
 def read_keep_alive(value: Any) -> float | None:
@@ -99,8 +99,8 @@ class Message(msgspec.Struct, kw_only=True):
     tool_call_id: str = ""
 
 
-class ToolProperty(Schema, kw_only=True):
-    """What survives of a parameter's JSON schema; other keywords never reach a template."""
+class ToolProperty(WholeSchema, kw_only=True):
+    """The fields of a parameter's JSON schema that Ollama knows, and checks; a Go template sees no others."""
 
     anyOf: Annotated[list[ToolProperty], Go("[]api.ToolProperty")] | UnsetType = UNSET
     type: Annotated[str | list[str] | UnsetType, Go("api.PropertyType", parse=read_property_type)] = UNSET
@@ -111,7 +111,7 @@ class ToolProperty(Schema, kw_only=True):
     required: list[str] | UnsetType = UNSET
 
 
-class ToolParameters(Schema, kw_only=True):
+class ToolParameters(WholeSchema, kw_only=True):
     type: str = ""
     defs: Any = msgspec.field(default=UNSET, name="$defs")
     items: Any = UNSET
@@ -127,6 +127,8 @@ class ToolFunction(Schema, kw_only=True):
     parameters: Annotated[ToolParameters, Go("api.ToolFunctionParameters")] = msgspec.field(
         default_factory=ToolParameters
     )
+    strict: Any = UNSET
+    """OpenAI's: calls obey the schema wherever they are made."""
 
 
 class Tool(Schema, kw_only=True):

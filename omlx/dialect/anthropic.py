@@ -113,8 +113,9 @@ def _tools(asked: wire.CountRequest) -> list[dict[str, Any]]:
             raise Refusal(400, NO_WEB_SEARCH)
         if tool.type not in {"", "custom"}:
             continue
-        function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
-        # A schema reads to a plain object, pruned as in a native request.
+        function: dict[str, Any] = {"name": tool.name, "description": tool.description}
+        function |= {"parameters": tool.input_schema, "strict": tool.strict is True}
+        # A schema reads to a plain object, checked as in a native request.
         tools.append(cast(dict[str, Any], gojson.read({"type": "function", "function": function}, native.Tool)))
     return tools
 

@@ -11,7 +11,6 @@ from typing import Any, Literal, NamedTuple
 from omlx.dialect import harmony
 from omlx.dialect.output import PLAIN, OutputDialect
 from omlx.dialect.tools import writer_for
-from omlx.dialect.tools.json_tags import write_behind_tag
 from omlx.dialect.tools.rules import Rules, offered
 from omlx.request import GenerateRequest
 
@@ -57,17 +56,21 @@ def constrain(
     only = request.must_call if isinstance(request.must_call, str) else None
     tools = offered(request.tools, only) if request.raw_prompt is None else []
     as_schema = None if answer is None else {"json": {"type": "object"}, "schema": answer.source}.get(answer.kind)
-    if not tools or not (request.must_call or as_schema is not None or (request.emulate_tools and answer is None)):
+    may_call = (request.emulate_tools or request.strict_tools) and answer is None
+    if not tools or not (request.must_call or as_schema is not None or may_call):
         return answer
     rules = Rules(tools, tokens, many=not request.one_call)
     text = None if request.must_call or as_schema is None else rules.json(_object(as_schema))
     if dialect.channels:
+        text = rules.free() if may_call and not request.must_call else text
         found = rules.grammar(harmony.write(rules, text, opens_thinking=opens_thinking))
         return Constraint("lark", *found)
-    calls = writer_for(dialect.tools, emulated=request.emulate_tools)(rules)
-    if not request.must_call:
-        calls = rules.calls_in_text("<tool_call>", write_behind_tag(rules)) if text is None else f"{calls} | {text}"
-    return Constraint("lark", *rules.grammar(calls), opening, after)
+    write, openings = writer_for(dialect.tools, emulated=request.emulate_tools)
+    if may_call and not request.must_call:
+        reply = rules.calls_or_text(write, openings)
+    else:
+        reply = write(rules) if text is None else f"{write(rules)} | {text}"
+    return Constraint("lark", *rules.grammar(reply), opening, after)
 
 
 def _answer(request: GenerateRequest) -> Constraint | None:

@@ -116,7 +116,8 @@ def conversation(
     `unsupported_tools`: what becomes of tools that the model does not know.
     """
     _check_thinking(request, model)
-    tools, emulate = request.tools, False
+    tools, strict = _tools(request.tools)
+    emulate = False
     if "tools" not in model.capabilities and unsupported_tools != "error":
         tools, emulate = ([], False) if unsupported_tools == "ignore" else (tools, bool(tools))
     _check_capabilities(request.model, model, "chat", ["tools"] if tools and not emulate else [])
@@ -133,6 +134,7 @@ def conversation(
         id=0,
         messages=_without_old_thoughts(messages, model),
         tools=tools,
+        strict_tools=strict and bool(tools),
         emulate_tools=emulate,
         think=_level(request.think, model),
         **read_format(request.format),
@@ -142,6 +144,16 @@ def conversation(
         top_logprobs=request.top_logprobs,
         render_only=request.debug_render_only,
     )
+
+
+def _tools(tools: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], bool]:
+    """The tools as templates show them, and whether one of them is strict."""
+    functions = [tool.get("function", {}) for tool in tools]
+    plain = [
+        {**tool, "function": {key: value for key, value in function.items() if key != "strict"}}
+        for tool, function in zip(tools, functions, strict=True)
+    ]
+    return plain, any(function.get("strict") is True for function in functions)
 
 
 def _options(request: wire.GenerateRequest | wire.ChatRequest, model: ModelFacts) -> Options:

@@ -72,9 +72,10 @@ def read_tools(tools: Sequence[dict[str, Any]], prefix: str = "") -> list[dict[s
     for tool in tools:
         match tool:
             case {"type": "function", "name": str(name)}:
-                function = {key: tool[key] for key in ("description", "parameters") if tool.get(key) is not None}
+                keys = ("description", "parameters", "strict")
+                function = {key: tool[key] for key in keys if tool.get(key) is not None}
                 value = {"type": "function", "function": {"name": prefix + name, **function}}
-                # A schema reads to a plain object, pruned as in a native request.
+                # A schema reads to a plain object, checked as in a native request.
                 found.append(cast(dict[str, Any], gojson.read(value, native.Tool)))
             case {"type": "namespace", "name": str(name), "tools": list(inner)}:
                 found += read_tools([item for item in inner if isinstance(item, dict)], f"{prefix}{name}.")

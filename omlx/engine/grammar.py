@@ -15,7 +15,8 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from omlx.engine.schema import SchemaError, prepare
+from omlx.engine.schema import prepare
+from omlx.engine.schema_refs import SchemaError
 
 MAX_TEXT = 1 << 16
 """Characters of a regular expression or grammar."""
@@ -33,7 +34,7 @@ _JSON_OPTIONS = {
     "whitespace_flexible": True,
     # Little white space: a small model that may write any amount of it often never stops.
     "whitespace_pattern": r"[ ]|\n[ \t]{0,20}",
-    # As llama.cpp has it: oneOf is anyOf, and keywords that cannot be enforced are passed over.
+    # What cannot be enforced is passed over; `oneOf` is already written as `anyOf`.
     "coerce_one_of": True,
     "lenient": True,
 }
@@ -43,6 +44,19 @@ _LIMITS = {
     "max_lexer_states": 100_000,
     "verbose_errors": False,
 }
+
+
+_TOO_LARGE = "it is too large for a grammar; simplify it"
+_TOO_CIRCULAR = "it joins parts that contain themselves; leave one of them out"
+_KNOWN = {
+    "NoExtension": "no text obeys it",
+    "Unsatisfiable schema": "no value obeys it",
+    "schema too large": _TOO_LARGE,
+    "assertion failed: grammar.symbols": _TOO_LARGE,
+    "Schema intersection stack level": _TOO_CIRCULAR,
+    "circular references": _TOO_CIRCULAR,
+}
+"""What the compiler's messages that begin so mean."""
 
 
 class Grammar(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,8 +174,8 @@ class GrammarCompiler:
 
 def sentence(message: str) -> str:
     """The compiler's message on one line, without its dumps of state."""
-    text = " ".join(message.partition("\n<")[0].split())[:_MESSAGE]
-    return "no text obeys it" if text.startswith("NoExtension") else text.removeprefix("panic: ")
+    text = " ".join(message.partition("\n<")[0].split())[:_MESSAGE].removeprefix("panic: ")
+    return next((said for start, said in _KNOWN.items() if text.startswith(start)), text)
 
 
 def _plain_json(tokenizer: Any) -> str:

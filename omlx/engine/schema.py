@@ -1,4 +1,4 @@
-"""JSON schemas from outside, made fit for the grammar compiler: bounded, and read as llama.cpp reads them.
+"""JSON schemas from outside, made fit for the grammar compiler: bounded, then lowered to what it follows.
 
 The compiler has limits of its own, but some schemas of a few bytes cost it minutes or gigabytes before it looks at
 them. What is refused here is far beyond what anybody writes by hand.
@@ -7,39 +7,26 @@ them. What is refused here is far beyond what anybody writes by hand.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
-from decimal import Decimal
 from typing import Any
+
+from omlx.engine.schema_lower import lower
+from omlx.engine.schema_objects import MAX_PROPERTIES, TOO_MANY_PROPERTIES
+from omlx.engine.schema_refs import SchemaError
 
 MAX_DEPTH = 100
 """Levels of nesting, lists and objects counted alike; the compiler itself stops at 127."""
 MAX_VALUES = 50_000
-MAX_PROPERTIES = 1000
-"""In all objects together: the work grows with the square of those of one object."""
-MAX_MULTIPLE = 10_000
-"""`multipleOf` becomes an automaton with so many states; several at once one with their product."""
-_DATA = {"enum", "const", "default", "examples"}
-"""Keywords whose values are data, not schemas."""
-_MAPS = {"properties", "patternProperties", "$defs", "definitions"}
-"""Keywords whose values are schemas by a name that anybody chose."""
-
-
-class SchemaError(ValueError):
-    """The schema cannot be used; the message says why."""
+MAX_ALL_PROPERTIES = 5000
+"""In all objects together."""
 
 
 def prepare(schema: dict[str, Any] | str) -> dict[str, Any]:
-    """The schema to compile. Raises SchemaError.
-
-    An object that lists its properties has no others unless it says so, as in llama.cpp.
-    """
+    """The schema to compile. Raises SchemaError."""
     if isinstance(schema, str):
         schema = _read(schema)
     _bound(schema)
-    closed = _closed(schema)
-    assert isinstance(closed, dict)
-    return closed
+    return lower(schema)
 
 
 def _read(text: str) -> dict[str, Any]:
@@ -54,8 +41,7 @@ def _read(text: str) -> dict[str, Any]:
 
 def _bound(schema: dict[str, Any]) -> None:
     values = properties = 0
-    multiples: list[int] = []
-    joins = False
+    widest = 0
     level: list[Any] = [schema]
     for _ in range(MAX_DEPTH):
         values += len(level)
@@ -63,18 +49,17 @@ def _bound(schema: dict[str, Any]) -> None:
             raise SchemaError(f"the JSON schema holds more than {MAX_VALUES} values")
         for item in level:
             if isinstance(item, dict):
-                properties += len(item["properties"]) if isinstance(item.get("properties"), dict) else 0
-                multiples += _multiples(item.get("multipleOf"))
-                joins = joins or "allOf" in item or "$ref" in item
+                listed = len(item["properties"]) if isinstance(item.get("properties"), dict) else 0
+                properties, widest = properties + listed, max(widest, listed)
         level = list(_inner(level))
         if not level:
             break
     else:
         raise SchemaError(f"the JSON schema is nested more than {MAX_DEPTH} levels deep")
-    if properties > MAX_PROPERTIES:
-        raise SchemaError(f"the JSON schema lists more than {MAX_PROPERTIES} properties")
-    if max([math.lcm(*multiples)] if joins else [1, *multiples]) > MAX_MULTIPLE:
-        raise SchemaError(f'"multipleOf" may be {MAX_MULTIPLE} at most')
+    if widest > MAX_PROPERTIES:
+        raise SchemaError(TOO_MANY_PROPERTIES)
+    if properties > MAX_ALL_PROPERTIES:
+        raise SchemaError(f"the JSON schema lists more than {MAX_ALL_PROPERTIES} properties")
 
 
 def _inner(level: list[Any]) -> Iterator[Any]:
@@ -83,28 +68,3 @@ def _inner(level: list[Any]) -> Iterator[Any]:
             yield from item.values()
         elif isinstance(item, list):
             yield from item
-
-
-def _multiples(value: Any) -> list[int]:
-    """`multipleOf` as the whole number that its digits make."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < abs(value) < math.inf:
-        return []
-    _, digits, exponent = Decimal(str(value)).normalize().as_tuple()
-    size = len(digits) + max(int(exponent), 0)
-    return [int("".join(map(str, digits)).ljust(size, "0")) if size < 20 else MAX_MULTIPLE + 1]
-
-
-def _closed(schema: Any) -> Any:
-    if isinstance(schema, list):
-        return [_closed(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    closed: dict[str, Any] = {}
-    for key, value in schema.items():
-        if key in _MAPS and isinstance(value, dict):
-            closed[key] = {name: _closed(inner) for name, inner in value.items()}
-        else:
-            closed[key] = value if key in _DATA else _closed(value)
-    if isinstance(schema.get("properties"), dict) and "type" in schema:
-        closed.setdefault("additionalProperties", False)
-    return closed

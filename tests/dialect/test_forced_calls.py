@@ -11,6 +11,7 @@ import random
 import re
 from typing import Annotated, Any, Literal
 
+import jsonschema
 import msgspec
 import numpy as np
 import pytest
@@ -238,3 +239,78 @@ def test_only_the_first_call_is_passed_on_where_one_is_wanted() -> None:
     pieces = [*parser.feed("I look."), *parser.feed(call), *parser.feed(f"\n{call} done"), *parser.finish()]
     assert [piece.kind for piece in pieces] == ["content", "tool_call"]
     assert parser.ended
+
+
+WHOLE: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "order",
+            "parameters": {
+                "type": "object",
+                "$defs": {
+                    "unit": {"type": "string", "enum": ["c", "f"]},
+                    "count": {"type": "integer", "minimum": 100, "maximum": 105},
+                    "base": {"properties": {"id": {"$ref": "#/properties/n"}}, "required": ["id"]},
+                },
+                "allOf": [{"$ref": "#/$defs/base"}],
+                "properties": {
+                    "u": {"$ref": "#/$defs/unit"},
+                    "n": {"$ref": "#/$defs/count"},
+                    "fixed": {"const": "always"},
+                    "size": {"oneOf": [{"const": 1}, {"const": 2}]},
+                    "list": {"type": "array", "items": {"$ref": "#/$defs/count"}, "minItems": 1, "maxItems": 2},
+                },
+                "required": ["u", "n", "fixed", "size", "list"],
+            },
+        },
+    }
+]
+
+
+@pytest.mark.parametrize("must_call", [True, False], ids=["forced", "strict"])
+@pytest.mark.parametrize("family", [*FAMILIES, HARMONY], ids=lambda family: family.name)
+def test_the_whole_schema_of_a_tool_holds(family: Family, must_call: bool) -> None:
+    wild = Wild(family)
+    dialect = dialect_of(family, wild)
+    wanted = GenerateRequest(id=1, tools=WHOLE, think=False, must_call=must_call, strict_tools=not must_call)
+    found = constrain(wanted, dialect, wild.added, opens_thinking=False)
+    assert found is not None
+    validator = jsonschema.Draft202012Validator(WHOLE[0]["function"]["parameters"])
+    seen = 0
+    for seed in range(2):
+        text = wild.write(Grammar(**found._asdict()), seed)
+        parser = OutputParser(dialect, tools=WHOLE)
+        calls = [piece.call for piece in [*parser.feed(text), *parser.finish()] if piece.call]
+        for call in calls:
+            validator.validate(call.arguments)
+            assert set(call.arguments) <= {"u", "n", "fixed", "size", "list", "id"}
+        seen += len(calls)
+    assert seen or not must_call
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, HARMONY], ids=lambda family: family.name)
+def test_a_reply_with_strict_tools_may_be_text_or_a_call_that_obeys(family: Family) -> None:
+    wild = Wild(family)
+    dialect = dialect_of(family, wild)
+
+    def accepts(text: str) -> bool:
+        matcher = wild.compiler.matcher(Grammar(**found._asdict()))
+        tokens = wild.tokenizer.encode(text, add_special_tokens=False).ids
+        return bool(matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting())
+
+    wanted = GenerateRequest(id=1, tools=WHOLE, think=False, strict_tools=True)
+    found = constrain(wanted, dialect, wild.added, opens_thinking=False)
+    assert found is not None
+    forced = constrain(msgspec.structs.replace(wanted, must_call=True), dialect, wild.added, opens_thinking=False)
+    assert forced is not None
+    call = wild.write(Grammar(**forced._asdict()), 1)
+    if family is HARMONY:
+        assert accepts("<|channel|>final<|message|>A text, {and} [more].")
+        assert accepts(call)
+    else:
+        assert accepts("A text, {and} [more].\n< It goes on.")
+        assert accepts(call)
+    number = re.search(r"10[0-5]", call)
+    assert number is not None
+    assert not accepts(call[: number.start()] + "999" + call[number.end() :])

@@ -71,8 +71,7 @@ def test_what_claude_code_sends_becomes_a_conversation(http: httpx.Client) -> No
     ]  # fmt: skip
     assert found["think"] is True
     assert found["tools"] == [{"type": "function", "function": {
-        "name": "weather", "description": "d",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}]  # fmt: skip
+        "name": "weather", "description": "d", "parameters": TOOL["input_schema"]}}]  # fmt: skip
 
 
 def test_sampling_is_the_modelfiles_unless_given(http: httpx.Client) -> None:
@@ -110,6 +109,12 @@ def test_tool_choice_demands_a_call(http: httpx.Client, choice: dict[str, Any], 
     found = internal(http, tools=tools, tool_choice={**choice, "disable_parallel_tool_use": True})
     assert (found.get("must_call", False), found["one_call"], len(found["tools"])) == (must_call, True, 2)
     assert "tools" not in internal(http, tools=tools, tool_choice={"type": "none"})
+
+
+def test_a_strict_tool_is_obeyed_but_not_demanded(http: httpx.Client) -> None:
+    found = internal(http, tools=[{**TOOL, "strict": True}])
+    assert found["strict_tools"] and "must_call" not in found
+    assert found["tools"] == internal(http, tools=[TOOL])["tools"]
 
 
 def test_images_of_turns_and_of_tool_results(http: httpx.Client) -> None:

@@ -43,7 +43,7 @@ def test_a_null_in_a_list_is_the_empty_value() -> None:
     assert asked.tools == [{"type": "", "function": {"name": "", "parameters": {"type": "", "properties": {}}}}]
 
 
-def test_of_a_tool_only_ollamas_schema_is_kept_in_the_clients_order() -> None:
+def test_of_a_tool_ollamas_fields_and_its_whole_schema_are_kept_in_the_clients_order() -> None:
     body = {"tools": [{"type": "function", "strict": True, "function": {"NAME": "f", "parameters": {
         "type": "object", "additionalProperties": False,
         "properties": {"b": {"type": ["string"], "minLength": 1, "enum": ["x"]}, "a": {"anyOf": [{"type": "integer"}]}},
@@ -51,8 +51,8 @@ def test_of_a_tool_only_ollamas_schema_is_kept_in_the_clients_order() -> None:
     }}}]}  # fmt: skip
     (tool,) = gojson.decode(json.dumps(body).encode(), wire.ChatRequest).tools
     assert json.dumps(tool) == json.dumps({"type": "function", "function": {"name": "f", "parameters": {
-        "type": "object",
-        "properties": {"b": {"type": "string", "enum": ["x"]}, "a": {"anyOf": [{"type": "integer"}]}},
+        "type": "object", "additionalProperties": False,
+        "properties": {"b": {"type": ["string"], "minLength": 1, "enum": ["x"]}, "a": {"anyOf": [{"type": "integer"}]}},
         "required": ["b"],
     }}})  # fmt: skip
 

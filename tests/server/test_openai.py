@@ -158,6 +158,14 @@ def test_tool_choice_decides_which_tools_are_offered(http: httpx.Client, choice:
     assert "must_call" not in found
 
 
+def test_a_strict_tool_is_obeyed_but_not_demanded(http: httpx.Client) -> None:
+    strict = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
+    found = internal(http, tools=[strict, OTHER])
+    assert found["strict_tools"] and "must_call" not in found
+    plain = internal(http, tools=[WEATHER, OTHER])
+    assert found["tools"] == plain["tools"] and "strict_tools" not in plain
+
+
 @pytest.mark.parametrize(
     ("choice", "must_call"),
     [

@@ -159,6 +159,12 @@ def test_a_call_can_be_demanded(http: httpx.Client, choice: Any, must_call: bool
     assert internal(http, [], tools=[FUNCTION], tool_choice=choice)["must_call"] == must_call
 
 
+def test_a_strict_tool_is_obeyed_but_not_demanded(http: httpx.Client) -> None:
+    found = internal(http, [], tools=[{**FUNCTION, "strict": True}])
+    assert found["strict_tools"] and "must_call" not in found
+    assert found["tools"] == internal(http, [], tools=[{**FUNCTION, "strict": False}])["tools"]
+
+
 def test_a_function_of_a_namespace_is_called_by_both_names(http: httpx.Client) -> None:
     tools = [{"type": "namespace", "name": "ns", "tools": [FUNCTION]}]
     (item,) = respond(http, 'call ns.weather {"city": "Rome"}', tools=tools).json()["output"]

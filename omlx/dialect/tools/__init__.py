@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import NamedTuple
 
 from omlx.dialect.tools import cohere, gemma, invoke, json_tags, pythonic
 from omlx.dialect.tools.deepseek import DEEPSEEK
@@ -47,7 +48,13 @@ def resolve(names: Collection[str], tag: str = "") -> list[ToolFormat]:
     return chosen
 
 
-def writer_for(names: Collection[str], *, emulated: bool) -> Writer:
+class Written(NamedTuple):
+    write: Writer
+    openings: tuple[str, ...]
+    """Texts that a call may begin with."""
+
+
+def writer_for(names: Collection[str], *, emulated: bool) -> Written:
     """How a model writes calls that it has to make. `emulated`: as the prompt tells it to, which is Hermes' way.
 
     Hermes' tags and Llama's token are in many vocabularies of models that were taught another format: they come last. A
@@ -57,6 +64,6 @@ def writer_for(names: Collection[str], *, emulated: bool) -> Writer:
         late = (HERMES, PYTHON_TAG)
         for known in (*(found for found in FORMATS.values() if found not in late), *late):
             if known.name in names and known.write is not None:
-                return known.write
-        return bare_call
-    return write_one_each
+                return Written(known.write, known.openings)
+        return Written(bare_call, ())
+    return Written(write_one_each, HERMES.openings)

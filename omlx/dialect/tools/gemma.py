@@ -7,8 +7,9 @@ from typing import Any
 from omlx.dialect.tools import literals
 from omlx.dialect.tools.cursor import MAX_NESTING, Cursor, NotACall
 from omlx.dialect.tools.format import Reader, ToolFormat, Writer
+from omlx.dialect.tools.parameters import schema_types
 from omlx.dialect.tools.rules import Offered, Rules
-from omlx.dialect.tools.toolbox import Toolbox, schema_types, typed
+from omlx.dialect.tools.toolbox import Toolbox, typed
 from omlx.request import ToolCall
 
 

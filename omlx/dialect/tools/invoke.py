@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from omlx.dialect.tools.cursor import Cursor, NotACall
 from omlx.dialect.tools.format import ToolFormat
+from omlx.dialect.tools.parameters import schema_types
 from omlx.dialect.tools.rules import Offered, Rules
-from omlx.dialect.tools.toolbox import Toolbox, schema_types
+from omlx.dialect.tools.toolbox import Toolbox
 from omlx.request import ToolCall
 
 _NAME = re.compile(r"""\s*name\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'<>]+))(.*)""", re.DOTALL)

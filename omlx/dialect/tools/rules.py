@@ -11,10 +11,12 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from omlx.dialect.tools.toolbox import schema_types
+from omlx.dialect.tools.parameters import Parameter, by_itself, parameters_of, schema_types, texts_of
 
 _BREAK = "\n"
 _ANYTHING = r"/(.|\n)*/"
+_NO_OBJECT = r"/([ \n]*[^ \n{\[](.|\n)*)?/"
+"""A text that cannot be taken for a call in plain JSON."""
 
 
 class Offered(NamedTuple):
@@ -24,11 +26,9 @@ class Offered(NamedTuple):
     schema: dict[str, Any]
 
     @property
-    def properties(self) -> list[tuple[str, Any, bool]]:
+    def properties(self) -> list[Parameter]:
         """Name, schema and whether it is required, of each."""
-        required = self.schema.get("required")
-        names = required if isinstance(required, list) else []
-        return [(key, schema, key in names) for key, schema in self.schema["properties"].items()]
+        return parameters_of(self.schema)
 
 
 class CallGrammar(NamedTuple):
@@ -47,7 +47,7 @@ def offered(tools: Collection[Any], only: str | None = None) -> list[Offered]:
             continue
         given = function.get("parameters")
         schema = {**given} if isinstance(given, dict) else {}
-        schema["type"] = schema.get("type") or "object"  # a tool without parameters comes with ""
+        schema["type"] = "object"  # a tool without parameters comes with ""
         if not isinstance(schema.get("properties"), dict):
             schema["properties"] = {}
         found.append(Offered(function["name"], schema))
@@ -65,6 +65,10 @@ class Rules:
         self._marks = re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))) or r"(?!)")
         self._rules: list[str] = []
         self._schemas: dict[str, dict[str, Any]] = {}
+        self._opened = ""
+        """A text that calls begin with, and that is there already."""
+        self._left_out = False
+        """It was, of a text."""
 
     def grammar(self, start: str) -> CallGrammar:
         return CallGrammar("\n".join([f"start: {start}", *self._rules]), self._schemas)
@@ -81,6 +85,8 @@ class Rules:
 
     def text(self, literal: str) -> str:
         """Exactly this text."""
+        if self._opened and literal.startswith(self._opened):
+            literal, self._left_out = literal.removeprefix(self._opened), True
         return " ".join(self._token(part) or _quoted(part) for part in self._parts(literal))
 
     def free(self) -> str:
@@ -102,6 +108,25 @@ class Rules:
         behind = " ".join([*(self._token(part) or _quoted(part) for part in rest), call])
         return f"({self.rule(f'{begin} {behind}')})* {self.free()}"
 
+    def calls_or_text(self, write: Callable[[Rules], str], openings: Sequence[str]) -> str:
+        """Any text, in which calls must be as `write` has them. Where nothing marks one it is the whole of the text."""
+        plain = self._trial(write, "")
+        opening = next((one for one in openings if self._trial(write, one) != plain), "")
+        if not opening:
+            return f"{write(self)} | {self.rule(_NO_OBJECT)}"
+        if self._token(self._parts(opening)[0]):
+            return f"({self.rule(f'{self.free()} {write(self)}')})* {self.free()}"
+        self._opened = opening
+        behind = write(self)
+        self._opened = ""
+        return self.calls_in_text(opening, behind)
+
+    def _trial(self, write: Callable[[Rules], str], opened: str) -> list[str]:
+        """What becomes of calls after a text that is there already."""
+        trial = Rules(self.tools, self._tokens, many=False)
+        trial._opened = opened
+        return [write(trial), *trial._rules]
+
     def json(self, schema: dict[str, Any]) -> str:
         """A JSON value that obeys the schema."""
         name = f"s{len(self._schemas)}"
@@ -113,15 +138,14 @@ class Rules:
         types = schema_types(schema, tool.schema)
         if types and "string" not in types:
             return f"{self.property(tool, schema)} {self.text(marker)}"
-        choices = schema.get("enum") if isinstance(schema, Mapping) else None
-        if isinstance(choices, list) and choices and all(isinstance(choice, str) for choice in choices):
+        choices = texts_of(schema, tool.schema)
+        if choices:
             return f"({' | '.join(_quoted(choice) for choice in choices)}) {self.text(marker)}"
         return self.until(marker)
 
     def property(self, tool: Offered, schema: Any) -> str:
-        """One argument as JSON; it may refer to definitions of the whole."""
-        whole: dict[str, Any] = {key: tool.schema[key] for key in ("$defs", "definitions") if key in tool.schema}
-        return self.json(whole | schema if isinstance(schema, dict) else whole)
+        """One argument as JSON; it may refer to other parts of the whole."""
+        return self.json(by_itself(schema, tool.schema))
 
     def each(self, one: Callable[[Offered], str]) -> str:
         """Any of the tools."""
@@ -129,8 +153,8 @@ class Rules:
 
     def repeated(self, call: str, between: str = "\n") -> str:
         """`call`, once or more often. A line break between them may be left out."""
-        if not self._many:
-            return call
+        if not self._many or self._left_out:
+            return call  # where each call has an opening of its own, what follows it is text again
         call = self.rule(call)
         return f"{call} ({self.text(between)}{'?' if between == _BREAK else ''} {call})*"
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from omlx.dialect.tools.cursor import NotACall, load_json
+from omlx.dialect.tools.parameters import parameters_of, schema_types, types_of_value
 from omlx.request import ToolCall
 
 _ALPHABET = string.ascii_lowercase + string.digits
@@ -22,13 +23,15 @@ class Toolbox:
     """Made from tools in OpenAI's shape; entries of another shape are passed over."""
 
     def __init__(self, tools: Iterable[Any]) -> None:
-        self._parameters: dict[str, Mapping[str, Any]] = {}
+        self._parameters: dict[str, dict[str, Any]] = {}
+        self._schemas: dict[str, Mapping[str, Any]] = {}
         for tool in tools:
             function = tool.get("function", tool) if isinstance(tool, Mapping) else None
             if isinstance(function, Mapping) and isinstance(function.get("name"), str):
                 schema = function.get("parameters")
-                properties = schema.get("properties") if isinstance(schema, Mapping) else None
-                self._parameters[function["name"]] = properties if isinstance(properties, Mapping) else {}
+                whole = schema if isinstance(schema, Mapping) else {}
+                self._schemas[function["name"]] = whole
+                self._parameters[function["name"]] = {found.name: found.schema for found in parameters_of(whole)}
 
     @property
     def names(self) -> list[str]:
@@ -54,8 +57,8 @@ class Toolbox:
     def call_with_texts(self, name: str, arguments: Mapping[str, str]) -> ToolCall:
         """A call whose arguments came as text: each becomes the type that the tool's schema gives it."""
         known = self.known(name)
-        schemas = self._parameters[known]
-        return self.call(known, {key: typed(text, schemas.get(key)) for key, text in arguments.items()})
+        schemas, whole = self._parameters[known], self._schemas[known]
+        return self.call(known, {key: typed(text, schemas.get(key), whole) for key, text in arguments.items()})
 
     def single_parameter(self, name: str) -> str | None:
         """The name of the only parameter of a tool, if it has just one."""
@@ -63,9 +66,9 @@ class Toolbox:
         return properties[0] if len(properties) == 1 else None
 
 
-def typed(text: str, schema: Any) -> Any:
-    """`text` as the schema wants it; text stays text where it does not fit."""
-    types = schema_types(schema)
+def typed(text: str, schema: Any, root: Mapping[str, Any] | None = None) -> Any:
+    """`text` as the schema wants it; text stays text where it does not fit. `root`: where its references lead."""
+    types = schema_types(schema, root)
     if types == {"string"}:
         return text
     stripped = text.strip()
@@ -81,44 +84,7 @@ def typed(text: str, schema: Any) -> Any:
         return text
     if isinstance(value, str):
         return text
-    return value if not types or _json_type(value) & types else text
-
-
-def schema_types(schema: Any, root: Mapping[str, Any] | None = None) -> set[str]:
-    """JSON types that a schema allows; none where it does not say. `root`: where its references lead."""
-    if not isinstance(schema, Mapping):
-        return set()
-    reference = schema.get("$ref")
-    if root is not None and isinstance(reference, str):
-        group, _, name = reference.removeprefix("#/").partition("/")
-        found = root.get(group)
-        # One step only: a reference may lead to itself.
-        return schema_types(found.get(name) if isinstance(found, Mapping) else None)
-    kind = schema.get("type")
-    types = {kind} if isinstance(kind, str) else {name for name in kind or [] if isinstance(name, str)}
-    for key in ("anyOf", "oneOf"):
-        for choice in schema.get(key) or []:
-            types |= schema_types(choice, root)
-    if not types and all(isinstance(value, str) for value in schema.get("enum") or [0]):
-        types = {"string"}
-    return types
-
-
-def _json_type(value: Any) -> set[str]:
-    match value:
-        case None:
-            return {"null"}
-        case bool():
-            return {"boolean"}
-        case int():
-            return {"integer", "number"}
-        case float():
-            return {"number", "integer"} if value.is_integer() else {"number"}
-        case list():
-            return {"array"}
-        case dict():
-            return {"object"}
-    return {"string"}
+    return value if not types or types_of_value(value) & types else text
 
 
 _NAME_KEYS = ("name", "tool_name", "tool", "function_name", "function")

@@ -1,0 +1,122 @@
+"""References within one JSON schema: `$ref`, `$dynamicRef` and `$recursiveRef` by pointer, anchor or `$id`.
+
+A *place* is a schema together with the URI that the references in it are relative to. Nothing is ever fetched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urljoin
+
+DATA = frozenset({"enum", "const", "default", "examples", "example"})
+"""Keywords whose values are data, not schemas."""
+REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_SHOWN = 100
+"""Characters of a reference that an error quotes."""
+
+
+class SchemaError(ValueError):
+    """The schema cannot be used; the message says why."""
+
+
+class Place(NamedTuple):
+    schema: Any
+    base: str
+    declares: bool = True
+    """False: a condition. Its `properties` are looked at, but an object is not closed because of them."""
+    name: str = "$id"
+    """The keyword that names a schema: `id` in drafts 3 and 4."""
+
+
+class References:
+    """Finds what the references of `root` lead to."""
+
+    def __init__(self, root: dict[str, Any]) -> None:
+        draft = root.get("$schema")
+        name = "id" if isinstance(draft, str) and ("draft-03" in draft or "draft-04" in draft) else "$id"
+        self.root = Place(root, _own_uri(root, "", name), name=name)
+        self._known: dict[str, Place] = {}
+        for place in _schemas(root, name):
+            schema = place.schema
+            self._known.setdefault(place.base.partition("#")[0], place)
+            for key in ("$anchor", "$dynamicAnchor"):
+                if isinstance(schema.get(key), str):
+                    self._known.setdefault(f"{place.base.partition('#')[0]}#{schema[key]}", place)
+            for own in (schema.get("$id"), schema.get("id")):
+                if isinstance(own, str) and own.startswith("#") and len(own) > 1:
+                    self._known.setdefault(place.base.partition("#")[0] + own, place)
+                elif isinstance(own, str) and own:
+                    self._known.setdefault(own.partition("#")[0], place)
+        self._known[""] = self.root
+        self._known[self.root.base.partition("#")[0]] = self.root
+
+    def resolve(self, keyword: str, reference: Any, base: str) -> Place:
+        """What `reference` leads to from a place with this base. Raises SchemaError."""
+        if not isinstance(reference, str):
+            raise SchemaError(f'"{keyword}" must be a text')
+        shown = reference[:_SHOWN]
+        try:
+            uri = base.partition("#")[0] + reference if reference[:1] in {"#", ""} else urljoin(base, reference)
+        except ValueError:
+            raise SchemaError(f'"{keyword}" is no reference: {shown}') from None
+        resource, _, fragment = uri.partition("#")
+        place = self._known.get(resource)
+        if place is None:
+            raise SchemaError(f'"{keyword}" leads outside of the schema, to {shown}: put what it means into "$defs"')
+        if fragment and not fragment.startswith("/"):
+            found = self._known.get(f"{resource}#{unquote(fragment)}")
+            # Pointers were also written in short.
+            short = (f"/{fragment}", f"/definitions/{fragment}", f"/$defs/{fragment}")
+            found = found or next(filter(None, (_follow(place, pointer) for pointer in short)), None)
+        else:
+            # Many count from the root in spite of a name in between.
+            ways = [(start, way) for start in (place, self.root) for way in (unquote(fragment), fragment)]
+            found = next(filter(None, (_follow(*way) for way in ways)), None)
+        if found is None:
+            raise SchemaError(f'"{keyword}" leads to {shown}, which is not in the schema')
+        return found
+
+
+def _schemas(root: Any, name: str) -> Iterator[Place]:
+    waiting = [Place(root, "", name=name)]
+    while waiting:
+        value, base, *_ = waiting.pop()
+        if isinstance(value, dict):
+            base = _own_uri(value, base, name)
+            yield Place(value, base, name=name)
+            waiting += [Place(inner, base) for key, inner in reversed(value.items()) if key not in DATA]
+        elif isinstance(value, list):
+            waiting += [Place(inner, base) for inner in reversed(value)]
+
+
+def _own_uri(schema: dict[str, Any], base: str, name: str) -> str:
+    own = schema.get(name)
+    if not isinstance(own, str) or not own or own.startswith("#"):
+        return base
+    try:
+        return urljoin(base, own)
+    except ValueError:
+        return base
+
+
+def place_of(schema: Any, outer: Place) -> Place:
+    """A schema that stands within `outer`."""
+    base = _own_uri(schema, outer.base, outer.name) if isinstance(schema, dict) else outer.base
+    return outer._replace(schema=schema, base=base)
+
+
+def _follow(place: Place, pointer: str) -> Place | None:
+    value, base = place.schema, place.base
+    for part in pointer.split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, dict) and name in value:
+            value = value[name]
+        elif isinstance(value, list) and re.fullmatch("[0-9]{1,6}", name) and int(name) < len(value):
+            value = value[int(name)]
+        else:
+            return None
+        if isinstance(value, dict):
+            base = _own_uri(value, base, place.name)
+    return Place(value, base, name=place.name) if isinstance(value, dict | bool) else None
