@@ -27,6 +27,12 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
 
     system: bool
     """System messages reach the prompt."""
+    two_systems: bool = True
+    """So do two of them at the front of the conversation, in their order."""
+    late_systems: bool = True
+    """So do those between other messages, at their place."""
+    developer: bool = False
+    """Messages of the role `developer` reach the prompt."""
     parts: bool
     """Text must come as content parts: a plain string is not rendered."""
     images: bool
@@ -69,8 +75,17 @@ def probe(render: Render) -> Abilities:
     seen, watched = (attempt([{"role": "user", "content": [{"type": kind}, text_part]}]) for kind in ("image", "video"))
     shape = _call_shape(attempt, asked)
     told = [to_json(Message(role="assistant", content="calls", tool_calls=[])), *_exchange(1, {})[1:]]
+    reply = to_json(Message(role="assistant", content="Romeo-90d4"), parts=parts)
+    second = to_json(Message(role="system", content="Sierra-77e8"), parts=parts)
+    developer = to_json(Message(role="developer", content="Delta-2b5f"), parts=parts)
+    again = to_json(Message(role="user", content="Uniform-b61c"), parts=parts)
     return Abilities(
         system="Sierra-51c2" in attempt([system, asked]),
+        two_systems=_in_order(attempt([system, second, asked]), "Sierra-51c2", "Sierra-77e8", user.content),
+        late_systems=_in_order(
+            attempt([system, asked, reply, second, again]), "Sierra-51c2", user.content, "Sierra-77e8", "Uniform-b61c"
+        ),
+        developer="Delta-2b5f" in attempt([developer, asked]),
         parts=parts,
         images=_shows(seen, user.content) and seen != without,
         videos=_shows(watched, user.content) and watched != without,
@@ -85,6 +100,12 @@ def probe(render: Render) -> Abilities:
 def _shows(prompt: str, text: str) -> bool:
     """Whether the text is in the prompt as text, not as the `repr` of a list of parts."""
     return text in prompt and f"'{text}'" not in prompt
+
+
+def _in_order(prompt: str, *words: str) -> bool:
+    """Whether the prompt has all the words, one behind the other."""
+    places = [prompt.find(word) for word in words]
+    return -1 not in places and places == sorted(places)
 
 
 _TOOL: dict[str, Any] = {

@@ -199,7 +199,7 @@ class _Jinja:
         self._template = JinjaTemplate(source)
         self._variables = variables
         self._kimi_ids = "<|tool_call_begin|>" in source
-        self._knows_developer = "developer" in source
+        self._speaks_of_developers = "developer" in source
         self._channels = "<|channel|>" in source
         self._switches = Switches(source)
 
@@ -234,7 +234,7 @@ class _Jinja:
     def _fit(self, messages: list[Message]) -> list[Message]:
         """The messages with what the template is known not to take changed."""
         fitted = conversation.link_tool_results(messages)
-        if not self._knows_developer:
+        if not (self._speaks_of_developers and self.abilities.developer):
             fitted = [
                 msgspec.structs.replace(message, role="system") if message.role == "developer" else message
                 for message in fitted
@@ -252,6 +252,10 @@ class _Jinja:
             fitted = conversation.renumber_calls(fitted, lambda index, _: f"call{index:05d}")
         if not self.abilities.system:
             fitted = conversation.fold_systems(fitted)
+        if not self.abilities.two_systems:
+            fitted = conversation.merge_leading_systems(fitted)
+        if not self.abilities.late_systems:
+            fitted = conversation.fold_late_systems(fitted)
         if self._channels:
             fitted = [_thought_only(message) for message in fitted]
         return fitted

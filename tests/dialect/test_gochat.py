@@ -165,3 +165,12 @@ def test_calls_a_template_does_not_show_are_written_out() -> None:
     called = Message("assistant", tool_calls=[ToolCall("f", {"a": 1})])
     text = render(CHATML, user("x"), called, Message("tool", "R"))
     assert '<|im_start|>assistant\n{"name": "f", "arguments": {"a": 1}}<|im_end|>\n<|im_start|>tool\nR' in text
+
+
+def test_a_developer_message_is_a_system_message() -> None:
+    source = (
+        "{{ if .System }}[{{ .System }}]{{ end }}"
+        '{{ range .Messages }}{{ if eq .Role "user" }}{{ .Content }}{{ end }}{{ end }}'
+    )
+    request = GenerateRequest(id=1, messages=[Message("developer", "D"), Message("user", "x")])
+    assert PromptTemplate.from_go(source).render(request).text == "[D]x"

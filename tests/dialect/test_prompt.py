@@ -66,11 +66,59 @@ def test_turns_that_do_not_alternate_are_brought_to() -> None:
     assert render(STRICT, Message("assistant", "hello"), user("a")) == "<s>[user] [assistant] hello[user] a"
 
 
-def test_a_system_message_in_the_middle_moves_to_the_front_where_the_template_insists() -> None:
-    source = """{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('first!') }}
-{%- endif %}[{{ m.role }}:{{ m.content }}]{% endfor %}"""
+SYSTEMS = {
+    "all shown": "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}",
+    "only the first": """{% if messages[0].role == 'system' %}[system:{{ messages[0].content }}]{% endif %}
+{%- for m in messages if m.role != 'system' %}[{{ m.role }}:{{ m.content }}]{% endfor %}""",
+    "only the last": """{% set ns = namespace(s='') %}{% for m in messages if m.role == 'system' %}{% set ns.s = m.content %}
+{%- endfor %}[system:{{ ns.s }}]{% for m in messages if m.role != 'system' %}[{{ m.role }}:{{ m.content }}]{% endfor %}""",
+    "refused but for the first": """{% for m in messages %}{% if m.role == 'system' and not loop.first %}
+{{- raise_exception('first!') }}{% endif %}[{{ m.role }}:{{ m.content }}]{% endfor %}""",
+    "all at the front": """{% for m in messages if m.role == 'system' %}[system:{{ m.content }}]{% endfor %}
+{%- for m in messages if m.role != 'system' %}[{{ m.role }}:{{ m.content }}]{% endfor %}""",
+    "none": """{% for m in messages if m.role != 'system' %}[{{ m.role }}:{{ m.content }}]{% endfor %}""",
+}
+
+
+@pytest.mark.parametrize("kind", SYSTEMS)
+def test_every_system_message_reaches_the_model_in_order_and_later_prompts_begin_with_earlier_ones(kind: str) -> None:
+    def system(text: str) -> Message:
+        return Message("system", text)
+
+    conversation = [
+        system("1."), Message("developer", "2."), user("3."), Message("assistant", "4."), system("5."), user("6."),
+        Message("assistant", "7."), user("8."), system("9."), Message("assistant", "10."), user("11."),
+    ]  # fmt: skip
+    earlier = ""
+    for count in (3, 6, 9, 11):
+        text = render(SYSTEMS[kind], *conversation[:count])
+        places = [text.index(message.content) for message in conversation[:count]]
+        assert places == sorted(places), text
+        assert text.startswith(earlier), (text, earlier)
+        earlier = text.removesuffix("]")
+
+
+def test_a_system_message_in_the_middle_stays_there_as_the_users_where_the_template_refuses_it() -> None:
     messages = [Message("system", "A"), user("x"), Message("system", "B"), user("y")]
-    assert render(source, *messages) == "[system:A\n\nB][user:x][user:y]"
+    assert render(SYSTEMS["refused but for the first"], *messages) == "[system:A][user:x][user:B\n\ny]"
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("{# developer #}{% for m in messages %}{% if m.role == 'developer' %}{{ raise_exception('no such role') }}"
+         "{% endif %}[{{ m.role }}:{{ m.content }}]{% endfor %}", "[system:D][user:x]"),
+        ("{% if messages[0].role == 'system' %}{% set developer_preamble = messages[0].content %}"
+         "{{ developer_preamble }};{% endif %}{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}",
+         "D;x"),
+        ("{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}", "[system:D][user:x]"),
+        ("{% for m in messages %}[{{ m.role if m.role in ['developer', 'user'] }}:{{ m.content }}]{% endfor %}",
+         "[developer:D][user:x]"),
+        ("{% for m in messages if m.role == 'user' %}[{{ m.content }}]{% endfor %}", "[D\n\nx]"),
+    ],
+)  # fmt: skip
+def test_a_developer_message_reaches_the_model(source: str, expected: str) -> None:
+    assert render(source, Message("developer", "D"), user("x")) == expected
 
 
 def test_a_conversation_no_change_helps_is_refused_with_the_templates_words() -> None:
