@@ -6,6 +6,7 @@ the model; it touches the template and the tokenizer only, and both may be used 
 
 from __future__ import annotations
 
+import logging
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -17,10 +18,14 @@ from omlx.dialect.errors import TemplateError, TemplateTooSlow
 from omlx.dialect.prompt import PromptTemplate
 from omlx.engine.media import Media
 from omlx.engine.pictures import PictureError
+from omlx.engine.sequence import kept_tokens
 from omlx.engine.vision import Vision
 from omlx.request import FailureKind, GenerateRequest
+from omlx.runner import shorten
 from omlx.runner.boundaries import boundaries
 from omlx.runner.illustrate import Illustrator
+
+log = logging.getLogger("omlx.runner")
 
 T = TypeVar("T")
 TOO_LONG = (
@@ -28,8 +33,6 @@ TOO_LONG = (
     "adjust the context length in settings, or use a model with a longer context length"
 )
 """Ollama's words."""
-_STAY = {"system", "developer"}
-"""Roles whose messages are never dropped."""
 
 
 class PromptError(Exception):
@@ -103,6 +106,15 @@ class Encoder:
             counts.append(next((at for at, (a, b) in enumerate(zip(part, whole, strict=False)) if a != b), len(part)))
         return counts
 
+    def tokens(self, text: str) -> shorten.Tokens:
+        """The tokens of `text` and where they end."""
+        if self._fast is not None:
+            found = self._fast.encode(text, add_special_tokens=False)
+            return shorten.Tokens(list(found.ids), [end for _, end in found.offsets])
+        ids = self._ids(text)
+        # A slow tokenizer does not tell: as if all tokens were equally long.
+        return shorten.Tokens(ids, [len(text) * (at + 1) // len(ids) for at in range(len(ids))])
+
     def at_least(self, text: str) -> int:
         """A number of tokens that `text` has at least, found without tokenizing it (megabytes take seconds)."""
         return len(text) // self._longest
@@ -159,8 +171,7 @@ class Prompter:
         shorter = self._shorten_context(request, room) if request.context else None
         if shorter is None:
             shorter = self._shorten_messages(request, room)
-        if shorter is None:
-            raise PromptError("too_long", TOO_LONG)
+        log.info("[%s] the prompt exceeds the context: it was shortened to %d tokens", request.trace, room)
         return shorter
 
     def _shorten_context(self, request: GenerateRequest, room: int) -> _Built | None:
@@ -172,25 +183,66 @@ class Prompter:
         kept = room - len(own)
         return _behind(request.context[-kept:] if kept else [], alone)
 
-    def _shorten_messages(self, request: GenerateRequest, room: int) -> _Built | None:
-        """Without the oldest messages: as few as possible go; system messages and the last one stay."""
+    def _shorten_messages(self, request: GenerateRequest, room: int) -> _Built:
+        """Without the oldest messages: as few as possible go (see `shorten`). Raises PromptError."""
         request = msgspec.structs.replace(request, context=[])
-        droppable = [at for at, message in enumerate(request.messages[:-1]) if message.role not in _STAY]
+        units = shorten.droppable(request.messages)
 
-        def without(count: int) -> _Built | None:
-            gone = set(droppable[:count])
+        def without(count: int) -> GenerateRequest:
+            gone = {at for unit in units[:count] for at in unit}
             kept = [message for at, message in enumerate(request.messages) if at not in gone]
+            return msgspec.structs.replace(request, messages=kept)
+
+        def build(count: int) -> _Built | None:
             try:
-                return self._tokens(msgspec.structs.replace(request, messages=kept), room)
+                return self._tokens(without(count), room)
             except TemplateTooSlow:
                 raise
             except TemplateError:
                 # Some templates insist on turns that alternate; what is left may alternate again one message later.
-                if count == len(droppable):
+                if count == len(units):
                     raise
                 return None
 
-        return first_fitting(len(droppable), without)
+        least = without(len(units))
+        return first_fitting(len(units), build) or self._cut_message(least, room) or self._cut_prompt(least, room)
+
+    def _cut_message(self, request: GenerateRequest, room: int) -> _Built | None:
+        """Without the middle of its longest message, so that the others stay whole; None where that does not do."""
+        at = shorten.longest(request.messages)
+        if at is None or request.raw_prompt is not None or request.suffix:
+            return None
+        text = request.messages[at].content
+        head = shorten.beginning(text, kept_tokens(request.limits, room), self._encoder.tokens)
+
+        def with_content(content: str) -> GenerateRequest:
+            message = msgspec.structs.replace(request.messages[at], content=content)
+            messages = [*request.messages[:at], message, *request.messages[at + 1 :]]
+            return msgspec.structs.replace(request, messages=messages)
+
+        bare = self._tokens(with_content(head), room)
+        left = room - len(bare.prompt.tokens) if bare is not None else 0
+        for spare in (0, 4, 16, 64):
+            # The tokens at the seams may be other ones than those of the parts.
+            if left - spare > 0:
+                tail = shorten.end(text, left - spare, self._encoder.tokens)
+                built = self._tokens(with_content(head + tail), room)
+                if built is not None:
+                    return built
+        return bare
+
+    def _cut_prompt(self, request: GenerateRequest, room: int) -> _Built:
+        """Without the middle of the rendered prompt. Raises PromptError."""
+        rendered = self._template.render(request, markers=self._illustrator.markers)
+        if rendered.images or rendered.videos:
+            raise PromptError("too_long", TOO_LONG)
+        text, tokens = rendered.text, self._encoder.tokens
+        keep = kept_tokens(request.limits, room)
+        head = shorten.beginning(text, keep, tokens)
+        first = self._encoder.encode(head, add_special=rendered.add_special)[: room - 1]
+        tail = shorten.end(text, room - len(first), tokens)
+        last = self._encoder.encode(tail, add_special=False)[-(room - len(first)) :]
+        return _Built(Prompt([*first, *last], head + tail, rendered.opens_thinking), request, 0)
 
     def _tokens(self, request: GenerateRequest, room: int, *, begins: bool = True) -> _Built | None:
         """The prompt as it is, or None when it has more than `room` tokens. Raises TemplateError.
