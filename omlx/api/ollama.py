@@ -187,6 +187,7 @@ class EmbeddingRequest(Wished, msgspec.Struct, kw_only=True):
     model: str = ""
     prompt: str = ""
     keep_alive: KeepAlive = None
+    truncate: bool = True
     options: dict[str, Any] = {}
 
 

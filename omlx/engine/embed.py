@@ -40,8 +40,8 @@ class EncoderEmbedder:
         self._maker = maker
         self._filler = filler
 
-    def rows(self, texts: Sequence[Text], *, truncate: bool) -> list[Row]:
-        return self._maker.rows(texts, truncate=truncate)
+    def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[Row]:
+        return self._maker.rows(texts, truncate=truncate, limit=limit)
 
     def compute(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         batch = pad(rows, self._filler)
@@ -71,8 +71,8 @@ class DecoderEmbedder:
         self._filler = filler
         self._pooling = pooling
 
-    def rows(self, texts: Sequence[Text], *, truncate: bool) -> list[Row]:
-        return self._maker.rows(texts, truncate=truncate)
+    def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[Row]:
+        return self._maker.rows(texts, truncate=truncate, limit=limit)
 
     def compute(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         batch = pad(rows, self._filler)
@@ -94,7 +94,8 @@ class PlainRows:
         self._vocabulary = vocabulary
         self._filler = filler
 
-    def rows(self, texts: Sequence[Text], *, truncate: bool) -> list[Row]:
+    def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[Row]:
+        limit = min(limit, self._limit) if limit > 0 else self._limit
         found = []
         for text in texts:
             if isinstance(text, list):
@@ -102,9 +103,9 @@ class PlainRows:
                 found.append(text)
             elif isinstance(text, str):
                 found.append(self._encode(text))
-        if not truncate and any(len(tokens) > self._limit for tokens in found):
+        if not truncate and any(len(tokens) > limit for tokens in found):
             raise TooLong
-        return [Row(tokens[: self._limit] or [self._filler]) for tokens in found]
+        return [Row(tokens[:limit] or [self._filler]) for tokens in found]
 
 
 def chat_embedder(loaded: LoadedModel, encode: Callable[[str], list[int]], limit: int) -> DecoderEmbedder:

@@ -43,8 +43,8 @@ class CrossEncoder:
         self._maker = opened.row_maker
         self._filler = opened.filler
 
-    def rows(self, texts: Sequence[Text], *, truncate: bool) -> list[Row]:
-        return self._maker.rows(texts, truncate=truncate)
+    def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[Row]:
+        return self._maker.rows(texts, truncate=truncate, limit=limit)
 
     def compute(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         batch = pad(rows, self._filler)
@@ -77,12 +77,15 @@ class GenerativeReranker:
         self._answers = _answer_weights(loaded.model, mx.array([yes[0], no[0]]))
         self._filler = min(loaded.end_tokens, default=0)
 
-    def rows(self, texts: Sequence[Text], *, truncate: bool) -> list[Row]:
+    def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[Row]:
         bodies = [f"<Instruct>: {_TASK}\n<Query>: {text[0]}\n<Document>: {text[1]}" for text in texts]
         found = [list(encoding.ids) for encoding in self._tokenizer.encode_batch(bodies, add_special_tokens=False)]
-        if not truncate and any(len(body) > self._room for body in found):
+        room = self._room
+        if limit > 0:
+            room = max(min(room, limit - len(self._before) - len(self._after)), 1)
+        if not truncate and any(len(body) > room for body in found):
             raise TooLong
-        return [Row([*self._before, *body[: self._room], *self._after]) for body in found]
+        return [Row([*self._before, *body[:room], *self._after]) for body in found]
 
     def compute(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         batch = pad(rows, self._filler)

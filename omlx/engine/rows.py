@@ -38,8 +38,11 @@ class BadTokens(Exception):
 class Encoder(Protocol):
     """What turns texts into numbers. `rows` may be called from any thread, `compute` from the one that owns MLX."""
 
-    def rows(self, texts: Sequence[Text], *, truncate: bool) -> list[Row]:
-        """Raises TooLong where `truncate` is False and a text does not fit; BadTokens."""
+    def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[Row]:
+        """`limit`: tokens of a row at most, where that is fewer than the model takes; 0: as many as it takes.
+
+        Raises TooLong where `truncate` is False and a text does not fit; BadTokens.
+        """
 
     def compute(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         """Shape (rows, numbers per row)."""
@@ -66,7 +69,7 @@ class RowMaker:
         self._vocabulary = tokenizer.get_vocab_size()
         self._before, self._after = _special_tokens(tokenizer)
 
-    def rows(self, texts: Sequence[Text], *, truncate: bool) -> list[Row]:
+    def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[Row]:
         encoded = iter(self._tokenizer.encode_batch([text for text in texts if not isinstance(text, list)]))
         found = []
         for text in texts:
@@ -78,7 +81,17 @@ class RowMaker:
                 raise TooLong
             segments = encoding.type_ids if self._segments and any(encoding.type_ids) else ()
             found.append(Row(encoding.ids or [self._filler], segments))
-        return found
+        return [self._limited(row, limit, truncate) for row in found] if 0 < limit < self._limit else found
+
+    def _limited(self, row: Row, limit: int, truncate: bool) -> Row:
+        """The row of one text with at most `limit` tokens, its special tokens among them."""
+        if len(row.tokens) <= limit:
+            return row
+        if not truncate:
+            raise TooLong
+        after = self._after if row.tokens[len(row.tokens) - len(self._after) :] == self._after else []
+        kept = max(limit - len(after), 0)
+        return Row([*row.tokens[:kept], *after][:limit], row.segments[:limit])
 
     def _row(self, tokens: list[int], truncate: bool) -> Row:
         """The row that the text of `tokens` would have; it may bring the special tokens or leave them out."""
