@@ -53,12 +53,16 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
     """Call ids must be nine letters or digits (Mistral)."""
 
 
-def probe(render: Render) -> Abilities:
-    """The abilities of the template behind `render`. Raises TemplateTooSlow."""
+def probe(render: Render, *, needs_tools: bool = False) -> Abilities:
+    """The abilities of the template behind `render`. Raises TemplateTooSlow.
+
+    `needs_tools`: the template is for conversations with tools only, and may fail without.
+    """
+    usual = [TOOL] if needs_tools else []
 
     def attempt(messages: list[JsonMessage], tools: list[dict[str, Any]] | None = None) -> str:
         try:
-            return render(messages, tools or [])
+            return render(messages, tools or usual)
         except TemplateTooSlow:
             raise
         except TemplateError:
@@ -89,10 +93,10 @@ def probe(render: Render) -> Abilities:
         parts=parts,
         images=_shows(seen, user.content) and seen != without,
         videos=_shows(watched, user.content) and watched != without,
-        tools="probe_tool_9d" in attempt([asked], [_TOOL]),
+        tools="probe_tool_9d" in attempt([asked], [TOOL]),
         calls=shape is not None,
-        results="Result-6a1d-0" in attempt([asked, *told], [_TOOL]),
-        many_calls=shape is None or _values(attempt([asked, *_exchange(2, shape)], [_TOOL])) == 2,
+        results="Result-6a1d-0" in attempt([asked, *told], [TOOL]),
+        many_calls=shape is None or _values(attempt([asked, *_exchange(2, shape)], [TOOL])) == 2,
         **(shape or {}),
     )
 
@@ -108,7 +112,7 @@ def _in_order(prompt: str, *words: str) -> bool:
     return -1 not in places and places == sorted(places)
 
 
-_TOOL: dict[str, Any] = {
+TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "probe_tool_9d",
@@ -126,10 +130,10 @@ def _call_shape(
     attempt: Callable[[list[JsonMessage], list[dict[str, Any]]], str], asked: JsonMessage
 ) -> dict[str, bool] | None:
     """The first way of writing a tool call and its result that the template renders well; None: there is none."""
-    nones = attempt([asked], [_TOOL]).count("None")
+    nones = attempt([asked], [TOOL]).count("None")
     for short, null, string in itertools.product((False, True), repeat=3):
         shape = {"short_ids": short, "null_content": null, "string_arguments": string}
-        prompt = attempt([asked, *_exchange(1, shape)], [_TOOL])
+        prompt = attempt([asked, *_exchange(1, shape)], [TOOL])
         as_repr = "{'key_4b': 'Value" in prompt or prompt.count("None") > nones or '"{\\"key_4b' in prompt
         # The tool's definition shows the name as well, but never the value.
         if _values(prompt) and "Result-6a1d" in prompt and not as_repr:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from omlx.dialect import conversation
-from omlx.dialect.abilities import Abilities, probe
+from omlx.dialect.abilities import TOOL, Abilities, probe
 from omlx.dialect.conversation import JsonMessage, to_json
 from omlx.dialect.errors import TemplateError, TemplateTooSlow
 from omlx.dialect.gochat import GoChat
@@ -82,7 +82,7 @@ class PromptTemplate:
         Raises TemplateError."""
         names = {**(variables or {}), "bos_token": bos_token, "eos_token": eos_token}
         plain = _Jinja(source, names)
-        found = plain if with_tools is None else _Choice(plain, _Jinja(with_tools, names))
+        found = plain if with_tools is None else _Choice(plain, _Jinja(with_tools, names, needs_tools=True))
         return cls(found, find_infill(tokens))
 
     @classmethod
@@ -195,8 +195,9 @@ def _mark_images(message: Message, marker: str) -> Message:
 class _Jinja:
     """The model's own chat template."""
 
-    def __init__(self, source: str, variables: dict[str, Any]) -> None:
+    def __init__(self, source: str, variables: dict[str, Any], *, needs_tools: bool = False) -> None:
         self._template = JinjaTemplate(source)
+        self._needs_tools = needs_tools
         self._variables = variables
         self._kimi_ids = "<|tool_call_begin|>" in source
         self._speaks_of_developers = "developer" in source
@@ -205,7 +206,7 @@ class _Jinja:
 
     @cached_property
     def abilities(self) -> Abilities:
-        return probe(lambda messages, tools: self._render(messages, tools, {}))
+        return probe(lambda messages, tools: self._render(messages, tools, {}), needs_tools=self._needs_tools)
 
     def render(self, request: GenerateRequest, markers: Markers) -> Rendered:
         messages = request.messages
@@ -225,7 +226,8 @@ class _Jinja:
     def _try(self, variables: dict[str, Any]) -> str:
         """The prompt of a short conversation, "" where the template refuses it. Raises TemplateTooSlow."""
         try:
-            return self._render_messages([Message(role="user", content="Hello")], [], variables, continued=False)
+            tools = [TOOL] if self._needs_tools else []
+            return self._render_messages([Message(role="user", content="Hello")], tools, variables, continued=False)
         except TemplateTooSlow:
             raise
         except TemplateError:
