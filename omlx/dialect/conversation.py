@@ -216,15 +216,21 @@ def spell_out_tools(
 
 
 def to_json(
-    message: Message, *, parts: bool = False, string_arguments: bool = False, null_content: bool = False
+    message: Message,
+    *,
+    parts: bool = False,
+    result_parts: bool = False,
+    string_arguments: bool = False,
+    null_content: bool = False,
 ) -> JsonMessage:
     """The message as a Jinja template reads it.
 
-    `parts`: content is a list of parts even where it is only text; with images it always is. `string_arguments`: tool
-    arguments as JSON text. `null_content`: a message that only calls tools has no content at all.
+    `parts`: content is a list of parts even where it is only text; with images it always is. `result_parts`: so is that
+    of tool results. `string_arguments`: tool arguments as JSON text. `null_content`: a message that only calls tools
+    has no content at all.
     """
     content: Any = message.content
-    if message.images or message.videos or (parts and message.role != "tool"):
+    if message.images or message.videos or (result_parts if message.role == "tool" else parts):
         content = _parts(message)
     elif null_content and message.tool_calls and not message.content:
         content = None

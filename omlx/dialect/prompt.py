@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from omlx.dialect import conversation
-from omlx.dialect.abilities import TOOL, Abilities, probe
+from omlx.dialect.abilities import TOOL, Abilities, probe, with_tools_key
 from omlx.dialect.conversation import JsonMessage, to_json
 from omlx.dialect.errors import TemplateError, TemplateTooSlow
 from omlx.dialect.gochat import GoChat
@@ -81,8 +81,8 @@ class PromptTemplate:
         tokens, which tell how the model fills in the middle; `with_tools`: another source, for requests with tools.
         Raises TemplateError."""
         names = {**(variables or {}), "bos_token": bos_token, "eos_token": eos_token}
-        plain = _Jinja(source, names)
-        found = plain if with_tools is None else _Choice(plain, _Jinja(with_tools, names, needs_tools=True))
+        plain = _Jinja(source, names, tokens)
+        found = plain if with_tools is None else _Choice(plain, _Jinja(with_tools, names, tokens, needs_tools=True))
         return cls(found, find_infill(tokens))
 
     @classmethod
@@ -195,10 +195,13 @@ def _mark_images(message: Message, marker: str) -> Message:
 class _Jinja:
     """The model's own chat template."""
 
-    def __init__(self, source: str, variables: dict[str, Any], *, needs_tools: bool = False) -> None:
+    def __init__(
+        self, source: str, variables: dict[str, Any], tokens: Collection[str], *, needs_tools: bool = False
+    ) -> None:
         self._template = JinjaTemplate(source)
         self._needs_tools = needs_tools
         self._variables = variables
+        self._write_call = call_writer(source, tokens)
         self._kimi_ids = "<|tool_call_begin|>" in source
         self._speaks_of_developers = "developer" in source
         self._channels = "<|channel|>" in source
@@ -215,11 +218,8 @@ class _Jinja:
         if messages and messages[-1].role == "assistant" and not continued and not messages[-1].tool_calls:
             messages = messages[:-1]
         messages = self._fit(messages)
-        if request.tools and not self.abilities.tools:
-            messages = describe_tools(messages, request.tools)
-            messages = messages if self.abilities.system else conversation.fold_systems(messages)
         variables = self._switches.variables(request.think, self._try)
-        text = self._render_adapted(messages, request.tools, variables, continued)
+        text = self._render_with_tools(messages, request.tools, variables, continued)
         images, videos = _images(request.messages), _videos(request.messages)
         return Rendered(text, ends_inside_thinking(text), images=images, videos=videos)
 
@@ -246,8 +246,7 @@ class _Jinja:
         if self.abilities.null_content:
             fitted = conversation.text_before_calls(fitted)
         if not self.abilities.calls:
-            write = call_writer(self._template.source)
-            fitted = conversation.spell_out_tools(fitted, write=write, results=not self.abilities.results)
+            fitted = conversation.spell_out_tools(fitted, write=self._write_call, results=not self.abilities.results)
         elif self._kimi_ids:
             fitted = conversation.renumber_calls(fitted, lambda index, name: f"functions.{name}:{index}")
         elif self.abilities.short_ids:
@@ -261,6 +260,29 @@ class _Jinja:
         if self._channels:
             fitted = [_thought_only(message) for message in fitted]
         return fitted
+
+    def _render_with_tools(
+        self, messages: list[Message], tools: list[dict[str, Any]], variables: dict[str, Any], continued: bool
+    ) -> str:
+        """The tools where the template has its place for them; told in words where it has none, or fails on these."""
+        if not tools or self.abilities.tools or self.abilities.tools_key:
+            try:
+                return self._render_adapted(messages, tools, variables, continued)
+            except TemplateTooSlow:
+                raise
+            except TemplateError as error:
+                # Some fail on tools without a description, or on several types of one parameter.
+                if not tools or self._needs_tools:
+                    raise
+                refusal = error
+        else:
+            refusal = None
+        described = describe_tools(messages, tools)
+        described = described if self.abilities.system else conversation.fold_systems(described)
+        try:
+            return self._render_adapted(described, [], variables, continued)
+        except TemplateError as error:
+            raise refusal or error from error
 
     def _render_adapted(
         self, messages: list[Message], tools: list[dict[str, Any]], variables: dict[str, Any], continued: bool
@@ -292,9 +314,17 @@ class _Jinja:
             messages = [*messages[:-1], msgspec.structs.replace(last, content=last.content + _CONTINUE)]
         able = self.abilities
         shaped = [
-            to_json(message, parts=able.parts, string_arguments=able.string_arguments, null_content=able.null_content)
+            to_json(
+                message,
+                parts=able.parts,
+                result_parts=able.result_parts,
+                string_arguments=able.string_arguments,
+                null_content=able.null_content,
+            )
             for message in messages
         ]
+        if tools and able.tools_key:
+            shaped = with_tools_key(shaped, tools, able.tools_key)
         text = self._render(shaped, tools, variables, add_generation_prompt=not continued)
         if not continued:
             return text
@@ -343,7 +373,17 @@ class _Choice:
         self._with_tools = with_tools
 
     def render(self, request: GenerateRequest, markers: Markers) -> Rendered:
-        return (self._with_tools if request.tools else self._plain).render(request, markers)
+        if not request.tools:
+            return self._plain.render(request, markers)
+        try:
+            return self._with_tools.render(request, markers)
+        except TemplateTooSlow:
+            raise
+        except TemplateError as error:
+            try:
+                return self._plain.render(request, markers)
+            except TemplateError:
+                raise error from None
 
 
 def _continued(messages: list[Message]) -> bool:
