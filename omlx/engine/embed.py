@@ -87,8 +87,11 @@ class DecoderEmbedder:
 class PlainRows:
     """Rows of a text generator, whose tokenizer others use too."""
 
-    def __init__(self, encode: Callable[[str], list[int]], *, limit: int, filler: int, vocabulary: int) -> None:
-        """`encode`: text to token ids, from any thread. `limit` in tokens. `filler` stands for a text without any."""
+    def __init__(self, encode: Callable[[str, int], list[int]], *, limit: int, filler: int, vocabulary: int) -> None:
+        """`encode`: the token ids of a text, more than so many only as far as they were found; from any thread.
+
+        `limit` in tokens. `filler` stands for a text without any.
+        """
         self._encode = encode
         self._limit = limit
         self._vocabulary = vocabulary
@@ -102,13 +105,13 @@ class PlainRows:
                 check_tokens(text, self._vocabulary)
                 found.append(text)
             elif isinstance(text, str):
-                found.append(self._encode(text))
+                found.append(self._encode(text, limit))
         if not truncate and any(len(tokens) > limit for tokens in found):
             raise TooLong
         return [Row(tokens[:limit] or [self._filler]) for tokens in found]
 
 
-def chat_embedder(loaded: LoadedModel, encode: Callable[[str], list[int]], limit: int) -> DecoderEmbedder:
+def chat_embedder(loaded: LoadedModel, encode: Callable[[str, int], list[int]], limit: int) -> DecoderEmbedder:
     """A text generator as an embedder: the mean of its last states. Raises ValueError where it cannot be one."""
     filler = min(loaded.end_tokens, default=0)
     maker = PlainRows(encode, limit=limit, filler=filler, vocabulary=loaded.vocabulary)

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 import numpy as np
-from tokenizers import Tokenizer
 
-from omlx.engine import caches
+from omlx.engine import caches, tokenization
 from omlx.engine.embed import trunk
 from omlx.engine.encoder_loader import OpenedModel, open_model, row_limit
 from omlx.engine.jsonfile import read_json
 from omlx.engine.loader import LoadedModel, LoadError, Progress, load_model
 from omlx.engine.parts import Parts
-from omlx.engine.rows import Row, Text, TooLong, pad, to_host
+from omlx.engine.rows import Row, Text, TooLong, pad, to_host, untruncated
 from omlx.runner.protocol import LoadSpec
 
 if TYPE_CHECKING:
@@ -61,9 +60,8 @@ class GenerativeReranker:
 
     def __init__(self, loaded: LoadedModel, limit: int) -> None:
         # A tokenizer of its own: in a query or document, the markers of a turn shall be plain text.
-        self._tokenizer = Tokenizer.from_str(loaded.text_tokenizer.to_str())
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
+        self._tokenizer = untruncated(loaded.text_tokenizer)
+        self._encode = tokenization.fast_encode(self._tokenizer)
         self._before, self._after = self._ids(_BEFORE), self._ids(_AFTER)
         yes, no = self._ids("yes"), self._ids("no")
         if len(yes) != 1 or len(no) != 1:
@@ -79,10 +77,10 @@ class GenerativeReranker:
 
     def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[Row]:
         bodies = [f"<Instruct>: {_TASK}\n<Query>: {text[0]}\n<Document>: {text[1]}" for text in texts]
-        found = [list(encoding.ids) for encoding in self._tokenizer.encode_batch(bodies, add_special_tokens=False)]
         room = self._room
         if limit > 0:
             room = max(min(room, limit - len(self._before) - len(self._after)), 1)
+        found = [tokenization.ids(body, self._encode, most=room)[0] for body in bodies]
         if not truncate and any(len(body) > room for body in found):
             raise TooLong
         return [Row([*self._before, *body[:room], *self._after]) for body in found]

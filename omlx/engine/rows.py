@@ -7,10 +7,14 @@ numbers for each row of a padded batch; what a row gets does not depend on its n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import mlx.core as mx
 import numpy as np
+from tokenizers import Tokenizer
+
+from omlx.engine import tokenization
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,6 +23,10 @@ if TYPE_CHECKING:
 
 Text = str | tuple[str, str] | list[int]
 """One text, a query and a document, or the tokens of a text."""
+
+
+_LONG_TOKENS = 16
+"""Characters for each token of a full row from which on a text is long."""
 
 
 class Row(NamedTuple):
@@ -70,7 +78,8 @@ class RowMaker:
         self._before, self._after = _special_tokens(tokenizer)
 
     def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[Row]:
-        encoded = iter(self._tokenizer.encode_batch([text for text in texts if not isinstance(text, list)]))
+        shortened = [self._begin(text) for text in texts if not isinstance(text, list)]
+        encoded = iter(self._tokenizer.encode_batch(shortened))
         found = []
         for text in texts:
             if isinstance(text, list):
@@ -93,6 +102,21 @@ class RowMaker:
         kept = max(limit - len(after), 0)
         return Row([*row.tokens[:kept], *after][:limit], row.segments[:limit])
 
+    def _begin(self, text: str | tuple[str, str]) -> str | tuple[str, str]:
+        """As much of it as is read when a row is full; more than fits of a text that is longer."""
+        if isinstance(text, str):
+            return self._head(text)
+        return self._head(text[0]), self._head(text[1])
+
+    def _head(self, text: str) -> str:
+        # Truncating two long texts against each other takes time by the product of their lengths.
+        return tokenization.head(text, self._whole, self._limit) if len(text) > _LONG_TOKENS * self._limit else text
+
+    @cached_property
+    def _whole(self) -> tokenization.EncodeMany:
+        """For long texts: a tokenizer that truncates reads all of them first. Made late: it takes a while."""
+        return tokenization.fast_encode(untruncated(self._tokenizer))
+
     def _row(self, tokens: list[int], truncate: bool) -> Row:
         """The row that the text of `tokens` would have; it may bring the special tokens or leave them out."""
         check_tokens(tokens, self._vocabulary)
@@ -104,6 +128,14 @@ class RowMaker:
         if len(body) > room and not truncate:
             raise TooLong
         return Row([*before, *body[:room], *after] or [self._filler])
+
+
+def untruncated(tokenizer: Any) -> Any:
+    """A copy of a Rust tokenizer that neither truncates nor pads."""
+    copy = Tokenizer.from_str(tokenizer.to_str())
+    copy.no_truncation()
+    copy.no_padding()
+    return copy
 
 
 def check_tokens(tokens: Sequence[int], vocabulary: int) -> None:

@@ -118,7 +118,7 @@ def open_vectors(spec: LoadSpec, model: LoadedModel, encoder: Encoder, channel: 
     """The embedding jobs of a text generator."""
     limit = min(spec.num_ctx, model.max_context)
     try:
-        embedder = chat_embedder(model, lambda text: encoder.encode(text, add_special=True), limit)
+        embedder = chat_embedder(model, lambda text, most: encoder.encode(text, add_special=True, most=most), limit)
     except ValueError:
         return no_vectors(channel)
     return Vectors(channel.wake, embedder=embedder, reranker=None, token_s=model.token_s)
