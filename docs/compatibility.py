@@ -90,6 +90,7 @@ DIFFERENT: dict[str, str] = {
     "chat.cached_tokens": "oMLX only: tokens of the prompt that came from the KV cache",
     "generate.think_budget": "oMLX only: most tokens of thinking",
     "chat.think_budget": "oMLX only: most tokens of thinking",
+    "chat.chat_template_kwargs": "oMLX only: variables for the model's Jinja template, as in vLLM",
     "embeddings.truncate": "oMLX only: as in /api/embed",
     **{
         f"{route}.priority": "oMLX only: `interactive`, `batch` or `background`, as the header `X-OMLX-Priority`"
@@ -107,6 +108,7 @@ DIFFERENT: dict[str, str] = {
 UNSEEN: dict[str, str] = {
     **{f"{route}.priority": "tests/server/test_wishes.py" for route in ("generate", "chat", "embed", "embeddings")},
     "embeddings.truncate": "tests/server/test_embed.py",
+    "chat.chat_template_kwargs": "tests/server/test_template_files.py",
     "show.notes": "tests/server/test_selftest.py",
     "show.renderer": "tests/registry/test_show.py",
     "show.parser": "tests/registry/test_show.py",

@@ -218,7 +218,7 @@ class _Jinja:
         if messages and messages[-1].role == "assistant" and not continued and not messages[-1].tool_calls:
             messages = messages[:-1]
         messages = self._fit(messages)
-        variables = self._switches.variables(request.think, self._try)
+        variables = {**self._switches.variables(request.think, self._try), **request.template_kwargs}
         text = self._render_with_tools(messages, request.tools, variables, continued)
         images, videos = _images(request.messages), _videos(request.messages)
         return Rendered(text, ends_inside_thinking(text), images=images, videos=videos)
@@ -341,11 +341,11 @@ class _Jinja:
         add_generation_prompt: bool = True,
     ) -> str:
         names = {
+            "documents": None,
             **self._variables,
             **variables,
             "messages": messages,
             "tools": tools or None,
-            "documents": None,
             "add_generation_prompt": add_generation_prompt,
         }
         if tools:

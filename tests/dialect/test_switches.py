@@ -6,7 +6,7 @@ The templates are our own: only the markers, the variables and what the prompt e
 # ruff: noqa: E501
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from omlx_registry.capabilities import derive_capabilities
@@ -14,6 +14,7 @@ from omlx_registry.capabilities import derive_capabilities
 from omlx.dialect.constraint import limit_thinking
 from omlx.dialect.output import OutputParser, detect_output
 from omlx.dialect.prompt import PromptTemplate
+from omlx.dialect.template_kwargs import read_template_kwargs, think_of
 from omlx.dialect.thinking import ThinkMarkers
 from omlx.request import GenerateRequest, Message
 
@@ -209,3 +210,25 @@ def test_phi_is_not_taken_for_solar() -> None:
     solar = detect_output(FAMILIES["solar"].template, ("<|think|>", "<|begin|>", "<|end|>"), "solar_open")
     assert solar.think == ThinkMarkers("<|think|>", "<|end|>", ("<|begin|>assistant", "<|content|>", "<|end|>"))
     assert "<|end|>" not in solar.end_tokens
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "think"),
+    [
+        ({}, None),
+        ({"language": "la"}, None),
+        ({"enable_thinking": False}, False),
+        ({"enable_thinking": "no"}, None),
+        ({"thinking": True}, True),
+        ({"thinking_mode": "disabled"}, False),
+        ({"reasoning_effort": "none"}, False),
+        ({"reasoning_effort": "high"}, "high"),
+        ({"reasoning_effort": "own"}, None),
+        ({"enable_thinking": False, "reasoning_effort": "high"}, False),
+        ({"thinking_budget": 0}, False),
+    ],
+)
+def test_variables_of_the_client_say_whether_it_wants_thinking(
+    kwargs: dict[str, Any], think: bool | str | None
+) -> None:
+    assert think_of(read_template_kwargs(kwargs)) == think

@@ -31,6 +31,11 @@ FILES: dict[str, dict[str, Any]] = {
     "additional": {"chat_template.jinja": PLAIN, "additional_chat_templates/tool_use.jinja": WITH_TOOLS},
     "only-named": {"tokenizer_config.json": [{"name": "rag", "template": PLAIN}]},
 }
+KWARGS = (
+    "{# <think></think> #}{{ enable_thinking }}|{{ reasoning_effort }}|{{ documents | tojson }}|{{ language }}|"
+    "{{ add_generation_prompt }}|{{ messages[-1].content }}|"
+    "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
+)
 WITH_TWO = {"named", "named-processor", "additional"}
 
 
@@ -57,6 +62,7 @@ def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     registry = Registry(root / "models", [])
     for name, files in FILES.items():
         registry.add_model_folder(name, model_folder(root / name, files), transfer="copy")
+    registry.add_model_folder("kwargs", model_folder(root / "kwargs", {"chat_template.jinja": KWARGS}), transfer="copy")
     settings = Settings(models=str(root / "models"), paged_ssd_cache_dir=str(root / "kv"), spare_runner=True)
     with LocalServer(registry, settings) as server, server.client() as client:
         yield client
@@ -77,3 +83,41 @@ def test_what_is_shown_is_what_is_used(http: httpx.Client, model: str) -> None:
     assert ("tools" in shown["capabilities"]) is (model in WITH_TWO)
     if model in WITH_TWO:
         assert rendered(tools=[TOOL]) == "tools:weather:[system:S][user:U]"
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/v1/chat/completions"])
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, "True||null||True|U|"),
+        ({}, "True||null||True|U|"),
+        ({"enable_thinking": False}, "False||null||True|U|<think></think>"),
+        ({"reasoning_effort": "high"}, "True|high|null||True|U|"),
+        ({"reasoning_effort": "own", "language": "la"}, "True|own|null|la|True|U|"),
+        ({"documents": [{"text": "D"}]}, 'True||[{"text": "D"}]||True|U|'),
+    ],
+)
+def test_kwargs_reach_the_template(http: httpx.Client, path: str, given: Any, expected: str) -> None:
+    body = {"model": "kwargs", "messages": [{"role": "user", "content": "U"}], "stream": False}
+    answer = http.post(path, json={**body, "chat_template_kwargs": given, "_debug_render_only": True})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["_debug_info"]["rendered_template"] == expected
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/v1/chat/completions"])
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ([], "chat_template_kwargs must be an object"),
+        ({"messages": []}, "chat_template_kwargs must not hold 'messages': the server sets it"),
+        ({"add_generation_prompt": False}, "chat_template_kwargs must not hold 'add_generation_prompt'"),
+        ({"__class__": 1}, "a name in chat_template_kwargs must be"),
+        ({"x": "y" * 70_000}, "chat_template_kwargs may hold at most 64 names and 65536 bytes of JSON"),
+        ({f"n{at}": 1 for at in range(65)}, "chat_template_kwargs may hold at most 64 names"),
+    ],
+)
+def test_kwargs_that_no_template_may_get_are_refused(http: httpx.Client, path: str, given: Any, error: str) -> None:
+    body = {"model": "kwargs", "messages": [{"role": "user", "content": "U"}], "chat_template_kwargs": given}
+    answer = http.post(path, json=body)
+    assert answer.status_code == 400
+    assert error in answer.text.replace("\\u0027", "'")
