@@ -220,7 +220,6 @@ def _tool(tool: Mapping[str, Any]) -> Struct:
                     "Parameters": _parameters(_mapping(function.get("parameters"))),
                 },
                 {"Name": "name", "Description": "description", "Parameters": "parameters"},
-                omit_empty=frozenset({"Description"}),
                 prints_json=True,
             ),
         },

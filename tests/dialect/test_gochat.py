@@ -174,3 +174,16 @@ def test_a_developer_message_is_a_system_message() -> None:
     )
     request = GenerateRequest(id=1, messages=[Message("developer", "D"), Message("user", "x")])
     assert PromptTemplate.from_go(source).render(request).text == "[D]x"
+
+
+def test_a_tool_without_a_description_has_an_empty_one() -> None:
+    tool = {
+        "type": "function",
+        "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "string"}}}},
+    }
+    request = GenerateRequest(id=1, messages=[Message("user", "x")], tools=[tool])
+    text = PromptTemplate.from_go("{{ .Tools }}{{ range .Messages }}{{ .Content }}{{ end }}").render(request).text
+    assert text == (
+        '[{"type":"function","function":{"name":"f","description":"","parameters":'
+        '{"type":"object","properties":{"a":{"type":"string"}}}}}]x'
+    )
