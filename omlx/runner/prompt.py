@@ -107,6 +107,13 @@ class Encoder:
         """What has to go in front of these tokens of a whole text."""
         return [] if ids[: len(self.begin)] == self.begin else self.begin
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of these tokens, special ones included."""
+        if self._fast is not None:
+            return str(self._fast.decode(list(ids), skip_special_tokens=False))
+        with self._lock:
+            return str(self._slow.decode(list(ids), skip_special_tokens=False))
+
     def tokens_within(self, text: str, ends: Sequence[int]) -> list[int]:
         """How many of the tokens of `text` end within its first so many characters, for each of `ends`."""
         if self._fast is not None:
@@ -169,12 +176,15 @@ class Prompter:
         """
         try:
             held = self._illustrator.open(request, check)
-            prompt, request, before = self._fitting(request, context - 1, check)
+            prompt, fitted, before = self._fitting(request, context - 1, check)
             del held
         except (TemplateError, PictureError) as error:
             raise PromptError("invalid", str(error)) from error
+        if request.render_only and request.context:
+            # As in Ollama: the prompt of a request with a context begins with its text.
+            return prompt._replace(text=self._encoder.decode(prompt.tokens[:before]) + prompt.text)
         if self._bounded and not request.render_only and prompt.media is None:
-            prompt = prompt._replace(boundaries=self._boundaries(prompt, request, before))
+            prompt = prompt._replace(boundaries=self._boundaries(prompt, fitted, before))
         return prompt
 
     def _boundaries(self, prompt: Prompt, request: GenerateRequest, before: int) -> tuple[int, ...]:

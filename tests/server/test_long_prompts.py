@@ -97,3 +97,12 @@ def test_the_task_of_a_tool_loop_is_not_forgotten(http: httpx.Client) -> None:
     assert "SYSTEM" in text and "Run git status" in text
     assert "RESULT3" in text and "RESULT0" not in text
     assert text.count("<tool_call>") == text.count("RESULT"), "no result without its call"
+
+
+def test_a_rendered_prompt_begins_with_the_text_of_its_context(http: httpx.Client) -> None:
+    first = http.post("/api/generate", json={"model": "small", "prompt": "Hello", "stream": False}).json()
+    asked = {"model": "small", "prompt": "Again", "context": first["context"], "_debug_render_only": True}
+    text = http.post("/api/generate", json={**asked, "stream": False}).json()["_debug_info"]["rendered_template"]
+    assert text.startswith("<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n")
+    assert first["response"] in text
+    assert text.endswith("<|im_start|>user\nAgain<|im_end|>\n<|im_start|>assistant\n")
