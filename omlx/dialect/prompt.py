@@ -6,8 +6,10 @@ Modelfile or request, or none at all (plain text, for base models).
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -21,7 +23,7 @@ from omlx.dialect.gochat import GoChat
 from omlx.dialect.infill import Infill, find_infill
 from omlx.dialect.jinja import JinjaTemplate
 from omlx.dialect.switches import Switches
-from omlx.dialect.thinking import ends_inside_thinking
+from omlx.dialect.thinking import ends_inside_thinking, reads
 from omlx.dialect.toolprose import call_writer, describe_tools
 from omlx.request import GenerateRequest, Message, Video
 
@@ -203,6 +205,9 @@ class _Jinja:
         self._variables = variables
         self._write_call = call_writer(source, tokens)
         self._kimi_ids = "<|tool_call_begin|>" in source
+        self._older_names = [name for name in ("functions", "datetime") if reads(source, name)]
+        if reads(source, "tools"):
+            self._older_names = []
         self._speaks_of_developers = "developer" in source
         self._channels = "<|channel|>" in source
         self._switches = Switches(source)
@@ -351,6 +356,13 @@ class _Jinja:
         if tools:
             # SmolLM3's name.
             names["xml_tools"] = tools
+        if "functions" in self._older_names:
+            # FireFunction's, as text. It has no place where there are none.
+            names["functions"] = json.dumps(
+                [tool.get("function", tool) for tool in tools], ensure_ascii=False, indent=4
+            )
+        if "datetime" in self._older_names:
+            names["datetime"] = f"{datetime.now():%Y-%m-%d}"
         try:
             return self._template.render(names)
         except TemplateTooSlow:

@@ -24,6 +24,9 @@ _ALWAYS = frozenset({"enable_thinking", "thinking"})
 _OFF_EFFORTS = ("none", "no_think", "minimal")
 """Values of `reasoning_effort` that mean no thinking: Mistral and most others; Hunyuan 3; Solar."""
 
+_EFFORTS = ("reasoning_effort", "reasoning_strength")
+"""Names of the variable for the effort: nearly all; Muse Glimmer."""
+_LEVELS = ("low", "medium", "high")
 _HIGHEST_EFFORTS = ("max", "xhigh")
 _ASKED_ONLY = frozenset({"thinking_mode"})
 """Left out unless the request says something: the family decides for itself then."""
@@ -36,15 +39,16 @@ class Switches:
         self._source = source
         self._on_by_default = thinks_by_default(source)
         self._names = [name for name in _ON_OFF if name in _ALWAYS or reads(source, name)]
-        self._effort = reads(source, "reasoning_effort")
+        self._effort = next((name for name in _EFFORTS if reads(source, name)), "")
         self._budget = reads(source, "thinking_budget")
-        self._channels = "<|channel|>" in source
+        self._always_thinks = "<|channel|>" in source or self._effort == "reasoning_strength"
+        """gpt-oss and Muse Glimmer can think less, but not nothing."""
         self._needs_effort: bool | None = None
 
     @property
     def any(self) -> bool:
         """The template can switch thinking off."""
-        has_off = self._effort and (self._off_effort() is not None)
+        has_off = bool(self._effort) and self._off_effort() is not None
         return has_off or self._budget or any(reads(self._source, name) for name in self._names)
 
     def variables(self, think: bool | str | None, render: Callable[[dict[str, Any]], str]) -> dict[str, Any]:
@@ -57,24 +61,26 @@ class Switches:
         variables: dict[str, Any] = {
             name: _ON_OFF[name][0 if on else 1] for name in self._names if think is not None or name not in _ASKED_ONLY
         }
+        effort = self._effort or _EFFORTS[0]
         if isinstance(think, str):
-            variables["reasoning_effort"] = self._level(think)
+            variables[effort] = self._level(think)
         elif self._effort and on and self._quiet_without_effort(render):
-            variables["reasoning_effort"] = "high"
+            variables[effort] = "high"
         elif self._effort and not on and self._off_effort() is not None:
-            variables["reasoning_effort"] = self._off_effort()
-        elif think is False and self._channels:
-            # gpt-oss cannot switch its reasoning off.
-            variables["reasoning_effort"] = "low"
+            variables[effort] = self._off_effort()
+        elif think is False and self._always_thinks:
+            variables[effort] = "low"
         if think is False and self._budget:
             # Seed-OSS
             variables["thinking_budget"] = 0
         return variables
 
     def _level(self, level: str) -> str:
-        if level != "max":
-            return level
-        return next((name for name in _HIGHEST_EFFORTS if self._says(name)), "high")
+        if level == "max":
+            return next((name for name in _HIGHEST_EFFORTS if self._says(name)), "high")
+        known = [name for name in _LEVELS if self._says(name)]
+        # A template that lists its levels may refuse others: Hunyuan 3 has no medium.
+        return level if level in known or len(known) < 2 else known[-1]
 
     def _off_effort(self) -> str | None:
         return next((name for name in _OFF_EFFORTS if self._says(name)), None)
@@ -85,5 +91,5 @@ class Switches:
     def _quiet_without_effort(self, render: Callable[[dict[str, Any]], str]) -> bool:
         if self._needs_effort is None:
             off = self._off_effort()
-            self._needs_effort = off is not None and render({}) == render({"reasoning_effort": off})
+            self._needs_effort = off is not None and render({}) == render({self._effort: off})
         return self._needs_effort

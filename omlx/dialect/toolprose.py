@@ -46,6 +46,8 @@ def call_writer(template: str, tokens: Collection[str] = ()) -> Callable[[ToolCa
         return _cohere
     if speaks(_MINIMAX):
         return _minimax
+    if speaks("<|tool_calls_section_begin|>"):
+        return _kimi
     if speaks("[TOOL_CALLS]"):
         return lambda call: f"[TOOL_CALLS] [{write_call_as_json(call)}]"
     if speaks("<|tool_call|>"):
@@ -61,6 +63,13 @@ def _python(call: ToolCall) -> str:
 def _cohere(call: ToolCall) -> str:
     written = {"tool_call_id": "0", "tool_name": call.name, "parameters": call.arguments}
     return f"<|START_ACTION|>[\n    {json.dumps(written, ensure_ascii=False)}\n]<|END_ACTION|>"
+
+
+def _kimi(call: ToolCall) -> str:
+    identity = call.id if call.id.startswith(f"functions.{call.name}:") else f"functions.{call.name}:0"
+    written = json.dumps(call.arguments, ensure_ascii=False)
+    inner = f"<|tool_call_begin|>{identity}<|tool_call_argument_begin|>{written}<|tool_call_end|>"
+    return f"<|tool_calls_section_begin|>{inner}<|tool_calls_section_end|>"
 
 
 _MINIMAX = "]<]minimax[>["

@@ -61,11 +61,24 @@ _PARTS: Final = {
 _TOLD_IN_WORDS: Final = (("Enable deep thinking subroutine", ThinkMarkers("<think>", "</think>")),)
 """Families whose template asks for thinking in a sentence and leaves the markers to the model: Cogito."""
 
-SWITCHES: Final = ("enable_thinking", "thinking", "reasoning", "reasoning_effort", "thinking_mode", "thinking_budget")
+SWITCHES: Final = (
+    "enable_thinking",
+    "thinking",
+    "reasoning",
+    "reasoning_effort",
+    "reasoning_strength",
+    "thinking_mode",
+    "thinking_budget",
+)
 """Variables by which templates switch thinking on and off."""
 
 _SUFFIXED: Final = re.compile(r"</?think:(\w{1,32})>")
 """Hunyuan 3's and 4's markers, whose suffix changes with the release."""
+_FORMATTED: Final = re.compile(r"""<think\{\}>['"]\s*\.format\((\w{1,32})\)""")
+"""Or the template puts it in from a variable."""
+
+_BY_RECIPIENT: Final = ("<atem:function_calls>", "<|eom|>")
+"""Muse Glimmer thinks in messages to itself: no two texts enclose it."""
 
 _OFF_UNLESS_ASKED: Final = (
     "Here is my thought process:",
@@ -94,7 +107,7 @@ def find_markers(source: str, tokens: Collection[str]) -> ThinkMarkers | None:
 def markers_in(source: str) -> ThinkMarkers | None:
     """The markers that the text of a template speaks of."""
     markers = next((markers for text, markers in _TOLD_IN_WORDS if text in source), None)
-    markers = markers or _suffixed(_SUFFIXED.search(source)) or _whole_markers(source)
+    markers = markers or _suffixed(_SUFFIXED.search(source)) or _formatted(source) or _whole_markers(source)
     if markers is not None:
         return markers
     # Some templates only cut earlier thinking off (`split('</think>')`) and leave the opening tag to the model.
@@ -106,7 +119,7 @@ def thinks(template: str, tokens: Collection[str] = ()) -> bool:
 
     A vocabulary may have the markers of a model that never thinks: it counts only where the template has a switch.
     """
-    if markers_in(template) is not None:
+    if markers_in(template) is not None or all(text in template for text in _BY_RECIPIENT):
         return True
     return any(reads(template, name) for name in SWITCHES) and _markers_among(tokens) is not None
 
@@ -149,6 +162,12 @@ def _markers_among(tokens: Collection[str]) -> ThinkMarkers | None:
 
 def _suffixed(found: re.Match[str] | None) -> ThinkMarkers | None:
     return None if found is None else ThinkMarkers(f"<think:{found[1]}>", f"</think:{found[1]}>")
+
+
+def _formatted(source: str) -> ThinkMarkers | None:
+    name = _FORMATTED.search(source)
+    suffix = name and re.search(rf"""\b{name[1]}\s*=\s*['"](:?\w{{0,32}})['"]""", source)
+    return ThinkMarkers(f"<think{suffix[1]}>", f"</think{suffix[1]}>") if suffix else None
 
 
 def opens_suffixed(text: str) -> bool:

@@ -83,6 +83,16 @@ FAMILIES = {
         "<think:opensource>", "|", "|<think:opensource></think:opensource>", "|",
         tokens=("<think:opensource>", "</think:opensource>"),
     ),
+    "hunyuan-3, its marker put together": Family(
+        "{% set HYTK = ':opensource' %}{% set begin, close = '<think{}>'.format(HYTK), '</think{}>'.format(HYTK) %}" + TURNS
+        + "{{ '|' ~ begin }}{% if not reasoning_effort or reasoning_effort == 'no_think' %}{{ close }}{% endif %}",
+        "<think:opensource>", "|<think:opensource>", "|<think:opensource></think:opensource>", "|<think:opensource>",
+    ),
+    "hunyuan-3, without a suffix": Family(
+        "{% set HYTK = '' %}{% set begin, close = '<think{}>'.format(HYTK), '</think{}>'.format(HYTK) %}" + TURNS
+        + "{{ '|' ~ begin }}{% if not reasoning_effort or reasoning_effort == 'no_think' %}{{ close }}{% endif %}",
+        "<think>", "|<think>", "|<think></think>", "|<think>",
+    ),
     "hunyuan-4": Family(
         "{% set begin = '<think:6124c78e>' %}" + TURNS + "{{ '|' ~ begin }}{% if reasoning_effort == 'no_think' %}</think:6124c78e>{% endif %}",
         "<think:6124c78e>", "|<think:6124c78e>", "|<think:6124c78e></think:6124c78e>", "|<think:6124c78e>",
@@ -182,6 +192,10 @@ def test_thoughts_in_words_are_told_from_the_answer() -> None:
         ("{{ reasoning_effort }}{# 'xhigh' #}", "max", "xhigh"),
         ("{{ reasoning_effort }}", "max", "high"),
         ("{{ reasoning_effort }}", "low", "low"),
+        ("{{ reasoning_effort }}{# 'low' 'high' #}", "medium", "high"),
+        ("{{ reasoning_effort | default('medium') }}", "low", "low"),
+        ("{{ reasoning_strength | default('high') }}", "low", "low"),
+        ("{{ reasoning_strength | default('high') }}", False, "low"),
         ("{{ reasoning_effort | default('medium') }}", True, "medium"),
         ("{{ reasoning_effort | default('medium') }}{# 'none' #}", None, "medium"),
         ("{{ reasoning_effort | default('medium') }}{# 'none' #}", False, "none"),

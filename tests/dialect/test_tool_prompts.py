@@ -82,6 +82,8 @@ CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_e
     [
         ("<|tool_call_start|>", "<|tool_call_start|>[weather(city='Rome')]<|tool_call_end|>"),
         ("<|START_ACTION|>", '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "weather", "parameters": {"city": "Rome"}}\n]<|END_ACTION|>'),
+        ("<|tool_calls_section_begin|>", '<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0'
+         '<|tool_call_argument_begin|>{"city": "Rome"}<|tool_call_end|><|tool_calls_section_end|>'),
         ("[TOOL_CALLS]", '[TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Rome"}}]'),
         ("]<]minimax[>[", ']<]minimax[>[<tool_call>]<]minimax[>[<invoke name="weather">]<]minimax[>[<city>Rome'
          "]<]minimax[>[</city>]<]minimax[>[</invoke>]<]minimax[>[</tool_call>"),
@@ -89,7 +91,7 @@ CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_e
 )  # fmt: skip
 def test_past_calls_are_written_in_the_tokens_of_the_vocabulary(token: str, written: str) -> None:
     assert f"assistant\n{written}<|im_end|>" in render(CHATML, ASK, CALL, RESULT, tokens=(token,))
-    parser = OutputParser(detect_output(CHATML, (token,), ""), tools=[tool()])
+    parser = OutputParser(detect_output(CHATML, (token, "<|tool_call_begin|>"), ""), tools=[tool()])
     (piece,) = parser.feed(written) + parser.finish()
     assert piece.call is not None, "what is written is what is understood"
     assert (piece.call.name, piece.call.arguments) == ("weather", {"city": "Rome"})
@@ -109,6 +111,18 @@ def test_results_are_content_parts_where_the_template_wants_them() -> None:
     assert '<|START_ACTION|>[{"tool_name": "weather", "parameters": {"city": "Rome"}}]<|END_ACTION|>' in text
     assert '<|START_TOOL_RESULT|>"sunny"<|END_TOOL_RESULT|>' in text
     assert "<tool_call>" not in text
+
+
+FIREFUNCTION = (
+    "{% set suffix = 'Functions:' + functions + '; today is ' + datetime %}{{ suffix }}"
+    "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}"
+)
+
+
+def test_a_template_of_before_tools_gets_functions_as_text() -> None:
+    text = render(FIREFUNCTION, ASK, tools=[tool()])
+    assert text.startswith('Functions:[\n    {\n        "name": "weather"') and text.endswith("[user:Rome?]")
+    assert render(FIREFUNCTION, ASK).startswith("Functions:[]; today is 2")
 
 
 DESCRIBED = (
