@@ -36,6 +36,10 @@ KWARGS = (
     "{{ add_generation_prompt }}|{{ messages[-1].content }}|"
     "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
 )
+OPENS = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content.split('</think>')[-1] }}<|im_end|>\n{% endfor %}"
+    "<|im_start|>assistant\n<think>\n{{ '' }}"
+)
 WITH_TWO = {"named", "named-processor", "additional"}
 
 
@@ -63,6 +67,7 @@ def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     for name, files in FILES.items():
         registry.add_model_folder(name, model_folder(root / name, files), transfer="copy")
     registry.add_model_folder("kwargs", model_folder(root / "kwargs", {"chat_template.jinja": KWARGS}), transfer="copy")
+    registry.add_model_folder("opens", model_folder(root / "opens", {"chat_template.jinja": OPENS}), transfer="copy")
     settings = Settings(models=str(root / "models"), paged_ssd_cache_dir=str(root / "kv"), spare_runner=True)
     with LocalServer(registry, settings) as server, server.client() as client:
         yield client
@@ -121,3 +126,20 @@ def test_kwargs_that_no_template_may_get_are_refused(http: httpx.Client, path: s
     answer = http.post(path, json=body)
     assert answer.status_code == 400
     assert error in answer.text.replace("\\u0027", "'")
+
+
+def test_thinking_that_the_template_opens_all_the_same_is_closed(http: httpx.Client) -> None:
+    """The model would think until its tokens are spent, and a client that wants no thinking would get nothing."""
+
+    def answer(think: bool) -> dict[str, Any]:
+        options = {"num_predict": 12, "temperature": 0}
+        body = {"model": "opens", "messages": [{"role": "user", "content": "Hello"}], "options": options}
+        found = http.post("/api/chat", json={**body, "think": think, "stream": False})
+        assert found.status_code == 200, found.text
+        message: dict[str, Any] = found.json()["message"]
+        return message
+
+    wanted, unwanted = answer(True), answer(False)
+    assert wanted["thinking"]
+    assert "thinking" not in unwanted and unwanted["content"]
+    assert "think>" not in unwanted["content"]
