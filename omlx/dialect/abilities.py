@@ -50,6 +50,8 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
     """Tool results reach the prompt where the calls stand in the text."""
     many_calls: bool = True
     """One message may hold several calls."""
+    text_with_calls: bool = True
+    """So may one that holds text as well; False: the text has to stand in a message of its own in front of them."""
     result_parts: bool = False
     """Tool results must be content parts."""
     string_arguments: bool = False
@@ -90,7 +92,11 @@ def probe(render: Render, *, needs_tools: bool = False) -> Abilities:
     developer = to_json(Message(role="developer", content="Delta-2b5f"), parts=parts)
     again = to_json(Message(role="user", content="Uniform-b61c"), parts=parts)
     return Abilities(
-        system="Sierra-51c2" in attempt([system, asked]),
+        # Mistral Nemo's shows it in the last message, if that is the user's.
+        system=all(
+            "Sierra-51c2" in attempt([system, asked, *more], [TOOL] if more else None)
+            for more in ([], _exchange(1, shape, parts=parts) if shape is not None else [])
+        ),
         two_systems=_in_order(attempt([system, second, asked]), "Sierra-51c2", "Sierra-77e8", user.content),
         late_systems=_in_order(
             attempt([system, asked, reply, second, again]), "Sierra-51c2", user.content, "Sierra-77e8", "Uniform-b61c"
@@ -104,8 +110,28 @@ def probe(render: Render, *, needs_tools: bool = False) -> Abilities:
         calls=shape is not None,
         results="Result-6a1d-0" in attempt([asked, *told], [TOOL]),
         many_calls=shape is None or _values(attempt([asked, *_exchange(2, shape, parts=parts)], [TOOL])) == 2,
+        text_with_calls=shape is None or _shows_text_of_calls(attempt, asked, shape, parts=parts),
         **(shape or {}),
     )
+
+
+def _shows_text_of_calls(
+    attempt: Callable[[list[JsonMessage], list[dict[str, Any]]], str],
+    asked: JsonMessage,
+    shape: dict[str, bool],
+    *,
+    parts: bool,
+) -> bool:
+    """Whether text and call of one message reach the prompt; also where they would not in two messages either."""
+    words = ("Text-4c0b", "Value-2e8f-0", "Result-6a1d-0")
+
+    def shown(messages: list[JsonMessage]) -> bool:
+        prompt = attempt([asked, *messages], [TOOL])
+        return all(word in prompt for word in words)
+
+    text = to_json(Message(role="assistant", content=words[0]), parts=parts)
+    called, *results = _exchange(1, shape, parts=parts)
+    return shown([{**called, "content": text["content"]}, *results]) or not shown([text, called, *results])
 
 
 def _shows(prompt: str, text: str) -> bool:

@@ -110,19 +110,27 @@ def _leading_systems(messages: Sequence[Message]) -> int:
 
 
 def fold_systems(messages: Sequence[Message]) -> list[Message]:
-    """No system messages: their text joins the user message beside them, or becomes one.
+    """No system messages: their text joins the user message beside them, or the tool result in front of them.
 
-    It stays at its place in the conversation, so that prompts of later turns begin with the earlier ones.
+    Where there is neither it becomes a user message. It stays at its place in the conversation, so that prompts of
+    later turns begin with the earlier ones.
     """
     folded: list[Message] = []
     waiting: list[str] = []
 
     def settle() -> None:
         """The text had no user message behind it."""
-        if waiting and folded and folded[-1].role == "user":
-            folded[-1] = _replace(folded[-1], content="\n\n".join([folded[-1].content, *waiting]).strip())
-        elif waiting:
-            folded.append(Message(role="user", content="\n\n".join(waiting)))
+        text = "\n\n".join(waiting)
+        last = folded[-1] if folded else None
+        if not text:
+            return
+        if last is not None and last.role == "user":
+            folded[-1] = _replace(last, content=f"{last.content}\n\n{text}".strip())
+        elif last is not None and last.role == "tool":
+            # Many templates take no user's turn there.
+            folded[-1] = _replace(last, content=f"{last.content}\n\n<system-reminder>\n{text}\n</system-reminder>")
+        else:
+            folded.append(Message(role="user", content=text))
         waiting.clear()
 
     for message in messages:

@@ -83,7 +83,7 @@ class JinjaChat:
             ]
         if not self.abilities.many_calls:
             fitted = conversation.one_call_each(fitted)
-        if self.abilities.null_content:
+        if self.abilities.null_content or not self.abilities.text_with_calls:
             fitted = conversation.text_before_calls(fitted)
         if not self.abilities.calls:
             fitted = conversation.spell_out_tools(fitted, write=self._write_call, results=not self.abilities.results)
@@ -91,15 +91,19 @@ class JinjaChat:
             fitted = conversation.renumber_calls(fitted, lambda index, name: f"functions.{name}:{index}")
         elif self.abilities.short_ids:
             fitted = conversation.renumber_calls(fitted, lambda index, _: f"call{index:05d}")
-        if not self.abilities.system:
-            fitted = conversation.fold_systems(fitted)
-        if not self.abilities.two_systems:
-            fitted = conversation.merge_leading_systems(fitted)
-        if not self.abilities.late_systems:
-            fitted = conversation.fold_late_systems(fitted)
+        fitted = self._fit_systems(fitted)
         if self._channels:
             fitted = [_thought_only(message) for message in fitted]
         return fitted
+
+    def _fit_systems(self, messages: list[Message]) -> list[Message]:
+        if not self.abilities.system:
+            messages = conversation.fold_systems(messages)
+        if not self.abilities.two_systems:
+            messages = conversation.merge_leading_systems(messages)
+        if not self.abilities.late_systems:
+            messages = conversation.fold_late_systems(messages)
+        return messages
 
     def _render_with_tools(
         self, messages: list[Message], tools: list[dict[str, Any]], variables: dict[str, Any], continued: bool
@@ -117,8 +121,7 @@ class JinjaChat:
                 refusal = error
         else:
             refusal = None
-        described = describe_tools(messages, tools)
-        described = described if self.abilities.system else conversation.fold_systems(described)
+        described = self._fit_systems(describe_tools(messages, tools))
         try:
             return self._render_adapted(described, [], variables, continued)
         except TemplateError as error:

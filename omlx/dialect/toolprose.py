@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from omlx.dialect.conversation import write_call_as_json
+from omlx.dialect.conversation import SYSTEM_ROLES, write_call_as_json
 from omlx.request import Message, ToolCall
 
 _INSTRUCTIONS = """\
@@ -28,9 +28,10 @@ def describe_tools(messages: Sequence[Message], tools: Sequence[dict[str, Any]])
     """The conversation with the tools explained at the end of its system message."""
     listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     text = _INSTRUCTIONS.format(tools=listed)
-    if messages and messages[0].role == "system":
-        first = Message(role="system", content=f"{messages[0].content}\n\n{text}".strip(), images=messages[0].images)
-        return [first, *messages[1:]]
+    if messages and messages[0].role in SYSTEM_ROLES:
+        first = messages[0]
+        told = Message(role=first.role, content=f"{first.content}\n\n{text}".strip(), images=first.images)
+        return [told, *messages[1:]]
     return [Message(role="system", content=text), *messages]
 
 

@@ -76,6 +76,9 @@ SYSTEMS = {
 {{- raise_exception('first!') }}{% endif %}[{{ m.role }}:{{ m.content }}]{% endfor %}""",
     "all at the front": """{% for m in messages if m.role == 'system' %}[system:{{ m.content }}]{% endfor %}
 {%- for m in messages if m.role != 'system' %}[{{ m.role }}:{{ m.content }}]{% endfor %}""",
+    "in the last user message": """{% set ns = namespace(s='') %}{% for m in messages %}{% if m.role == 'system' %}
+{%- set ns.s = m.content %}{% elif m.role == 'user' and loop.last %}[user:{% if ns.s %}{{ ns.s }}|{% endif %}{{ m.content }}]
+{%- else %}[{{ m.role }}:{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}]{% endif %}{% endfor %}""",
     "none": """{% for m in messages if m.role != 'system' %}[{{ m.role }}:{{ m.content }}]{% endfor %}""",
 }
 
@@ -101,6 +104,29 @@ def test_every_system_message_reaches_the_model_in_order_and_later_prompts_begin
 def test_a_system_message_in_the_middle_stays_there_as_the_users_where_the_template_refuses_it() -> None:
     messages = [Message("system", "A"), user("x"), Message("system", "B"), user("y")]
     assert render(SYSTEMS["refused but for the first"], *messages) == "[system:A][user:x][user:B\n\ny]"
+
+
+STRICT_CALLS = """{% set ns = namespace(at=0) %}{% for m in messages %}{% if m.role == 'user' or (m.role == 'assistant' and not m.tool_calls) %}
+{%- if (m.role == 'user') != (ns.at % 2 == 0) %}{{ raise_exception('alternate!') }}{% endif %}{% set ns.at = ns.at + 1 %}{% endif %}
+{%- if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}
+[{{ m.role }}:{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}]
+{%- endfor %}"""
+
+
+def test_a_system_message_in_a_tool_loop_joins_the_result_in_front_of_it() -> None:
+    """As in Mistral's templates, which take no user there."""
+    calls = [Message("assistant", tool_calls=[ToolCall("f", {"a": at}, f"call{at:05d}")]) for at in (1, 2)]
+    messages = [user("x"), calls[0], Message("tool", "R1"), Message("system", "S"), calls[1], Message("tool", "R2")]
+    text = render(STRICT_CALLS, *messages)
+    assert text.index("R1") < text.index("<system-reminder>\nS\n</system-reminder>") < text.index("R2")
+
+
+def test_text_that_came_with_calls_is_not_lost() -> None:
+    source = """{% for m in messages %}[{{ m.role }}:{% if m.tool_calls %}{% for c in m.tool_calls %}{{ c.function.name }}
+{{- c.function.arguments | tojson }}{% endfor %}{% else %}{{ m.content }}{% endif %}]{% endfor %}"""
+    called = Message("assistant", "I look.", tool_calls=[ToolCall("f", {"a": 1})])
+    text = render(source, user("x"), called, Message("tool", "R"))
+    assert text == '[user:x][assistant:I look.][assistant:f{"a": 1}][tool:R]'
 
 
 @pytest.mark.parametrize(
