@@ -203,7 +203,8 @@ class Prompter:
         shorter = self._shorten_context(request, room, check) if request.context else None
         if shorter is None:
             shorter = self._shorten_messages(request, room, check)
-        log.info("[%s] the prompt exceeds the context: it was shortened to %d tokens", request.trace, room)
+        count = len(shorter.prompt.tokens)
+        log.info("[%s] the prompt exceeds the context: it was shortened to %d tokens", request.trace, count)
         return shorter
 
     def _shorten_context(self, request: GenerateRequest, room: int, check: Callable[[], None]) -> _Built | None:
