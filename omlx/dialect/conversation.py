@@ -244,8 +244,11 @@ def to_json(
         content = None
     result: JsonMessage = {"role": message.role, "content": content}
     if message.thinking:
-        # Qwen, GLM and others read the first, gpt-oss and Granite the second.
-        result["reasoning_content"] = result["thinking"] = message.thinking
+        # Qwen, GLM and others read the first, gpt-oss and Granite the second, Solar the third.
+        result["reasoning_content"] = result["thinking"] = result["reasoning"] = message.thinking
+        if message.tool_calls:
+            # Cohere's name for what comes ahead of calls.
+            result["tool_plan"] = message.thinking
     if message.tool_calls:
         result["tool_calls"] = [_call_to_json(call, string_arguments) for call in message.tool_calls]
     if message.role == "tool":

@@ -207,8 +207,21 @@ def test_think_sets_the_names_templates_read(think: bool | str | None, expected:
 
 
 def test_earlier_thinking_is_handed_to_the_template() -> None:
-    source = "{% for m in messages %}{{ m.reasoning_content }}{{ m.thinking }}{{ m.content }};{% endfor %}"
-    assert render(source, user("x"), Message("assistant", "y", thinking="T"), user("z")) == "x;TTy;z;"
+    names = ("reasoning_content", "thinking", "reasoning")
+    source = (
+        "{% for m in messages %}" + "".join(f"{{{{ m.{name} }}}}" for name in names) + "{{ m.content }};{% endfor %}"
+    )
+    assert render(source, user("x"), Message("assistant", "y", thinking="T"), user("z")) == "x;TTTy;z;"
+
+
+def test_thinking_ahead_of_calls_is_coheres_plan() -> None:
+    source = (
+        "{% for m in messages %}{{ m.tool_plan }}{{ m.content }}"
+        "{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %};{% endfor %}"
+    )
+    called = Message("assistant", thinking="T", tool_calls=[ToolCall("f", {"a": 1})])
+    assert render(source, user("x"), called) == 'x;T{"a": 1};'
+    assert render(source, user("x"), Message("assistant", "y", thinking="T"), user("z")) == "x;y;z;"
 
 
 @pytest.mark.parametrize(
