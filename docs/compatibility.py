@@ -64,6 +64,10 @@ ROUTES = (
 _KEEP_ALIVE = "a text without a unit counts as seconds, where Ollama answers 400"
 _FORMAT = "works for every model; Ollama's MLX engine ignores it"
 _NO_OPTION = "accepted without effect: MLX decides where and how a model runs"
+_TRUNCATE = (
+    "as with GGUF models, and the last question and whole tool calls are kept; "
+    "Ollama's MLX engine never shortens a prompt"
+)
 _INSECURE = "accepted; pulls and pushes use HTTPS"
 DIFFERENT: dict[str, str] = {
     "generate.keep_alive": _KEEP_ALIVE,
@@ -72,8 +76,8 @@ DIFFERENT: dict[str, str] = {
     "embeddings.keep_alive": _KEEP_ALIVE,
     "generate.format": _FORMAT,
     "chat.format": _FORMAT,
-    "generate.truncate": "works as with GGUF models; Ollama's MLX engine never shortens a prompt",
-    "chat.truncate": "works as with GGUF models; Ollama's MLX engine never shortens a prompt",
+    "generate.truncate": _TRUNCATE,
+    "chat.truncate": _TRUNCATE,
     "generate.context": "works; Ollama's MLX engine refuses it",
     "embed.input": "works for every embedding and chat model; Ollama's MLX engine has no embeddings",
     "pull.insecure": _INSECURE,
@@ -86,6 +90,8 @@ DIFFERENT: dict[str, str] = {
     "chat.cached_tokens": "oMLX only: tokens of the prompt that came from the KV cache",
     "generate.think_budget": "oMLX only: most tokens of thinking",
     "chat.think_budget": "oMLX only: most tokens of thinking",
+    "chat.chat_template_kwargs": "oMLX only: variables for the model's Jinja template, as in vLLM",
+    "embeddings.truncate": "oMLX only: as in /api/embed",
     **{
         f"{route}.priority": "oMLX only: `interactive`, `batch` or `background`, as the header `X-OMLX-Priority`"
         for route in ("generate", "chat", "embed", "embeddings")
@@ -101,6 +107,8 @@ DIFFERENT: dict[str, str] = {
 
 UNSEEN: dict[str, str] = {
     **{f"{route}.priority": "tests/server/test_wishes.py" for route in ("generate", "chat", "embed", "embeddings")},
+    "embeddings.truncate": "tests/server/test_embed.py",
+    "chat.chat_template_kwargs": "tests/server/test_template_files.py",
     "show.notes": "tests/server/test_selftest.py",
     "show.renderer": "tests/registry/test_show.py",
     "show.parser": "tests/registry/test_show.py",

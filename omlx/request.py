@@ -119,6 +119,8 @@ class GenerateRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
     """The model knows no tools: describe them in the prompt, and hold what it writes as a call to their schemas."""
     think: bool | str | None = None
     """None: the model's default (on where it can think); a level ("low", "medium", "high") counts as on."""
+    template_kwargs: dict[str, Any] = {}
+    """Variables for the model's Jinja template, which win over those that `think` comes to."""
     format: Literal["json"] | dict[str, Any] | None = None
     """Constrain the output: any JSON object, or a JSON schema."""
     grammar: TextGrammar | None = None

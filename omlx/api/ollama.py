@@ -172,6 +172,8 @@ class GenerateRequest(_Generation, kw_only=True):
 class ChatRequest(_Generation, kw_only=True):
     messages: Messages = []
     tools: Annotated[list[dict[str, Any]], Go("api.Tools", item=Tool)] = []
+    chat_template_kwargs: Any = None
+    """Ours: variables for the model's Jinja template."""
 
 
 class EmbedRequest(Wished, msgspec.Struct, kw_only=True):
@@ -189,6 +191,7 @@ class EmbeddingRequest(Wished, msgspec.Struct, kw_only=True):
     model: str = ""
     prompt: str = ""
     keep_alive: KeepAlive = None
+    truncate: bool = True
     options: dict[str, Any] = {}
 
 

@@ -74,6 +74,8 @@ class ChatCompletionRequest(_Generation, kw_only=True):
     parallel_tool_calls: bool = True
     reasoning: Annotated[Reasoning, Go("openai.Reasoning")] | None = None
     reasoning_effort: str = ""
+    chat_template_kwargs: Any = None
+    """vLLM's: variables for the model's Jinja template."""
     logprobs: bool = False
     top_logprobs: int = 0
 

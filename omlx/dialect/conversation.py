@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -21,7 +21,7 @@ JsonMessage = dict[str, Any]
 _replace = msgspec.structs.replace
 
 
-def link_tool_results(messages: Sequence[Message]) -> list[Message]:
+def link_tool_results(messages: Iterable[Message]) -> list[Message]:
     """Give every tool call an id and every tool result both the id and the name of the call it answers.
 
     Clients send one or the other: Ollama's `tool_name`, OpenAI's `tool_call_id`. A result with neither answers the
@@ -79,27 +79,70 @@ def renumber_calls(messages: Sequence[Message], new_id: Callable[[int, str], str
 
 def hoist_systems(messages: Sequence[Message]) -> list[Message]:
     """One system message at the very front, made of all of them."""
-    systems = [message for message in messages if message.role == "system"]
+    systems = [message for message in messages if message.role in SYSTEM_ROLES]
     if not systems:
         return list(messages)
     merged = _replace(systems[0], content="\n\n".join(message.content for message in systems if message.content))
-    return [merged, *(message for message in messages if message.role != "system")]
+    return [merged, *(message for message in messages if message.role not in SYSTEM_ROLES)]
+
+
+SYSTEM_ROLES = frozenset({"system", "developer"})
+
+
+def merge_leading_systems(messages: Sequence[Message]) -> list[Message]:
+    """The system messages that a conversation begins with as one."""
+    count = _leading_systems(messages)
+    if count < 2:
+        return list(messages)
+    text = "\n\n".join(message.content for message in messages[:count] if message.content)
+    return [_replace(messages[0], content=text), *messages[count:]]
+
+
+def fold_late_systems(messages: Sequence[Message]) -> list[Message]:
+    """No system messages behind the first other one: see `fold_systems`."""
+    count = _leading_systems(messages)
+    return [*messages[:count], *fold_systems(messages[count:])]
+
+
+def _leading_systems(messages: Sequence[Message]) -> int:
+    others = (index for index, message in enumerate(messages) if message.role not in SYSTEM_ROLES)
+    return next(others, len(messages))
 
 
 def fold_systems(messages: Sequence[Message]) -> list[Message]:
-    """No system messages: their text goes in front of the next user message (or becomes one)."""
+    """No system messages: their text joins the user message beside them, or the tool result in front of them.
+
+    Where there is neither it becomes a user message. It stays at its place in the conversation, so that prompts of
+    later turns begin with the earlier ones.
+    """
     folded: list[Message] = []
     waiting: list[str] = []
+
+    def settle() -> None:
+        """The text had no user message behind it."""
+        text = "\n\n".join(waiting)
+        last = folded[-1] if folded else None
+        if not text:
+            return
+        if last is not None and last.role == "user":
+            folded[-1] = _replace(last, content=f"{last.content}\n\n{text}".strip())
+        elif last is not None and last.role == "tool":
+            # Many templates take no user's turn there.
+            folded[-1] = _replace(last, content=f"{last.content}\n\n<system-reminder>\n{text}\n</system-reminder>")
+        else:
+            folded.append(Message(role="user", content=text))
+        waiting.clear()
+
     for message in messages:
-        if message.role == "system":
-            waiting.append(message.content)
+        if message.role in SYSTEM_ROLES:
+            waiting += [message.content] if message.content else []
         elif message.role == "user" and waiting:
             folded.append(_replace(message, content="\n\n".join([*waiting, message.content]).strip()))
-            waiting = []
+            waiting.clear()
         else:
+            settle()
             folded.append(message)
-    if waiting:
-        folded.append(Message(role="user", content="\n\n".join(waiting)))
+    settle()
     return folded
 
 
@@ -123,7 +166,7 @@ def merge_repeats(messages: Sequence[Message]) -> list[Message]:
 
 def lead_with_user(messages: Sequence[Message]) -> list[Message]:
     """An empty user turn where a conversation begins with the assistant."""
-    first = next((index for index, message in enumerate(messages) if message.role != "system"), None)
+    first = next((index for index, message in enumerate(messages) if message.role not in SYSTEM_ROLES), None)
     if first is None or messages[first].role != "assistant":
         return list(messages)
     return [*messages[:first], Message(role="user"), *messages[first:]]
@@ -181,22 +224,31 @@ def spell_out_tools(
 
 
 def to_json(
-    message: Message, *, parts: bool = False, string_arguments: bool = False, null_content: bool = False
+    message: Message,
+    *,
+    parts: bool = False,
+    result_parts: bool = False,
+    string_arguments: bool = False,
+    null_content: bool = False,
 ) -> JsonMessage:
     """The message as a Jinja template reads it.
 
-    `parts`: content is a list of parts even where it is only text; with images it always is. `string_arguments`: tool
-    arguments as JSON text. `null_content`: a message that only calls tools has no content at all.
+    `parts`: content is a list of parts even where it is only text; with images it always is. `result_parts`: so is that
+    of tool results. `string_arguments`: tool arguments as JSON text. `null_content`: a message that only calls tools
+    has no content at all.
     """
     content: Any = message.content
-    if message.images or message.videos or (parts and message.role != "tool"):
+    if message.images or message.videos or (result_parts if message.role == "tool" else parts):
         content = _parts(message)
     elif null_content and message.tool_calls and not message.content:
         content = None
     result: JsonMessage = {"role": message.role, "content": content}
     if message.thinking:
-        # Qwen, GLM and others read the first, gpt-oss and Granite the second.
-        result["reasoning_content"] = result["thinking"] = message.thinking
+        # Qwen, GLM and others read the first, gpt-oss and Granite the second, Solar the third.
+        result["reasoning_content"] = result["thinking"] = result["reasoning"] = message.thinking
+        if message.tool_calls:
+            # Cohere's name for what comes ahead of calls.
+            result["tool_plan"] = message.thinking
     if message.tool_calls:
         result["tool_calls"] = [_call_to_json(call, string_arguments) for call in message.tool_calls]
     if message.role == "tool":

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from omlx.dialect import conversation
 from omlx.dialect.errors import TemplateError
 from omlx.dialect.gotemplate import GoTemplate, nodes
@@ -37,7 +39,7 @@ class GoChat:
 
     def render(self, request: GenerateRequest, messages: Sequence[Message]) -> str:
         """The prompt. `messages` are the request's, their images already turned into text."""
-        turns = conversation.merge_repeats(conversation.link_tool_results(messages))
+        turns = conversation.merge_repeats(conversation.link_tool_results(map(_as_system, messages)))
         if self._markers is not None:
             turns = _without_old_thinking(turns, self._markers)
         if request.suffix:
@@ -79,6 +81,11 @@ class GoChat:
                 waiting["Prompt"] = turn.content
         run(self._template.with_block(_up_to_response(self._template.body)[0]))
         return "".join(out)
+
+
+def _as_system(message: Message) -> Message:
+    """Go templates know no developer."""
+    return msgspec.structs.replace(message, role="system") if message.role == "developer" else message
 
 
 def _field_pipe(name: str) -> nodes.Pipe:
@@ -213,7 +220,6 @@ def _tool(tool: Mapping[str, Any]) -> Struct:
                     "Parameters": _parameters(_mapping(function.get("parameters"))),
                 },
                 {"Name": "name", "Description": "description", "Parameters": "parameters"},
-                omit_empty=frozenset({"Description"}),
                 prints_json=True,
             ),
         },

@@ -21,6 +21,7 @@ from omlx.api import ollama as wire
 from omlx.dialect.errors import TemplateError
 from omlx.dialect.options import Options, parse_options
 from omlx.dialect.refusal import Refusal
+from omlx.dialect.template_kwargs import read_template_kwargs, think_of
 from omlx.request import Delta, Finish, GenerateRequest, Message, TextGrammar, TokenLogprob, ToolCall, Video
 
 PULL_AGAIN = ". Pull the model again to get the latest version with full thinking support"
@@ -122,6 +123,10 @@ def conversation(
         tools, emulate = ([], False) if unsupported_tools == "ignore" else (tools, bool(tools))
     _check_capabilities(request.model, model, "chat", ["tools"] if tools and not emulate else [])
     sampling, limits = _options(request, model)
+    kwargs = read_template_kwargs(request.chat_template_kwargs)
+    think = request.think
+    if think is None and "thinking" in model.capabilities:
+        think = think_of(kwargs)
     if not request.messages:
         return None
     given = [_message(message) for message in request.messages]
@@ -136,7 +141,8 @@ def conversation(
         tools=tools,
         strict_tools=strict and bool(tools),
         emulate_tools=emulate,
-        think=_level(request.think, model),
+        think=_level(think, model),
+        template_kwargs=kwargs,
         **read_format(request.format),
         sampling=sampling,
         limits=limits,

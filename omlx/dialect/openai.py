@@ -34,6 +34,7 @@ def chat_request(asked: wire.ChatCompletionRequest) -> native.ChatRequest:
         think=common.read_effort(effort),
         think_budget=asked.reasoning.max_tokens if asked.reasoning else None,
         tools=common.read_choice(asked.tools, asked.tool_choice).tools,
+        chat_template_kwargs=asked.chat_template_kwargs,
         logprobs=asked.logprobs,
         top_logprobs=asked.top_logprobs,
         debug_render_only=asked.debug_render_only,

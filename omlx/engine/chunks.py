@@ -10,6 +10,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from omlx.engine.costs import Stalls
+
 MOST_ROWS = 256
 MOST_TOKENS = 16384
 _LEAST_TOKENS = 32
@@ -55,10 +57,13 @@ class Pace:
 
     def __init__(self, token_s: float) -> None:
         self._token_s = token_s
+        self._stalls = Stalls()
 
     def budget(self, seconds: float) -> int:
         """Tokens that take about `seconds`."""
         return max(_LEAST_TOKENS, min(MOST_TOKENS, int(seconds / self._token_s)))
 
     def learn(self, tokens: int, seconds: float) -> None:
+        if self._stalls.is_one(seconds, tokens * self._token_s):
+            return
         self._token_s += _RECENT * (max(seconds / tokens, 1e-8) - self._token_s)

@@ -27,6 +27,7 @@ class Costs:
     def __init__(self, fixed_s: float, token_s: float, sizes: tuple[int, ...] = CHUNKS) -> None:
         self._sizes = sizes
         self._seconds = [fixed_s + size * token_s for size in sizes]
+        self._stalls = Stalls()
 
     @property
     def least_s(self) -> float:
@@ -59,8 +60,11 @@ class Costs:
         return min((cost for cost, rate in rates.items() if rate >= _WORTH * best), default=self.least_s)
 
     def learn(self, seconds: float, chunks: tuple[int, ...]) -> None:
-        """Chunks of these sizes took so many seconds together."""
-        factor = correction(seconds, self.together(chunks))
+        """Chunks of these sizes took so many seconds together; a single stall is not counted."""
+        expected = self.together(chunks)
+        if self._stalls.is_one(seconds, expected):
+            return
+        factor = correction(seconds, expected)
         near = sorted({min(bisect_left(self._sizes, tokens), len(self._sizes) - 1) for tokens in chunks})
         for at in near:
             self._seconds[at] *= factor
@@ -75,6 +79,19 @@ class Costs:
         for other, size in enumerate(self._sizes):
             bounds = sorted((self._seconds[at], self._seconds[at] * size / self._sizes[at]))
             self._seconds[other] = min(max(self._seconds[other], bounds[0]), bounds[1])
+
+
+class Stalls:
+    """Tells a *stall* (a moment in which the process did not get on: a sleeping machine, a busy processor, a lock) from
+    a price that has changed: what takes far longer than expected counts only if the next measurement does so too."""
+
+    def __init__(self) -> None:
+        self._was_slow = False
+
+    def is_one(self, measured: float, expected: float) -> bool:
+        """To be asked of each measurement, in order; seconds. Whether this one is to be left out."""
+        was_slow, self._was_slow = self._was_slow, measured > _MOST * expected
+        return self._was_slow and not was_slow
 
 
 def correction(measured: float, expected: float) -> float:

@@ -40,8 +40,8 @@ class EncoderEmbedder:
         self._maker = maker
         self._filler = filler
 
-    def rows(self, texts: Sequence[Text], *, truncate: bool) -> list[Row]:
-        return self._maker.rows(texts, truncate=truncate)
+    def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[Row]:
+        return self._maker.rows(texts, truncate=truncate, limit=limit)
 
     def compute(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         batch = pad(rows, self._filler)
@@ -71,8 +71,8 @@ class DecoderEmbedder:
         self._filler = filler
         self._pooling = pooling
 
-    def rows(self, texts: Sequence[Text], *, truncate: bool) -> list[Row]:
-        return self._maker.rows(texts, truncate=truncate)
+    def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[Row]:
+        return self._maker.rows(texts, truncate=truncate, limit=limit)
 
     def compute(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         batch = pad(rows, self._filler)
@@ -87,27 +87,31 @@ class DecoderEmbedder:
 class PlainRows:
     """Rows of a text generator, whose tokenizer others use too."""
 
-    def __init__(self, encode: Callable[[str], list[int]], *, limit: int, filler: int, vocabulary: int) -> None:
-        """`encode`: text to token ids, from any thread. `limit` in tokens. `filler` stands for a text without any."""
+    def __init__(self, encode: Callable[[str, int], list[int]], *, limit: int, filler: int, vocabulary: int) -> None:
+        """`encode`: the token ids of a text, more than so many only as far as they were found; from any thread.
+
+        `limit` in tokens. `filler` stands for a text without any.
+        """
         self._encode = encode
         self._limit = limit
         self._vocabulary = vocabulary
         self._filler = filler
 
-    def rows(self, texts: Sequence[Text], *, truncate: bool) -> list[Row]:
+    def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[Row]:
+        limit = min(limit, self._limit) if limit > 0 else self._limit
         found = []
         for text in texts:
             if isinstance(text, list):
                 check_tokens(text, self._vocabulary)
                 found.append(text)
             elif isinstance(text, str):
-                found.append(self._encode(text))
-        if not truncate and any(len(tokens) > self._limit for tokens in found):
+                found.append(self._encode(text, limit))
+        if not truncate and any(len(tokens) > limit for tokens in found):
             raise TooLong
-        return [Row(tokens[: self._limit] or [self._filler]) for tokens in found]
+        return [Row(tokens[:limit] or [self._filler]) for tokens in found]
 
 
-def chat_embedder(loaded: LoadedModel, encode: Callable[[str], list[int]], limit: int) -> DecoderEmbedder:
+def chat_embedder(loaded: LoadedModel, encode: Callable[[str, int], list[int]], limit: int) -> DecoderEmbedder:
     """A text generator as an embedder: the mean of its last states. Raises ValueError where it cannot be one."""
     filler = min(loaded.end_tokens, default=0)
     maker = PlainRows(encode, limit=limit, filler=filler, vocabulary=loaded.vocabulary)

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 import numpy as np
-from tokenizers import Tokenizer
 
-from omlx.engine import caches
+from omlx.engine import caches, tokenization
 from omlx.engine.embed import trunk
 from omlx.engine.encoder_loader import OpenedModel, open_model, row_limit
 from omlx.engine.jsonfile import read_json
 from omlx.engine.loader import LoadedModel, LoadError, Progress, load_model
 from omlx.engine.parts import Parts
-from omlx.engine.rows import Row, Text, TooLong, pad, to_host
+from omlx.engine.rows import Row, Text, TooLong, pad, to_host, untruncated
 from omlx.runner.protocol import LoadSpec
 
 if TYPE_CHECKING:
@@ -43,8 +42,8 @@ class CrossEncoder:
         self._maker = opened.row_maker
         self._filler = opened.filler
 
-    def rows(self, texts: Sequence[Text], *, truncate: bool) -> list[Row]:
-        return self._maker.rows(texts, truncate=truncate)
+    def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[Row]:
+        return self._maker.rows(texts, truncate=truncate, limit=limit)
 
     def compute(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         batch = pad(rows, self._filler)
@@ -61,9 +60,8 @@ class GenerativeReranker:
 
     def __init__(self, loaded: LoadedModel, limit: int) -> None:
         # A tokenizer of its own: in a query or document, the markers of a turn shall be plain text.
-        self._tokenizer = Tokenizer.from_str(loaded.text_tokenizer.to_str())
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
+        self._tokenizer = untruncated(loaded.text_tokenizer)
+        self._encode = tokenization.fast_encode(self._tokenizer)
         self._before, self._after = self._ids(_BEFORE), self._ids(_AFTER)
         yes, no = self._ids("yes"), self._ids("no")
         if len(yes) != 1 or len(no) != 1:
@@ -77,12 +75,15 @@ class GenerativeReranker:
         self._answers = _answer_weights(loaded.model, mx.array([yes[0], no[0]]))
         self._filler = min(loaded.end_tokens, default=0)
 
-    def rows(self, texts: Sequence[Text], *, truncate: bool) -> list[Row]:
+    def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[Row]:
         bodies = [f"<Instruct>: {_TASK}\n<Query>: {text[0]}\n<Document>: {text[1]}" for text in texts]
-        found = [list(encoding.ids) for encoding in self._tokenizer.encode_batch(bodies, add_special_tokens=False)]
-        if not truncate and any(len(body) > self._room for body in found):
+        room = self._room
+        if limit > 0:
+            room = max(min(room, limit - len(self._before) - len(self._after)), 1)
+        found = [tokenization.ids(body, self._encode, most=room)[0] for body in bodies]
+        if not truncate and any(len(body) > room for body in found):
             raise TooLong
-        return [Row([*self._before, *body[: self._room], *self._after]) for body in found]
+        return [Row([*self._before, *body[:room], *self._after]) for body in found]
 
     def compute(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         batch = pad(rows, self._filler)

@@ -7,10 +7,14 @@ numbers for each row of a padded batch; what a row gets does not depend on its n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import mlx.core as mx
 import numpy as np
+from tokenizers import Tokenizer
+
+from omlx.engine import tokenization
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,6 +23,10 @@ if TYPE_CHECKING:
 
 Text = str | tuple[str, str] | list[int]
 """One text, a query and a document, or the tokens of a text."""
+
+
+_LONG_TOKENS = 16
+"""Characters for each token of a full row from which on a text is long."""
 
 
 class Row(NamedTuple):
@@ -38,8 +46,11 @@ class BadTokens(Exception):
 class Encoder(Protocol):
     """What turns texts into numbers. `rows` may be called from any thread, `compute` from the one that owns MLX."""
 
-    def rows(self, texts: Sequence[Text], *, truncate: bool) -> list[Row]:
-        """Raises TooLong where `truncate` is False and a text does not fit; BadTokens."""
+    def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[Row]:
+        """`limit`: tokens of a row at most, where that is fewer than the model takes; 0: as many as it takes.
+
+        Raises TooLong where `truncate` is False and a text does not fit; BadTokens.
+        """
 
     def compute(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         """Shape (rows, numbers per row)."""
@@ -66,8 +77,9 @@ class RowMaker:
         self._vocabulary = tokenizer.get_vocab_size()
         self._before, self._after = _special_tokens(tokenizer)
 
-    def rows(self, texts: Sequence[Text], *, truncate: bool) -> list[Row]:
-        encoded = iter(self._tokenizer.encode_batch([text for text in texts if not isinstance(text, list)]))
+    def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[Row]:
+        shortened = [self._begin(text) for text in texts if not isinstance(text, list)]
+        encoded = iter(self._tokenizer.encode_batch(shortened))
         found = []
         for text in texts:
             if isinstance(text, list):
@@ -78,7 +90,32 @@ class RowMaker:
                 raise TooLong
             segments = encoding.type_ids if self._segments and any(encoding.type_ids) else ()
             found.append(Row(encoding.ids or [self._filler], segments))
-        return found
+        return [self._limited(row, limit, truncate) for row in found] if 0 < limit < self._limit else found
+
+    def _limited(self, row: Row, limit: int, truncate: bool) -> Row:
+        """The row of one text with at most `limit` tokens, its special tokens among them."""
+        if len(row.tokens) <= limit:
+            return row
+        if not truncate:
+            raise TooLong
+        after = self._after if row.tokens[len(row.tokens) - len(self._after) :] == self._after else []
+        kept = max(limit - len(after), 0)
+        return Row([*row.tokens[:kept], *after][:limit], row.segments[:limit])
+
+    def _begin(self, text: str | tuple[str, str]) -> str | tuple[str, str]:
+        """As much of it as is read when a row is full; more than fits of a text that is longer."""
+        if isinstance(text, str):
+            return self._head(text)
+        return self._head(text[0]), self._head(text[1])
+
+    def _head(self, text: str) -> str:
+        # Truncating two long texts against each other takes time by the product of their lengths.
+        return tokenization.head(text, self._whole, self._limit) if len(text) > _LONG_TOKENS * self._limit else text
+
+    @cached_property
+    def _whole(self) -> tokenization.EncodeMany:
+        """For long texts: a tokenizer that truncates reads all of them first. Made late: it takes a while."""
+        return tokenization.fast_encode(untruncated(self._tokenizer))
 
     def _row(self, tokens: list[int], truncate: bool) -> Row:
         """The row that the text of `tokens` would have; it may bring the special tokens or leave them out."""
@@ -91,6 +128,14 @@ class RowMaker:
         if len(body) > room and not truncate:
             raise TooLong
         return Row([*before, *body[:room], *after] or [self._filler])
+
+
+def untruncated(tokenizer: Any) -> Any:
+    """A copy of a Rust tokenizer that neither truncates nor pads."""
+    copy = Tokenizer.from_str(tokenizer.to_str())
+    copy.no_truncation()
+    copy.no_padding()
+    return copy
 
 
 def check_tokens(tokens: Sequence[int], vocabulary: int) -> None:

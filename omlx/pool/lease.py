@@ -106,12 +106,15 @@ class Lease:
         inputs: Sequence[str | list[int]],
         *,
         truncate: bool = True,
+        num_ctx: int = 0,
         dimensions: int = 0,
         priority: Priority = "batch",
     ) -> Embedded:
         """One L2-normalised vector per text, or per list of token ids. Raises RequestFailed."""
         found = await self._once_more(
-            lambda host: host.embed(inputs, truncate=truncate, dimensions=dimensions, priority=priority)
+            lambda host: host.embed(
+                inputs, truncate=truncate, num_ctx=num_ctx, dimensions=dimensions, priority=priority
+            )
         )
         current().read(found.prompt_tokens)
         return found

@@ -247,6 +247,7 @@ class RunnerHost:
         inputs: Sequence[str | list[int]],
         *,
         truncate: bool = True,
+        num_ctx: int = 0,
         dimensions: int = 0,
         priority: Priority = "batch",
     ) -> Embedded:
@@ -254,7 +255,7 @@ class RunnerHost:
         with self._request() as (number, mailbox):
             await self._submit(
                 Embed(
-                    id=number, inputs=inputs, truncate=truncate, dimensions=dimensions,
+                    id=number, inputs=inputs, truncate=truncate, num_ctx=num_ctx, dimensions=dimensions,
                     priority=current().priority or priority, trace=current().id,
                 )
             )  # fmt: skip

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from omlx_cache import PrefixStore, StoreConfig
 from omlx_cache.features import FeatureShelf
+from omlx_registry.templates import ChatTemplates, chat_templates
 
 from omlx.dialect.output import OutputDialect, detect_output
 from omlx.dialect.prompt import PromptTemplate
@@ -139,7 +140,7 @@ def open_vectors(spec: LoadSpec, model: LoadedModel, encoder: Encoder, channel: 
     """The embedding jobs of a text generator."""
     limit = min(spec.num_ctx, model.max_context)
     try:
-        embedder = chat_embedder(model, lambda text: encoder.encode(text, add_special=True), limit)
+        embedder = chat_embedder(model, lambda text, most: encoder.encode(text, add_special=True, most=most), limit)
     except ValueError:
         return no_vectors(channel)
     return Vectors(channel.wake, embedder=embedder, reranker=None, token_s=model.token_s)
@@ -176,22 +177,19 @@ def open_store(spec: LoadSpec, model: LoadedModel, ranks: Ranks) -> PrefixStore 
 
 def read_template(spec: LoadSpec, tokenizer: Any) -> tuple[PromptTemplate, OutputDialect]:
     """How this model reads prompts and marks its output: a Go template from the Modelfile, else its own, else none."""
-    own, with_tools = tokenizer.chat_template, None
-    if isinstance(own, dict):  # several by name
-        named = own
-        own, with_tools = named.get("default") or next(iter(named.values()), None), named.get("tool_use")
-    source = spec.template or "\n".join(text for text in (own, with_tools) if text)
+    templates = _own_templates(Path(spec.path), tokenizer)
+    source = spec.template or templates.text
     if spec.template:
         template = PromptTemplate.from_go(spec.template)
-    elif own:
+    elif templates.default:
         names = special_tokens(tokenizer)
         template = PromptTemplate.from_jinja(
-            own,
+            templates.default,
             bos_token=names.pop("bos_token", ""),
             eos_token=names.pop("eos_token", ""),
             variables=names,
             tokens=marker_candidates(tokenizer),
-            with_tools=with_tools,
+            with_tools=templates.tool_use,
         )
     else:
         template = PromptTemplate.plain(tokens=marker_candidates(tokenizer))
@@ -200,3 +198,20 @@ def read_template(spec: LoadSpec, tokenizer: Any) -> tuple[PromptTemplate, Outpu
     except (OSError, ValueError):
         model_type = ""
     return template, detect_output(source, marker_candidates(tokenizer), model_type)
+
+
+def _own_templates(folder: Path, tokenizer: Any) -> ChatTemplates:
+    """Those among the model's files; a few kinds of tokenizer bring one by themselves."""
+
+    def read(name: str) -> str | None:
+        try:
+            return (folder / name).read_text("utf-8", errors="replace")
+        except OSError:
+            return None
+
+    try:
+        found = chat_templates(read)
+    except ValueError:
+        found = ChatTemplates()
+    own = tokenizer.chat_template
+    return found if found.default or not isinstance(own, str) else ChatTemplates(own)

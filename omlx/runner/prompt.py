@@ -6,21 +6,28 @@ the model; it touches the template and the tokenizer only, and both may be used 
 
 from __future__ import annotations
 
+import logging
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from omlx.dialect.errors import TemplateError, TemplateTooSlow
 from omlx.dialect.prompt import PromptTemplate
+from omlx.engine import tokenization
 from omlx.engine.media import Media
 from omlx.engine.pictures import PictureError
+from omlx.engine.sequence import kept_tokens
 from omlx.engine.vision import Vision
 from omlx.request import FailureKind, GenerateRequest
+from omlx.runner import shorten
 from omlx.runner.boundaries import boundaries
 from omlx.runner.illustrate import Illustrator
+
+log = logging.getLogger("omlx.runner")
 
 T = TypeVar("T")
 TOO_LONG = (
@@ -28,8 +35,6 @@ TOO_LONG = (
     "adjust the context length in settings, or use a model with a longer context length"
 )
 """Ollama's words."""
-_STAY = {"system", "developer"}
-"""Roles whose messages are never dropped."""
 
 
 class PromptError(Exception):
@@ -39,6 +44,10 @@ class PromptError(Exception):
         super().__init__(message)
         self.kind = kind
         self.message = message
+
+
+class _TooMany(Exception):
+    """A text has more tokens than there is room for."""
 
 
 class Prompt(NamedTuple):
@@ -62,7 +71,7 @@ class _Built(NamedTuple):
 
 
 class Encoder:
-    """Text to token ids, from any thread.
+    """Text to token ids, from any thread; a long text keeps neither the other threads nor the memory (`tokenization`).
 
     `begin` are the tokens that the model's tokenizer puts in front by itself (begin-of-text); a text that already
     starts with them gets no second copy.
@@ -77,41 +86,73 @@ class Encoder:
             # A tokenizer.json may carry the truncation and padding of its training.
             self._fast.no_truncation()
             self._fast.no_padding()
-        plain = self._ids("a")
+        self._encode = self._encode_slowly if self._fast is None else tokenization.fast_encode(self._fast)
+        plain = self.first_ids("a")
         full = list(tokenizer.encode("a"))
         starts = [at for at in range(len(full)) if full[at : at + len(plain)] == plain]
         self.begin: list[int] = full[: starts[0]] if starts else []
         self._longest = max((len(piece) for piece in tokenizer.get_vocab()), default=1)
 
-    def encode(self, text: str, *, add_special: bool) -> list[int]:
-        ids = self._ids(text)
+    def encode(
+        self, text: str, *, add_special: bool, most: int | None = None, check: Callable[[], None] = tokenization.nothing
+    ) -> list[int]:
+        """The ids of `text`. With `most`, only its first ones where it has more; those are more than `most`.
+
+        `check` is called now and then while a long text is tokenized; what it raises ends the work.
+        """
+        ids = self.first_ids(text, most, check)
         return [*self.begin_of(ids), *ids] if add_special else ids
 
     def begin_of(self, ids: list[int]) -> list[int]:
         """What has to go in front of these tokens of a whole text."""
         return [] if ids[: len(self.begin)] == self.begin else self.begin
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of these tokens, special ones included."""
+        if self._fast is not None:
+            return str(self._fast.decode(list(ids), skip_special_tokens=False))
+        with self._lock:
+            return str(self._slow.decode(list(ids), skip_special_tokens=False))
+
     def tokens_within(self, text: str, ends: Sequence[int]) -> list[int]:
         """How many of the tokens of `text` end within its first so many characters, for each of `ends`."""
         if self._fast is not None:
-            offsets = [end for _, end in self._fast.encode(text, add_special_tokens=False).offsets]
+            offsets = self.tokens(text).ends
             return [bisect_right(offsets, end) for end in ends]
-        whole = self._ids(text)
+        whole = self.first_ids(text)
         counts = []
         for end in ends:
-            part = self._ids(text[:end])
+            part = self.first_ids(text[:end])
             counts.append(next((at for at, (a, b) in enumerate(zip(part, whole, strict=False)) if a != b), len(part)))
         return counts
+
+    def tokens(self, text: str) -> shorten.Tokens:
+        """The tokens of `text` and where they end."""
+        if self._fast is not None:
+            ids, ends, start = list[int](), list[int](), 0
+            for piece in tokenization.pieces(text, self._encode):
+                (found,) = self._fast.encode_batch([piece], add_special_tokens=False)
+                ids += found.ids
+                ends += [start + end for _, end in found.offsets]
+                start += len(piece)
+            return shorten.Tokens(ids, ends)
+        ids = self.first_ids(text)
+        # A slow tokenizer does not tell: as if all tokens were equally long.
+        return shorten.Tokens(ids, [len(text) * (at + 1) // len(ids) for at in range(len(ids))])
 
     def at_least(self, text: str) -> int:
         """A number of tokens that `text` has at least, found without tokenizing it (megabytes take seconds)."""
         return len(text) // self._longest
 
-    def _ids(self, text: str) -> list[int]:
-        if self._fast is not None:
-            return list(self._fast.encode(text, add_special_tokens=False).ids)
+    def first_ids(
+        self, text: str, most: int | None = None, check: Callable[[], None] = tokenization.nothing
+    ) -> list[int]:
+        """`encode` without the tokens in front."""
+        return tokenization.ids(text, self._encode, most=most, check=check)[0]
+
+    def _encode_slowly(self, texts: Sequence[str]) -> list[list[int]]:
         with self._lock:
-            return list(self._slow.encode(text, add_special_tokens=False))
+            return [list(self._slow.encode(text, add_special_tokens=False)) for text in texts]
 
 
 class Prompter:
@@ -135,12 +176,15 @@ class Prompter:
         """
         try:
             held = self._illustrator.open(request, check)
-            prompt, request, before = self._fitting(request, context - 1)
+            prompt, fitted, before = self._fitting(request, context - 1, check)
             del held
         except (TemplateError, PictureError) as error:
             raise PromptError("invalid", str(error)) from error
+        if request.render_only and request.context:
+            # As in Ollama: the prompt of a request with a context begins with its text.
+            return prompt._replace(text=self._encoder.decode(prompt.tokens[:before]) + prompt.text)
         if self._bounded and not request.render_only and prompt.media is None:
-            prompt = prompt._replace(boundaries=self._boundaries(prompt, request, before))
+            prompt = prompt._replace(boundaries=self._boundaries(prompt, fitted, before))
         return prompt
 
     def _boundaries(self, prompt: Prompt, request: GenerateRequest, before: int) -> tuple[int, ...]:
@@ -150,62 +194,115 @@ class Prompter:
         ends = boundaries(request, prompt.text, render)
         return tuple(dict.fromkeys(before + count for count in self._encoder.tokens_within(prompt.text, ends)))
 
-    def _fitting(self, request: GenerateRequest, room: int) -> _Built:
-        prompt = self._tokens(request, room)
+    def _fitting(self, request: GenerateRequest, room: int, check: Callable[[], None]) -> _Built:
+        prompt = self._tokens(request, room, check)
         if prompt is not None:
             return prompt
         if not request.limits.truncate:
             raise PromptError("too_long", TOO_LONG)
-        shorter = self._shorten_context(request, room) if request.context else None
+        shorter = self._shorten_context(request, room, check) if request.context else None
         if shorter is None:
-            shorter = self._shorten_messages(request, room)
-        if shorter is None:
-            raise PromptError("too_long", TOO_LONG)
+            shorter = self._shorten_messages(request, room, check)
+        count = len(shorter.prompt.tokens)
+        log.info("[%s] the prompt exceeds the context: it was shortened to %d tokens", request.trace, count)
         return shorter
 
-    def _shorten_context(self, request: GenerateRequest, room: int) -> _Built | None:
+    def _shorten_context(self, request: GenerateRequest, room: int, check: Callable[[], None]) -> _Built | None:
         """Without the oldest tokens of the earlier exchange."""
-        alone = self._tokens(msgspec.structs.replace(request, context=[]), room, begins=False)
+        alone = self._tokens(msgspec.structs.replace(request, context=[]), room, check, begins=False)
         if alone is None:
             return None
         own = alone.prompt.tokens
         kept = room - len(own)
         return _behind(request.context[-kept:] if kept else [], alone)
 
-    def _shorten_messages(self, request: GenerateRequest, room: int) -> _Built | None:
-        """Without the oldest messages: as few as possible go; system messages and the last one stay."""
+    def _shorten_messages(self, request: GenerateRequest, room: int, check: Callable[[], None]) -> _Built:
+        """Without the oldest messages: as few as possible go (see `shorten`). Raises PromptError."""
         request = msgspec.structs.replace(request, context=[])
-        droppable = [at for at, message in enumerate(request.messages[:-1]) if message.role not in _STAY]
+        units = shorten.droppable(request.messages)
 
-        def without(count: int) -> _Built | None:
-            gone = set(droppable[:count])
+        def without(count: int) -> GenerateRequest:
+            gone = {at for unit in units[:count] for at in unit}
             kept = [message for at, message in enumerate(request.messages) if at not in gone]
+            return msgspec.structs.replace(request, messages=kept)
+
+        def build(count: int) -> _Built | None:
             try:
-                return self._tokens(msgspec.structs.replace(request, messages=kept), room)
+                return self._tokens(without(count), room, check)
             except TemplateTooSlow:
                 raise
             except TemplateError:
                 # Some templates insist on turns that alternate; what is left may alternate again one message later.
-                if count == len(droppable):
+                if count == len(units):
                     raise
                 return None
 
-        return first_fitting(len(droppable), without)
+        least = without(len(units))
+        found = first_fitting(len(units), build) or self._cut_message(least, room, check)
+        return found or self._cut_prompt(least, room)
 
-    def _tokens(self, request: GenerateRequest, room: int, *, begins: bool = True) -> _Built | None:
+    def _cut_message(self, request: GenerateRequest, room: int, check: Callable[[], None]) -> _Built | None:
+        """Without the middle of its longest message, so that the others stay whole; None where that does not do."""
+        at = shorten.longest(request.messages)
+        if at is None or request.raw_prompt is not None or request.suffix:
+            return None
+        text = request.messages[at].content
+        head = shorten.beginning(text, kept_tokens(request.limits, room), self._encoder.tokens)
+
+        def with_content(content: str) -> GenerateRequest:
+            message = msgspec.structs.replace(request.messages[at], content=content)
+            messages = [*request.messages[:at], message, *request.messages[at + 1 :]]
+            return msgspec.structs.replace(request, messages=messages)
+
+        bare = self._tokens(with_content(head), room, check)
+        left = room - len(bare.prompt.tokens) if bare is not None else 0
+        for spare in (0, 4, 16, 64):
+            # The tokens at the seams may be other ones than those of the parts.
+            if left - spare > 0:
+                tail = shorten.end(text, left - spare, self._encoder.tokens)
+                built = self._tokens(with_content(head + tail), room, check)
+                if built is not None:
+                    return built
+        return bare
+
+    def _cut_prompt(self, request: GenerateRequest, room: int) -> _Built:
+        """Without the middle of the rendered prompt. Raises PromptError."""
+        rendered = self._template.render(request, markers=self._illustrator.markers)
+        if rendered.images or rendered.videos:
+            raise PromptError("too_long", TOO_LONG)
+        text, tokens = rendered.text, self._encoder.tokens
+        keep = kept_tokens(request.limits, room)
+        head = shorten.beginning(text, keep, tokens)
+        first = self._encoder.encode(head, add_special=rendered.add_special)[: room - 1]
+        tail = shorten.end(text, room - len(first), tokens)
+        last = self._encoder.encode(tail, add_special=False)[-(room - len(first)) :]
+        return _Built(Prompt([*first, *last], head + tail, rendered.opens_thinking), request, 0)
+
+    def _tokens(
+        self, request: GenerateRequest, room: int, check: Callable[[], None], *, begins: bool = True
+    ) -> _Built | None:
         """The prompt as it is, or None when it has more than `room` tokens. Raises TemplateError.
 
         `begins` False: something goes in front of it, so it gets no begin-of-text token.
         """
         rendered = self._template.render(request, markers=self._illustrator.markers)
-        if not request.render_only and self._encoder.at_least(rendered.text) > room:
+        if len(request.context) > room or self._encoder.at_least(rendered.text) > room:
             return None
         special = rendered.add_special and begins and not request.context
-        own, media = self._illustrator.tokens(rendered, lambda text: self._encoder.encode(text, add_special=False))
+        try:
+            own, media = self._illustrator.tokens(rendered, partial(self._within, room=room, check=check))
+        except _TooMany:
+            return None
         before = [*request.context, *(self._encoder.begin_of(own) if special else [])]
         if len(before) + len(own) > room:
             return None
         return _behind(before, _Built(Prompt(own, rendered.text, rendered.opens_thinking, media), request, 0))
+
+    def _within(self, text: str, *, room: int, check: Callable[[], None]) -> list[int]:
+        ids = self._encoder.first_ids(text, room, check)
+        if len(ids) > room:
+            raise _TooMany
+        return ids
 
 
 def _behind(before: list[int], built: _Built) -> _Built:

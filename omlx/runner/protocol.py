@@ -79,6 +79,8 @@ class Embed(msgspec.Struct, tag="embed", kw_only=True, omit_defaults=True):
     inputs: Sequence[str | list[int]]
     """Texts, or token ids of the model's own tokenizer without special tokens."""
     truncate: bool = True
+    num_ctx: int = 0
+    """Tokens of one input at most; 0, or more than the model takes: as many as it takes."""
     dimensions: int = 0
     priority: Priority = "batch"
     trace: str = ""

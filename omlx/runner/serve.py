@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import msgspec
@@ -24,6 +26,7 @@ from omlx.request import Event
 from omlx.runner import encode
 from omlx.runner.channel import Channel
 from omlx.runner.opening import Served, kv_budget, prepare
+from omlx.runner.prompt import TOO_LONG
 from omlx.runner.protocol import (
     CacheOp,
     Cancel,
@@ -131,6 +134,13 @@ def _ready(spec: LoadSpec, served: Served) -> Ready:
     )
 
 
+class _Tokenized(NamedTuple):
+    """A question about a text, with its token ids; None: it could not be tokenized."""
+
+    question: CacheOp
+    tokens: list[int] | None
+
+
 class Service:
     """The loop around one served model."""
 
@@ -139,6 +149,8 @@ class Service:
         self._served = served
         self._was_busy = False
         self._beat_due = 0.0
+        self._helper = ThreadPoolExecutor(1, thread_name_prefix="questions")
+        self._tokenized: queue.SimpleQueue[_Tokenized] = queue.SimpleQueue()
 
     def run(self) -> int:
         """Returns the exit code."""
@@ -150,6 +162,7 @@ class Service:
                 if isinstance(frame, Shutdown):
                     return self._end()
                 self._take(frame)
+            self._answer_tokenized()
             busy = session.has_work
             if busy:
                 self._tell(session.step())
@@ -260,24 +273,49 @@ class Service:
                 self._served.engine.tell_followers(clear_store=True)
             case "checkpoint":
                 body["complete"] = store.checkpoint(CLOSE_BUDGET_S)
+            case "explain" | "save" if question.text:
+                self._helper.submit(self._tokenize, question)
+                return
             case "explain":
-                body |= self._explain(store, question.text)
+                body |= self._explain(store, [])
             case "save" | "load":
-                body |= self._session(store, question)
+                body |= self._session(store, question, None)
         self._channel.send(Reply(question.id, body))
 
-    def _session(self, store: PrefixStore, question: CacheOp) -> dict[str, Any]:
+    def _tokenize(self, question: CacheOp) -> None:
+        """Runs in the helper thread: a long text takes a while."""
+        tokens = None
+        try:
+            tokens = self._served.encoder.encode(question.text, add_special=True, most=self._served.model.max_context)
+        except Exception:  # a tokenizer may raise anything
+            log.exception("the text of a question about the cache could not be tokenized")
+        self._tokenized.put(_Tokenized(question, tokens))
+        self._channel.wake()
+
+    def _answer_tokenized(self) -> None:
+        while not self._tokenized.empty():
+            question, tokens = self._tokenized.get()
+            store = self._served.store
+            if store is None or tokens is None:
+                body: dict[str, Any] = {"error": "the prompt could not be tokenized"}
+            elif len(tokens) > self._served.model.max_context:
+                body = {"error": TOO_LONG}
+            elif question.op == "explain":
+                body = self._explain(store, tokens)
+            else:
+                body = self._session(store, question, tokens)
+            self._channel.send(Reply(question.id, {"enabled": True, **body}))
+
+    def _session(self, store: PrefixStore, question: CacheOp, tokens: list[int] | None) -> dict[str, Any]:
         try:
             if question.op == "load":
                 return {"bytes": store.sessions.load(question.session)}
-            text = question.text
-            tokens = self._served.encoder.encode(text, add_special=True) if text else None
             return {"tokens": store.sessions.save(question.session, tokens)}
         except ValueError as error:
             return {"error": str(error)}
 
-    def _explain(self, store: PrefixStore, text: str) -> dict[str, Any]:
-        found = store.explain(self._served.encoder.encode(text, add_special=True))
+    def _explain(self, store: PrefixStore, tokens: list[int]) -> dict[str, Any]:
+        found = store.explain(tokens)
         decode = self._served.model.tokenizer.decode
         return {
             **msgspec.to_builtins(found),
@@ -288,6 +326,7 @@ class Service:
     def _end(self) -> int:
         """Free the model in order: MLX aborts the process where a thread ends with work in flight."""
         served = self._served
+        self._helper.shutdown(wait=False, cancel_futures=True)
         served.session.close()
         served.vectors.close()
         served.engine.stop_followers()

@@ -166,9 +166,9 @@ class Vectors:
                 size += _size(job.texts[stop])
                 stop += 1
             encoder = self._encoders[type(job.frame)]
-            truncate = job.frame.truncate if isinstance(job.frame, Embed) else True
+            truncate, limit = (job.frame.truncate, job.frame.num_ctx) if isinstance(job.frame, Embed) else (True, 0)
             if encoder is not None:
-                job.rows += encoder.rows(job.texts[done:stop], truncate=truncate)
+                job.rows += encoder.rows(job.texts[done:stop], truncate=truncate, limit=limit)
         except TooLong:
             job.failure = Failure(job.id, "too_long", TOO_LONG)
         except BadTokens as error:

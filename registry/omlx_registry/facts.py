@@ -6,7 +6,6 @@ has no time for that. So it is done when a manifest is written, and again only w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,9 +16,11 @@ from omlx_registry.blobs import BlobStore
 from omlx_registry.capabilities import derive_capabilities, fill_in_the_middle_tokens
 from omlx_registry.errors import InvalidModel
 from omlx_registry.manifest import ADAPTER, FILE, WEIGHTS, Facts, Layer
+from omlx_registry.templates import ChatTemplates, chat_templates
+from omlx_registry.thinking import is_marker_token
 from omlx_registry.weights import Census, Tensor, read_header, take_census
 
-REVISION: Final = 2
+REVISION: Final = 3
 """Raise it when capabilities, counting or the fingerprint are derived in another way than before."""
 
 _TOKENIZER_FILES: Final = (
@@ -78,22 +79,16 @@ class Files:
         shards = sorted(name for name, layer in self._layers.items() if layer.media_type == WEIGHTS)
         return [tensor for name in shards for tensor in read_header(self.path(name), name)]
 
-    def chat_template(self) -> str | None:
-        """The Jinja template: chat_template.jinja, else the entry of tokenizer_config.json or chat_template.json."""
-        if "chat_template.jinja" in self:
-            return self.path("chat_template.jinja").read_text(encoding="utf-8", errors="replace")
-        for name in ("tokenizer_config.json", "chat_template.json", "processor_config.json"):
-            found = _template(self.json(name).get("chat_template"), "default")
-            if found is not None:
-                return found
-        return None
+    def text(self, name: str) -> str | None:
+        """A file of texts; None where there is none of this name."""
+        return self.path(name).read_text(encoding="utf-8", errors="replace") if name in self else None
 
-    def tool_template(self) -> str | None:
-        """The Jinja template for conversations with tools, where there is one of its own."""
-        if "chat_template.jinja" in self:
-            return None
-        entry = self.json("tokenizer_config.json").get("chat_template")
-        return None if isinstance(entry, str) else _template(entry, "tool_use")
+    def chat_templates(self) -> ChatTemplates:
+        """Raises InvalidModel where a configuration that should have them is no JSON object."""
+        try:
+            return chat_templates(self.text)
+        except ValueError as error:
+            raise InvalidModel(str(error)) from error
 
     def special_tokens(self) -> set[str]:
         """Those tokens of the tokenizer that say something about the model's abilities."""
@@ -103,7 +98,9 @@ class Files:
             tokenizer = msgspec.json.decode(self.path("tokenizer.json").read_bytes(), type=_Tokenizer)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidModel(f"tokenizer.json is damaged: {error}") from error
-        return {token.content for token in tokenizer.added_tokens} & fill_in_the_middle_tokens()
+        known = fill_in_the_middle_tokens()
+        texts = (token.content for token in tokenizer.added_tokens)
+        return {text for text in texts if text in known or is_marker_token(text)}
 
 
 def find_out(
@@ -120,12 +117,12 @@ def find_out(
     if "config.json" not in files:
         raise InvalidModel("no config.json: this is no MLX or safetensors model")
     config = files.config()
-    chat_template = files.chat_template()
+    templates = files.chat_templates()
     census = take_census(files.tensors(), config)
     capabilities = derive_capabilities(
         config,
         template=template,
-        chat_template="\n".join(text for text in (chat_template, files.tool_template()) if text) or None,
+        chat_template=templates.text or None,
         tokens=files.special_tokens(),
         pooling=any(name in files for name in _POOLING_FILES),
         explicit=explicit_capabilities,
@@ -135,7 +132,7 @@ def find_out(
         fingerprint=fingerprint(config, _weight_digests(layers), _tokenizer_digests(layers)),
         parameter_count=census.parameter_count,
         capabilities=capabilities,
-        chat_template=chat_template or "",
+        chat_template=templates.default or "",
         parent_model=parent_model,
         source=source,
     )
@@ -150,16 +147,3 @@ def _weight_digests(layers: list[Layer]) -> list[str]:
 def _tokenizer_digests(layers: list[Layer]) -> list[str]:
     by_name = {layer.name: layer.digest for layer in layers if layer.media_type == FILE}
     return [by_name.get(name, "") for name in _TOKENIZER_FILES]
-
-
-def _template(entry: object, name: str) -> str | None:
-    """A template, or the one of this name of several (`[{"name", "template"}]` or `{name: template}`)."""
-    if isinstance(entry, str):
-        return entry or None
-    named: Mapping[str, Any] = {}
-    if isinstance(entry, list):
-        named = {str(item.get("name")): item.get("template") for item in entry if isinstance(item, Mapping)}
-    elif isinstance(entry, Mapping):
-        named = entry
-    chosen = named.get(name)
-    return chosen if isinstance(chosen, str) and chosen else None

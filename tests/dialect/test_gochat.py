@@ -165,3 +165,25 @@ def test_calls_a_template_does_not_show_are_written_out() -> None:
     called = Message("assistant", tool_calls=[ToolCall("f", {"a": 1})])
     text = render(CHATML, user("x"), called, Message("tool", "R"))
     assert '<|im_start|>assistant\n{"name": "f", "arguments": {"a": 1}}<|im_end|>\n<|im_start|>tool\nR' in text
+
+
+def test_a_developer_message_is_a_system_message() -> None:
+    source = (
+        "{{ if .System }}[{{ .System }}]{{ end }}"
+        '{{ range .Messages }}{{ if eq .Role "user" }}{{ .Content }}{{ end }}{{ end }}'
+    )
+    request = GenerateRequest(id=1, messages=[Message("developer", "D"), Message("user", "x")])
+    assert PromptTemplate.from_go(source).render(request).text == "[D]x"
+
+
+def test_a_tool_without_a_description_has_an_empty_one() -> None:
+    tool = {
+        "type": "function",
+        "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "string"}}}},
+    }
+    request = GenerateRequest(id=1, messages=[Message("user", "x")], tools=[tool])
+    text = PromptTemplate.from_go("{{ .Tools }}{{ range .Messages }}{{ .Content }}{{ end }}").render(request).text
+    assert text == (
+        '[{"type":"function","function":{"name":"f","description":"","parameters":'
+        '{"type":"object","properties":{"a":{"type":"string"}}}}}]x'
+    )

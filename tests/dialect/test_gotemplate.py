@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from omlx.dialect.errors import TemplateError
 from omlx.dialect.gotemplate import GoTemplate
+from omlx.dialect.gotemplate.values import Struct
 
 _RECORDED = json.loads((Path(__file__).parent / "data" / "go_templates.json").read_text("utf-8"))
 DATA: dict[str, Any] = _RECORDED["data"]
@@ -100,3 +101,34 @@ def test_json_is_json(value: Any) -> None:
     else:
         # Go prints 1.0 as 1: numbers are compared as numbers.
         assert json.loads(text, parse_int=float) == json.loads(json.dumps(value), parse_int=float)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ('{{ printf "%[2]s %[1]s" "a" "b" }}', "b a"),
+        ('{{ printf "%[2]d %d" 1 2 }}', "2 %!d(MISSING)"),
+        ('{{ printf "%[1]s=%[1]q %s" "a" "b" }}', 'a="a" b'),
+        ('{{ printf "%[3]*.[2]*[1]f|" 12.0 2 6 }}', " 12.00|"),
+        ('{{ printf "%[2]*[1]d|" 1 3 }}', "  1|"),
+        ('{{ printf "%[1]s" "a" "b" }}', "a"),
+        ('{{ printf "%[3]s" "a" }}', "%!s(BADINDEX)"),
+        ('{{ printf "%[x]s" "a" }}', "%!s(BADINDEX)"),
+        ('{{ printf "%[0]s" "a" }}', "%!s(BADINDEX)"),
+        ('{{ printf "%[1]2d" 1 }}', "%!d(BADINDEX)"),
+        ('{{ printf "%+v|%+v|%+v" .m .n .s }}', "map[a:1 b:2 c:map[d:x<y&z]]|5|h\u00e9llo"),
+        ('{{ printf "%+d" 5 }}', "+5"),
+        ("{{ 1000000.0 }} {{ 999999.5 }} {{ 123456789.5 }} {{ 1e20 }}", "1e+06 999999.5 1.234567895e+08 1e+20"),
+        ('{{ printf "%v %g %.0f" 21000000.0 0.0001 1e9 }}', "2.1e+07 0.0001 1000000000"),
+        ("{{ json 1000000.0 }} {{ json 1e20 }}", "1000000 100000000000000000000"),
+    ],
+)
+def test_formats_print_as_in_go(source: str, expected: str) -> None:
+    assert GoTemplate(source).execute(DATA) == expected
+
+
+def test_the_plus_of_v_names_the_fields_of_a_struct() -> None:
+    inner = Struct("T", {"A": 1, "B": "x"})
+    outer = Struct("U", {"In": inner, "List": [inner], "N": 2.5})
+    template = GoTemplate('{{ printf "%+v %v" .o .o }}')
+    assert template.execute({"o": outer}) == "{In:{A:1 B:x} List:[{A:1 B:x}] N:2.5} {{1 x} [{1 x}] 2.5}"

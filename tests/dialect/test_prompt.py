@@ -66,11 +66,85 @@ def test_turns_that_do_not_alternate_are_brought_to() -> None:
     assert render(STRICT, Message("assistant", "hello"), user("a")) == "<s>[user] [assistant] hello[user] a"
 
 
-def test_a_system_message_in_the_middle_moves_to_the_front_where_the_template_insists() -> None:
-    source = """{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('first!') }}
-{%- endif %}[{{ m.role }}:{{ m.content }}]{% endfor %}"""
+SYSTEMS = {
+    "all shown": "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}",
+    "only the first": """{% if messages[0].role == 'system' %}[system:{{ messages[0].content }}]{% endif %}
+{%- for m in messages if m.role != 'system' %}[{{ m.role }}:{{ m.content }}]{% endfor %}""",
+    "only the last": """{% set ns = namespace(s='') %}{% for m in messages if m.role == 'system' %}{% set ns.s = m.content %}
+{%- endfor %}[system:{{ ns.s }}]{% for m in messages if m.role != 'system' %}[{{ m.role }}:{{ m.content }}]{% endfor %}""",
+    "refused but for the first": """{% for m in messages %}{% if m.role == 'system' and not loop.first %}
+{{- raise_exception('first!') }}{% endif %}[{{ m.role }}:{{ m.content }}]{% endfor %}""",
+    "all at the front": """{% for m in messages if m.role == 'system' %}[system:{{ m.content }}]{% endfor %}
+{%- for m in messages if m.role != 'system' %}[{{ m.role }}:{{ m.content }}]{% endfor %}""",
+    "in the last user message": """{% set ns = namespace(s='') %}{% for m in messages %}{% if m.role == 'system' %}
+{%- set ns.s = m.content %}{% elif m.role == 'user' and loop.last %}[user:{% if ns.s %}{{ ns.s }}|{% endif %}{{ m.content }}]
+{%- else %}[{{ m.role }}:{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}]{% endif %}{% endfor %}""",
+    "none": """{% for m in messages if m.role != 'system' %}[{{ m.role }}:{{ m.content }}]{% endfor %}""",
+}
+
+
+@pytest.mark.parametrize("kind", SYSTEMS)
+def test_every_system_message_reaches_the_model_in_order_and_later_prompts_begin_with_earlier_ones(kind: str) -> None:
+    def system(text: str) -> Message:
+        return Message("system", text)
+
+    conversation = [
+        system("1."), Message("developer", "2."), user("3."), Message("assistant", "4."), system("5."), user("6."),
+        Message("assistant", "7."), user("8."), system("9."), Message("assistant", "10."), user("11."),
+    ]  # fmt: skip
+    earlier = ""
+    for count in (3, 6, 9, 11):
+        text = render(SYSTEMS[kind], *conversation[:count])
+        places = [text.index(message.content) for message in conversation[:count]]
+        assert places == sorted(places), text
+        assert text.startswith(earlier), (text, earlier)
+        earlier = text.removesuffix("]")
+
+
+def test_a_system_message_in_the_middle_stays_there_as_the_users_where_the_template_refuses_it() -> None:
     messages = [Message("system", "A"), user("x"), Message("system", "B"), user("y")]
-    assert render(source, *messages) == "[system:A\n\nB][user:x][user:y]"
+    assert render(SYSTEMS["refused but for the first"], *messages) == "[system:A][user:x][user:B\n\ny]"
+
+
+STRICT_CALLS = """{% set ns = namespace(at=0) %}{% for m in messages %}{% if m.role == 'user' or (m.role == 'assistant' and not m.tool_calls) %}
+{%- if (m.role == 'user') != (ns.at % 2 == 0) %}{{ raise_exception('alternate!') }}{% endif %}{% set ns.at = ns.at + 1 %}{% endif %}
+{%- if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}
+[{{ m.role }}:{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}]
+{%- endfor %}"""
+
+
+def test_a_system_message_in_a_tool_loop_joins_the_result_in_front_of_it() -> None:
+    """As in Mistral's templates, which take no user there."""
+    calls = [Message("assistant", tool_calls=[ToolCall("f", {"a": at}, f"call{at:05d}")]) for at in (1, 2)]
+    messages = [user("x"), calls[0], Message("tool", "R1"), Message("system", "S"), calls[1], Message("tool", "R2")]
+    text = render(STRICT_CALLS, *messages)
+    assert text.index("R1") < text.index("<system-reminder>\nS\n</system-reminder>") < text.index("R2")
+
+
+def test_text_that_came_with_calls_is_not_lost() -> None:
+    source = """{% for m in messages %}[{{ m.role }}:{% if m.tool_calls %}{% for c in m.tool_calls %}{{ c.function.name }}
+{{- c.function.arguments | tojson }}{% endfor %}{% else %}{{ m.content }}{% endif %}]{% endfor %}"""
+    called = Message("assistant", "I look.", tool_calls=[ToolCall("f", {"a": 1})])
+    text = render(source, user("x"), called, Message("tool", "R"))
+    assert text == '[user:x][assistant:I look.][assistant:f{"a": 1}][tool:R]'
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("{# developer #}{% for m in messages %}{% if m.role == 'developer' %}{{ raise_exception('no such role') }}"
+         "{% endif %}[{{ m.role }}:{{ m.content }}]{% endfor %}", "[system:D][user:x]"),
+        ("{% if messages[0].role == 'system' %}{% set developer_preamble = messages[0].content %}"
+         "{{ developer_preamble }};{% endif %}{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}",
+         "D;x"),
+        ("{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}", "[system:D][user:x]"),
+        ("{% for m in messages %}[{{ m.role if m.role in ['developer', 'user'] }}:{{ m.content }}]{% endfor %}",
+         "[developer:D][user:x]"),
+        ("{% for m in messages if m.role == 'user' %}[{{ m.content }}]{% endfor %}", "[D\n\nx]"),
+    ],
+)  # fmt: skip
+def test_a_developer_message_reaches_the_model(source: str, expected: str) -> None:
+    assert render(source, Message("developer", "D"), user("x")) == expected
 
 
 def test_a_conversation_no_change_helps_is_refused_with_the_templates_words() -> None:
@@ -133,8 +207,21 @@ def test_think_sets_the_names_templates_read(think: bool | str | None, expected:
 
 
 def test_earlier_thinking_is_handed_to_the_template() -> None:
-    source = "{% for m in messages %}{{ m.reasoning_content }}{{ m.thinking }}{{ m.content }};{% endfor %}"
-    assert render(source, user("x"), Message("assistant", "y", thinking="T"), user("z")) == "x;TTy;z;"
+    names = ("reasoning_content", "thinking", "reasoning")
+    source = (
+        "{% for m in messages %}" + "".join(f"{{{{ m.{name} }}}}" for name in names) + "{{ m.content }};{% endfor %}"
+    )
+    assert render(source, user("x"), Message("assistant", "y", thinking="T"), user("z")) == "x;TTTy;z;"
+
+
+def test_thinking_ahead_of_calls_is_coheres_plan() -> None:
+    source = (
+        "{% for m in messages %}{{ m.tool_plan }}{{ m.content }}"
+        "{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %};{% endfor %}"
+    )
+    called = Message("assistant", thinking="T", tool_calls=[ToolCall("f", {"a": 1})])
+    assert render(source, user("x"), called) == 'x;T{"a": 1};'
+    assert render(source, user("x"), Message("assistant", "y", thinking="T"), user("z")) == "x;y;z;"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from omlx.engine import chunks
 from omlx.engine.costs import CHUNKS, Costs
 from omlx.engine.pace import Pace, Read
 
@@ -45,6 +46,49 @@ def test_a_size_that_was_too_dear_once_comes_down_with_the_smaller_ones() -> Non
     for _ in range(20):
         costs.learn(0.020, (costs.within(0.1),))
     assert costs.within(0.1) == 2048
+
+
+def test_a_stall_changes_nothing_and_a_price_that_has_changed_is_learnt() -> None:
+    costs = Costs(0.010, 1e-5)
+    before = costs.of(256)
+    for _ in range(5):
+        costs.learn(11.0, (256,))  # another request held the processor
+        costs.learn(before, (256,))
+    assert costs.of(256) == pytest.approx(before)
+    costs.learn(10 * before, (256,))
+    costs.learn(10 * before, (256,))
+    assert costs.of(256) == pytest.approx(2 * before)
+
+
+def test_a_stall_leaves_the_budget_of_the_next_chunk_as_it_was() -> None:
+    now = 0.0
+    pace = Pace(step_s=0.010, fixed_s=0.010, token_s=2e-4, largest=512, max_gap_s=0.1, clock=lambda: now)
+
+    def step(seconds: float, read: Read = Read()) -> None:  # noqa: B008 (it is immutable)
+        nonlocal now
+        now += seconds
+        pace.decoded(1)
+        pace.read(read, decoding=True)
+
+    for _ in range(5):
+        step(0.010)
+    before = pace.tokens(pace.seconds(decoding=True, eager=True)), pace.step_s
+    step(0.010, Read().plus(512, owing=False))
+    step(11.0)
+    for _ in range(5):
+        step(0.010)
+    step(24.0)
+    step(0.010)
+    assert (pace.tokens(pace.seconds(decoding=True, eager=True)), pace.step_s) == pytest.approx(before)
+
+
+def test_encoders_do_not_learn_from_a_stall_either() -> None:
+    pace = chunks.Pace(1e-4)
+    pace.learn(1000, 11.0)
+    assert pace.budget(0.25) == 2500
+    pace.learn(1000, 1.0)
+    pace.learn(1000, 1.0)
+    assert pace.budget(0.25) < 500
 
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.lists(st.integers(1, 5000), min_size=1, max_size=4)), max_size=30))

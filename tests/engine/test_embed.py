@@ -229,7 +229,7 @@ def test_dimensions_cut_and_normalise_again() -> None:
 )
 def test_a_chat_model_embeds_by_the_mean_of_its_states(architecture: str) -> None:
     model = loaded(architecture)
-    embedder = chat_embedder(model, lambda text: model.text_tokenizer.encode(text).ids, 64)
+    embedder = chat_embedder(model, lambda text, most: model.text_tokenizer.encode(text).ids, 64)
     together = embed(embedder, TEXTS)
     alone = np.concatenate([embed(embedder, [text]) for text in TEXTS])
     np.testing.assert_allclose(together, alone, atol=within(2e-5))

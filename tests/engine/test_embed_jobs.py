@@ -23,7 +23,7 @@ class Letters:
         self.batches: list[int] = []
         self.read: list[int] = []
 
-    def rows(self, texts: Sequence[Text], *, truncate: bool) -> list[Row]:
+    def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[Row]:
         joined = [text if isinstance(text, str) else "".join(text) for text in texts]
         if not truncate and any(len(text) > 100 for text in joined):
             raise TooLong

@@ -7,13 +7,15 @@ import os
 import platform
 import signal
 import sys
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
 
 from omlx.request import Delta, Finish, GenerateRequest, Limits, Message, Sampling
 from omlx.runner.host import CRASHED, RequestFailed, RunnerHost
@@ -155,7 +157,7 @@ async def test_a_bad_request_fails_alone(host: RunnerHost) -> None:
     bad = [
         request("Hello", format={"type": "no such type"}),
         request("Hello", messages=[Message("user", "look", images=[b"not an image"])]),
-        request("x" * 10_000_000),
+        request("x" * 10_000_000, limits={"truncate": False}),
         request("", raw_prompt=""),
     ]
     good, *failures = await asyncio.gather(
@@ -184,9 +186,8 @@ async def test_the_oldest_messages_give_way_to_a_short_context(host: RunnerHost)
         await run(host, request("", messages=messages, limits={**limits, "truncate": False}))
     assert failure.value.kind == "too_long"
     assert "context length" in failure.value.message
-    with pytest.raises(RequestFailed) as failure:
-        await run(host, request("blah " * 400, limits=limits))
-    assert failure.value.kind == "too_long"
+    _, _, cut = await run(host, request("blah " * 400, tokens=2, limits=limits))
+    assert 250 <= cut.prompt_tokens < 256, "its beginning and its end"
 
 
 async def test_the_context_of_one_exchange_continues_in_the_next(host: RunnerHost) -> None:
@@ -223,6 +224,47 @@ async def test_a_prompt_read_before_comes_from_the_kv_store(host: RunnerHost) ->
     assert stats["hits"] > 0
     explained = await host.cache("explain", "never seen before")
     assert explained["message"]
+
+
+async def test_long_texts_do_not_stop_a_running_stream(host: RunnerHost) -> None:
+    """10 MB: tokenized off the thread of the model and its lock, and no further than the context reaches."""
+    text = "four words in here. " * 500_000
+    tokenizer = Tokenizer.from_file(str(tiny_model("qwen3", taught=True) / "tokenizer.json"))
+    begun = time.monotonic()
+    tokenizer.encode(text[: len(text) // 10])
+    whole_s = 10 * (time.monotonic() - begun)
+    raw = {"messages": [], "raw_prompt": text, "limits": {"truncate": False}}
+    questions: dict[str, Callable[[], Awaitable[Any]]] = {
+        "explain": lambda: host.cache("explain", text),
+        "save": lambda: host.cache("save", text, session="s"),
+        "count": lambda: run(host, request("", render_only=True, **raw)),
+        "generate": lambda: run(host, request("", **raw)),
+        "embed": lambda: host.embed([text, text], truncate=False),
+        "tokens": lambda: run(host, request("", **{**raw, "raw_prompt": "", "context": [5] * 1_000_000})),
+    }
+    gaps = {}
+    for name, ask in questions.items():
+        asked = asyncio.ensure_future(refusal(ask()))
+        gaps[name] = await longest_gap(host, asked)
+        assert "context" in await asked, name
+    assert max(gaps.values()) < whole_s / 3, gaps
+
+
+async def longest_gap(host: RunnerHost, until: asyncio.Future[Any]) -> float:
+    """Seconds between two pieces of answers that are streamed, one after the other, until something is done."""
+    longest, last = 0.0, time.monotonic()
+    while not until.done():
+        async for _ in host.generate(request("Tell me a story.", tokens=200, think=False)):
+            now = time.monotonic()
+            longest, last = max(longest, now - last), now
+    return longest
+
+
+async def refusal(asked: Awaitable[Any]) -> str:
+    try:
+        return str((await asked)["error"])
+    except RequestFailed as failure:
+        return failure.message
 
 
 async def test_kill_in_mid_stream_fails_the_open_requests_at_once() -> None:

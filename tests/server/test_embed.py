@@ -93,6 +93,34 @@ def test_long_inputs_are_cut_or_refused(http: httpx.Client, client: ollama.Clien
     assert (refused.status_code, refused.json()) == (400, {"error": "the input length exceeds the context length"})
 
 
+@pytest.mark.parametrize("model", ["bert", "qwen3-embed", "chat"])
+def test_the_context_of_the_request_holds_for_its_inputs(http: httpx.Client, model: str) -> None:
+    def post(path: str, **fields: Any) -> httpx.Response:
+        return http.post(path, json={"model": model, "options": {"num_ctx": 8}, **fields})
+
+    whole = http.post("/api/embed", json={"model": model, "input": "abcdefghijkl" * 4}).json()
+    cut = post("/api/embed", input=["abcdefghijkl" * 4, "a"]).json()
+    short = http.post("/api/embed", json={"model": model, "input": "a"}).json()
+    assert whole["prompt_eval_count"] > 8
+    assert cut["prompt_eval_count"] == 8 + short["prompt_eval_count"]
+    assert cut["embeddings"][0] != whole["embeddings"][0]
+    np.testing.assert_allclose(cut["embeddings"][1], short["embeddings"][0], atol=1e-5)
+    older = post("/api/embeddings", prompt="abcdefghijkl" * 4).json()["embedding"]
+    np.testing.assert_allclose(older, cut["embeddings"][0], atol=1e-5)
+    too_long = {"error": "the input length exceeds the context length"}
+    assert post("/api/embed", input="abcdefghijkl" * 4, truncate=False).json() == too_long
+    assert post("/api/embeddings", prompt="abcdefghijkl" * 4, truncate=False).json() == too_long
+    assert post("/api/embed", input="a", truncate=False).status_code == 200
+
+
+def test_a_cut_input_keeps_its_special_tokens(client: ollama.Client, folders: dict[str, Any]) -> None:
+    reference = Reference(folders["bert"])
+    text = "a" * 40
+    (found,) = client.embed("bert", text, options={"num_ctx": 8}).embeddings
+    tokens = spell(text)
+    np.testing.assert_allclose(found, reference.embed([*tokens[:7], tokens[-1]], "cls"), atol=1e-5)
+
+
 def test_dimensions_shorten_and_keep_the_length_of_one(client: ollama.Client, openai_client: openai.OpenAI) -> None:
     whole = np.array(client.embed("bert", "hello").embeddings[0])
     (cut,) = client.embed("bert", "hello", dimensions=8).embeddings

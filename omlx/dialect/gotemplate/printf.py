@@ -12,7 +12,8 @@ from omlx.dialect.gotemplate.values import Struct, TypeNames, float_text, to_tex
 MAX_WIDTH = 1_000_000
 """Go's own bound on width and precision."""
 
-_VERB = re.compile(r"%([-+# 0]*)(\d+|\*)?(?:\.(\d+|\*)?)?(.)?", re.DOTALL)
+_INDEX = r"(\[[^\]]*\])?"
+_VERB = re.compile(rf"%([-+# 0]*){_INDEX}(\d+|\*)?(\.{_INDEX}(\d+|\*)?)?{_INDEX}(.)?", re.DOTALL)
 
 
 def sprint(values: Sequence[Any]) -> str:
@@ -32,46 +33,83 @@ def sprintln(values: Sequence[Any]) -> str:
 def sprintf(form: str, values: Sequence[Any]) -> str:
     """`fmt.Sprintf`."""
     out: list[str] = []
-    position = used = 0
+    position = 0
+    operands = _Operands(values)
     for match in _VERB.finditer(form):
         if match.start() < position:
             continue
         out.append(form[position : match.start()])
         position = match.end()
-        flags, width, precision, verb = match.groups()
+        flags, width_index, width, dot, precision_index, precision, verb_index, verb = match.groups()
+        operands.good = True
         sizes: list[int | None] = []
-        for size in (width, precision):
+        for index, size, complaint in (
+            (width_index, width, "%!(BADWIDTH)"),
+            (precision_index, precision, "%!(BADPREC)"),
+        ):
+            if index:
+                # "%[3]2d": an index belongs to a verb or to a star.
+                operands.select(index, last=size is not None and size != "*")
             number: int | None = None
             if size == "*":
-                star = values[used] if used < len(values) else None
-                used += 1
+                star = operands.take()
                 number = star if isinstance(star, int) and not isinstance(star, bool) else None
                 if number is None or abs(number) > MAX_WIDTH:
-                    out.append("%!(BADWIDTH)" if size is width else "%!(BADPREC)")
+                    out.append(complaint)
                     number = None
             elif size:
                 number = int(size) if len(size) < 8 and int(size) <= MAX_WIDTH else None
                 if number is None:
-                    out.append("%!(BADWIDTH)" if size is width else "%!(BADPREC)")
+                    out.append(complaint)
             sizes.append(number)
-        if precision is None and "." in match.group() and sizes[1] is None:
+        if dot and precision is None:
             sizes[1] = 0
+        if verb_index:
+            operands.select(verb_index)
         if verb is None:
             out.append("%!(NOVERB)")
         elif verb == "%":
             out.append("%")
-        elif used >= len(values):
+        elif not operands.good:
+            out.append(f"%!{verb}(BADINDEX)")
+        elif operands.next >= len(values):
             out.append(f"%!{verb}(MISSING)")
         else:
-            out.append(_formatted(values[used], verb, flags, sizes[0], sizes[1]))
-            used += 1
+            out.append(_formatted(operands.take(), verb, flags, sizes[0], sizes[1]))
     out.append(form[position:])
-    if used < len(values):
+    if not operands.reordered and operands.next < len(values):
         extra = ", ".join(
-            "<nil>" if value is None else f"{type_name(value)}={to_text(value, top=False)}" for value in values[used:]
+            "<nil>" if value is None else f"{type_name(value)}={to_text(value, top=False)}"
+            for value in values[operands.next :]
         )
         out.append(f"%!(EXTRA {extra})")
     return "".join(out)
+
+
+class _Operands:
+    """The operands of a format, taken in their order or by an index such as `[2]`."""
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self._values = values
+        self.next = 0
+        self.good = True
+        """The indices of the present verb name an operand."""
+        self.reordered = False
+
+    def take(self) -> Any:
+        value = self._values[self.next] if self.next < len(self._values) else None
+        self.next += 1
+        return value
+
+    def select(self, index: str, *, last: bool = False) -> None:
+        """Go on at the operand `index` names. `last`: nothing may stand between index and verb."""
+        self.reordered = True
+        digits = index[1:-1]
+        number = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 8 else 0
+        if last or not 1 <= number <= len(self._values):
+            self.good = False
+        else:
+            self.next = number - 1
 
 
 def _formatted(value: Any, verb: str, flags: str, width: int | None, precision: int | None) -> str:
@@ -94,6 +132,14 @@ def _verb(value: Any, verb: str, flags: str, precision: int | None) -> tuple[str
         return type_name(value), False
     if verb == "v" and "#" in flags:
         return _literal(value), False
+    if verb == "v" and "+" in flags:
+        if isinstance(value, Struct) and not value.prints_json:
+            named = (f"{name}:{_verb(field, verb, flags, precision)[0]}" for name, field in value.fields.items())
+            return "{" + " ".join(named) + "}", False
+        # Of anything but a struct's fields `+` says nothing here.
+        numeric = isinstance(value, int | float)
+        if not isinstance(value, list | dict):
+            return to_text(value, top=False), numeric
     if isinstance(value, list | dict) and not isinstance(value, TypeNames) and not getattr(value, "prints_json", False):
         return _compound(value, verb, flags, precision), False
     if verb == "v":

@@ -128,8 +128,12 @@ def to_text(value: Any, *, top: bool = True) -> str:
     return str(value)
 
 
+_EXPONENT_FROM = 6
+"""Of the number's power of ten: Go's `%g` with as many digits as needed."""
+
+
 def float_text(value: float) -> str:
-    """`strconv.FormatFloat(value, 'g', -1, 64)` with the exponent threshold that `%v` uses (21)."""
+    """`%v`: the fewest digits that read back the same; below 1e-04 and from 1e+06 on with an exponent."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -138,7 +142,7 @@ def float_text(value: float) -> str:
     sign = "-" if math.copysign(1, value) < 0 else ""
     if value == 0:
         return sign + "0"
-    if exponent < -4 or exponent >= 21:
+    if exponent < -4 or exponent >= _EXPONENT_FROM:
         return sign + _scientific(digits, exponent)
     return sign + _positional(digits, exponent)
 

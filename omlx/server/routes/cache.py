@@ -95,7 +95,10 @@ async def explain(request: HttpRequest, registry: GivenRegistry, pool: GivenPool
 async def _explain(pool: Pool, spec: ModelSpec, asked: wire.CacheExplainRequest) -> bytes:
     async with await pool.acquire(spec) as lease:
         text = await _prompt(lease, spec, asked.prompt, raw=asked.raw)
-        return encode(msgspec.convert(await lease.cache("explain", text), wire.CacheExplanation))
+        found = await lease.cache("explain", text)
+        if "error" in found:
+            raise Refusal(400, found["error"])
+        return encode(msgspec.convert(found, wire.CacheExplanation))
 
 
 async def _prompt(lease: Lease, spec: ModelSpec, prompt: str, *, raw: bool) -> str:

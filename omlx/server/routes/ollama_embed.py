@@ -28,8 +28,8 @@ async def embed(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, 
         raise Refusal(404, single_quoted(""))
 
     def made(spec: ModelSpec) -> Answer:
-        parse_options(asked.options)
-        return LiveObject(_embed(pool, spec, asked, texts, started))
+        num_ctx = parse_options(asked.options).limits.num_ctx
+        return LiveObject(_embed(pool, spec, asked, texts, num_ctx, started))
 
     return await served(registry, asked.model, made, double_quoted)
 
@@ -39,8 +39,8 @@ async def embeddings(request: HttpRequest, registry: GivenRegistry, pool: GivenP
     asked = await read_json(request, wire.EmbeddingRequest, settings.max_body)
 
     def made(spec: ModelSpec) -> Answer:
-        parse_options(asked.options)
-        return LiveObject(_embed_one(pool, spec, asked))
+        num_ctx = parse_options(asked.options).limits.num_ctx
+        return LiveObject(_embed_one(pool, spec, asked, num_ctx))
 
     return await served(registry, required(asked.model), made, double_quoted)
 
@@ -56,12 +56,16 @@ def read_input(value: Any) -> list[str]:
     return value
 
 
-async def _embed(pool: Pool, spec: ModelSpec, asked: wire.EmbedRequest, texts: list[str], started: int) -> bytes:
+async def _embed(
+    pool: Pool, spec: ModelSpec, asked: wire.EmbedRequest, texts: list[str], num_ctx: int, started: int
+) -> bytes:
     async with await pool.acquire(spec, keep_alive=asked.keep_alive) as lease:
         if not texts:
             return encode(wire.EmbedResponse(model=asked.model, embeddings=[]))
         try:
-            found = await lease.embed(texts, truncate=asked.truncate, dimensions=max(0, asked.dimensions))
+            found = await lease.embed(
+                texts, truncate=asked.truncate, num_ctx=num_ctx, dimensions=max(0, asked.dimensions)
+            )
         except RequestFailed as failure:
             # Whatever goes wrong with a text is the request's fault here; only a dead runner is not.
             raise failure if failure.kind == "crashed" else Refusal(400, failure.message) from None
@@ -76,12 +80,12 @@ async def _embed(pool: Pool, spec: ModelSpec, asked: wire.EmbedRequest, texts: l
         )
 
 
-async def _embed_one(pool: Pool, spec: ModelSpec, asked: wire.EmbeddingRequest) -> bytes:
+async def _embed_one(pool: Pool, spec: ModelSpec, asked: wire.EmbeddingRequest, num_ctx: int) -> bytes:
     async with await pool.acquire(spec, keep_alive=asked.keep_alive) as lease:
         if not asked.prompt:
             return encode(wire.EmbeddingResponse([]))
         try:
-            found = await lease.embed([asked.prompt])
+            found = await lease.embed([asked.prompt], truncate=asked.truncate, num_ctx=num_ctx)
         except RequestFailed as failure:
             raise failure if failure.kind == "crashed" else Refusal(500, failure.message) from None
         return encode(wire.EmbeddingResponse(found.vectors[0]))
