@@ -136,6 +136,10 @@ class Client:
     async def show(self, model: str, *, verbose: bool = False) -> wire.ShowResponse:
         return await self._call("POST", "/api/show", {"model": model, "verbose": verbose}, wire.ShowResponse)
 
+    async def contexts(self, model: str) -> admin.ContextResponse:
+        """The context in tokens that the model is served with, and the most there is memory for."""
+        return await self._call("GET", f"/api/omlx/context?{urlencode({'model': model})}", None, admin.ContextResponse)
+
     async def copy(self, source: str, destination: str) -> None:
         await self._checked("POST", "/api/copy", {"source": source, "destination": destination})
 

@@ -10,6 +10,7 @@ from omlx_registry import ModelSpec
 
 from omlx.api import ollama as wire
 from omlx.dialect import ollama as dialect
+from omlx.dialect.options import parse_options
 from omlx.dialect.refusal import Refusal
 from omlx.pool import Pool
 from omlx.request import Delta, Finish, GenerateRequest
@@ -68,7 +69,8 @@ def _answer(
     answer: dialect.Answer,
 ) -> Answer:
     if wanted is None:
-        return LiveObject(load(pool, spec, answer.empty("load"), asked.keep_alive))
+        num_ctx = parse_options(asked.options, spec.parameters).limits.num_ctx
+        return LiveObject(load(pool, spec, answer.empty("load"), asked.keep_alive, num_ctx))
     job = Job(spec, [wanted], asked.keep_alive)
     if asked.stream and not wanted.render_only:
         return LiveStream(stream(pool, job, _Lines(answer), line))
