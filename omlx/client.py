@@ -228,9 +228,9 @@ class Client:
         """What the KV store has on disk."""
         return await self._call("GET", "/api/omlx/cache/folder", None, cachewire.CacheFolder)
 
-    async def clear_cache(self, model: str) -> int:
-        """Forget a model's stored prefixes, "" for all models; returns the number of records that were on disk."""
-        return (await self._call("POST", "/api/omlx/cache/clear", {"model": model}, cachewire.CacheCleared)).records
+    async def clear_cache(self, model: str) -> cachewire.CacheCleared:
+        """Forget a model's stored prefixes, "" for all models; tells how many were on disk, and whose they were."""
+        return await self._call("POST", "/api/omlx/cache/clear", {"model": model}, cachewire.CacheCleared)
 
     async def verify_cache(self) -> cachewire.CacheVerified:
         """Have every record on disk read; what is damaged is removed."""
@@ -371,4 +371,6 @@ async def _raise_for_status(response: httpx.Response, *, streaming: bool = False
         message = content.decode("utf-8", "replace").strip()
     if not message and not streaming:
         message = f"{response.status_code} {_phrase(response.status_code)}".strip()
+    if response.status_code == 401 and "API key" in message:
+        message += ": put one of the server's keys into OMLX_API_KEY"
     raise ClientError(message, status=response.status_code, streaming=streaming)

@@ -53,7 +53,8 @@ class _Do(NamedTuple):
 
 
 class ColdTier:
-    """The tier in `folder`, for the model with this `namespace`; `model` is its name for people.
+    """The tier in `folder`, for the model with this `namespace`; `model` is its name for people, `fingerprint` what
+    other names of the same weights have in common with it.
 
     `max_bytes` caps the whole folder, index included. `hourly_bytes` 0: no write budget. `queue_bytes` bounds what
     waits to be written.
@@ -65,6 +66,7 @@ class ColdTier:
         namespace: bytes,
         *,
         model: str,
+        fingerprint: str = "",
         max_bytes: int,
         hourly_bytes: int = 0,
         queue_bytes: int = 256 << 20,
@@ -95,7 +97,9 @@ class ColdTier:
             log.warning("%s; prefixes are kept in memory only", self.problem)
             return
         self._ahead = ReadAhead(self._files)
-        self._writer = threading.Thread(target=self._write_loop, args=(model,), name="omlx-cache-write", daemon=True)
+        self._writer = threading.Thread(
+            target=self._write_loop, args=(model, fingerprint), name="omlx-cache-write", daemon=True
+        )
         self._writer.start()
 
     # ------------------------------------------------------------------ asking (the thread that owns MLX)
@@ -284,10 +288,10 @@ class ColdTier:
             self._waiting.notify_all()
 
     # ------------------------------------------------------------------ the writer thread
-    def _write_loop(self, model: str) -> None:
+    def _write_loop(self, model: str, fingerprint: str) -> None:
         try:
             index = Index(self.folder)
-            index.name_model(self._namespace, model)
+            index.name_model(self._namespace, model, fingerprint)
         except (sqlite3.Error, IndexUnusableError) as error:
             self._switch_off(error)
             index = None

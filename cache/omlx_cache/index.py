@@ -56,6 +56,10 @@ CREATE TABLE sessions (
 );
 CREATE INDEX session_keys ON sessions (key);
 """
+_LATER = """
+CREATE TABLE IF NOT EXISTS fingerprints (namespace BLOB PRIMARY KEY, fingerprint TEXT NOT NULL);
+"""
+"""Made in databases of the same version that do not have it yet."""
 _TABLES = {"records", "totals", "added", "removed", "gone", "written", "models", "sessions"}
 """What must be there, triggers included: a file of the right version may still have been damaged."""
 
@@ -125,6 +129,8 @@ class Index:
                 )
             elif version != SCHEMA_VERSION:
                 raise IndexUnusableError(f"the index has version {version}, this program needs {SCHEMA_VERSION}")
+            for statement in _statements(_LATER):
+                self._db.execute(statement)
             lacking = _TABLES - {name for (name,) in self._db.execute("SELECT name FROM sqlite_master")}
             if lacking:
                 raise IndexUnusableError(f"the index has lost {', '.join(sorted(lacking))}")
@@ -337,8 +343,16 @@ class Index:
                 "UPDATE records SET used = ? WHERE key = ? AND kind = ?", [(now, *name) for name in names]
             )
 
-    def name_model(self, namespace: bytes, name: str) -> None:
-        self._db.execute("INSERT OR REPLACE INTO models VALUES (?, ?)", (namespace, name))
+    def name_model(self, namespace: bytes, name: str, fingerprint: str = "") -> None:
+        """Note whose records a namespace holds: a name for people, and what all names of the same weights share."""
+        with self._transaction():
+            self._db.execute("INSERT OR REPLACE INTO models VALUES (?, ?)", (namespace, name))
+            self._db.execute("INSERT OR REPLACE INTO fingerprints VALUES (?, ?)", (namespace, fingerprint))
+
+    def fingerprints(self) -> dict[str, str]:
+        """By namespace in hex; older entries have none."""
+        rows = self._db.execute("SELECT namespace, fingerprint FROM fingerprints")
+        return {namespace.hex(): fingerprint for namespace, fingerprint in rows}
 
     def names_in(self, namespace: bytes | None) -> list[Name]:
         """All ready records of one model, or of all."""
