@@ -63,6 +63,8 @@ class Record:
         """Seconds from its arrival in which it must be done; None: as long as it takes."""
         self.num_ctx = 0
         """The context in tokens that its headers ask for; 0: none."""
+        self.named = ""
+        """The model's name as the request has it, whether there is such a model or not."""
         self.model = ""
         self.stage: Stage = "arrived"
         self.asked = self.acquired = self.first = self.ended = 0.0

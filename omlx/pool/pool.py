@@ -79,6 +79,8 @@ class Pool:
         )
         self._finding_room: asyncio.Lock = asyncio.Lock()
         self._changed = asyncio.Event()
+        self.names_changed = 0
+        """How often models were made, renamed or deleted since the start."""
         self._outside = 0
         """Requests that wait for a slot they may not join yet."""
         self._watching: list[asyncio.Task[None]] = []
@@ -156,6 +158,7 @@ class Pool:
         A loaded model is listed under a name it still has; one that has lost its last name is unloaded, for no client
         could reach it any more.
         """
+        self.names_changed += 1
         names: dict[str, list[ModelSpec]] = {}
         for spec in registered:
             names.setdefault(spec.digest, []).append(spec)

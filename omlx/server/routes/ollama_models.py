@@ -55,8 +55,7 @@ async def remove(request: HttpRequest, registry: GivenRegistry, pool: GivenPool,
 
 async def _names_changed(registry: Registry, pool: Pool) -> None:
     """Have the models in memory listed under names that exist; see `Pool.rename`."""
-    if pool.loaded():
-        await pool.rename(await asyncio.to_thread(registry.list))
+    await pool.rename(await asyncio.to_thread(registry.list))
 
 
 async def replacing(steps: AsyncGenerator[Progress], registry: Registry, pool: Pool) -> AsyncGenerator[Progress]:
