@@ -18,54 +18,14 @@ from pathlib import Path
 
 from omlx_cache.keys import TOKEN_BYTES
 from omlx_cache.records import Entry, Kind, Name, Piece, Stored
+from omlx_cache.schema import LATER, SCHEMA, SCHEMA_VERSION, START_BYTES, TABLES, statements
 
-SCHEMA_VERSION = 1
 FILE = "index.sqlite"
 _KEEP_GONE = 100_000
 """Evicted keys remembered for `explain`."""
 _SLACK = 1 << 20
 _STALE_S = 600.0
 """A record that has been *being written* for this long is not coming."""
-
-_SCHEMA = """
-CREATE TABLE records (
-    id INTEGER PRIMARY KEY, key BLOB NOT NULL, kind INTEGER NOT NULL, namespace BLOB NOT NULL, parent BLOB NOT NULL,
-    start INTEGER NOT NULL, size INTEGER NOT NULL, skip INTEGER NOT NULL, tokens BLOB NOT NULL, media BLOB NOT NULL,
-    bytes INTEGER NOT NULL, used REAL NOT NULL,
-    writer INTEGER NOT NULL  -- process that is still writing it; 0: ready
-);
-CREATE UNIQUE INDEX by_name ON records (key, kind);
-CREATE INDEX by_use ON records (used, start DESC);
-CREATE INDEX by_namespace ON records (namespace, used);
-CREATE INDEX roots ON records (tokens) WHERE start = 0;
-CREATE INDEX unfinished ON records (writer) WHERE writer != 0;
-CREATE TABLE totals (bytes INTEGER NOT NULL, records INTEGER NOT NULL);
-INSERT INTO totals VALUES (0, 0);
-CREATE TRIGGER added AFTER INSERT ON records BEGIN
-    UPDATE totals SET bytes = bytes + new.bytes, records = records + 1;
-END;
-CREATE TRIGGER removed AFTER DELETE ON records BEGIN
-    UPDATE totals SET bytes = bytes - old.bytes, records = records - 1;
-END;
-CREATE TABLE gone (id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE);
-CREATE TABLE written (hour INTEGER PRIMARY KEY, bytes INTEGER NOT NULL);
-CREATE TABLE models (namespace BLOB PRIMARY KEY, name TEXT NOT NULL);
-CREATE TABLE sessions (
-    name TEXT NOT NULL, namespace BLOB NOT NULL, key BLOB NOT NULL, PRIMARY KEY (name, namespace, key)
-);
-CREATE INDEX session_keys ON sessions (key);
-"""
-_START_BYTES = 128
-"""Of the tokens, as far as they order the pieces behind a parent: whole, each record would cost a page of its own."""
-_LATER = f"""
-DROP INDEX IF EXISTS by_size;
-DROP INDEX IF EXISTS by_parent;
-CREATE INDEX IF NOT EXISTS by_start ON records (parent, kind, substr(tokens, 1, {_START_BYTES}));
-CREATE TABLE IF NOT EXISTS fingerprints (namespace BLOB PRIMARY KEY, fingerprint TEXT NOT NULL);
-"""
-"""Changes to databases of the same version; older programs get along with them."""
-_TABLES = {"records", "totals", "added", "removed", "gone", "written", "models", "sessions"}
-"""What must be there, triggers included: a file of the right version may still have been damaged."""
 
 
 class IndexUnusableError(Exception):
@@ -130,7 +90,7 @@ class Index:
         with self._transaction():
             (version,) = self._db.execute("PRAGMA user_version").fetchone()
             if version == 0:
-                for statement in _statements(_SCHEMA):
+                for statement in statements(SCHEMA):
                     self._db.execute(statement)
                 self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
                 self.is_new = True
@@ -140,10 +100,10 @@ class Index:
                 )
             elif version != SCHEMA_VERSION:
                 raise IndexUnusableError(f"the index has version {version}, this program needs {SCHEMA_VERSION}")
-            lacking = _TABLES - {name for (name,) in self._db.execute("SELECT name FROM sqlite_master")}
+            lacking = TABLES - {name for (name,) in self._db.execute("SELECT name FROM sqlite_master")}
             if lacking:
                 raise IndexUnusableError(f"the index has lost {', '.join(sorted(lacking))}")
-            for statement in _statements(_LATER):
+            for statement in statements(LATER):
                 self._db.execute(statement)
 
     def close(self) -> None:
@@ -181,8 +141,8 @@ class Index:
         """The pieces behind `parent` next to these tokens in order: they share the longest prefixes."""
         columns = "key, kind, parent, start, tokens, media, bytes, skip"
         some = f"SELECT {columns} FROM records WHERE writer = 0 AND parent = ? AND kind = ?"  # noqa: S608
-        start = f"substr(tokens, 1, {_START_BYTES})"
-        here = (parent, kind, packed[:_START_BYTES])
+        start = f"substr(tokens, 1, {START_BYTES})"
+        here = (parent, kind, packed[:START_BYTES])
         found = []
         for than, order in (("<", "DESC"), (">", "ASC")):
             equal = "=" if than == ">" else ""
@@ -438,17 +398,6 @@ class Index:
             (session, namespace),
         )
         return [Name(key, Kind(kind)) for key, kind in rows]
-
-
-def _statements(script: str) -> list[str]:
-    """The script's statements; a trigger's inner semicolons do not end it."""
-    statements, current = [], ""
-    for line in script.splitlines(keepends=True):
-        current += line
-        if sqlite3.complete_statement(current):
-            statements.append(current)
-            current = ""
-    return statements
 
 
 def _entry(row: tuple[bytes, int, bytes, int, bytes, bytes, int, int]) -> Entry:

@@ -7,6 +7,7 @@ by that and by what fits; the reason is kept for the log and for users.
 
 from __future__ import annotations
 
+import re
 from typing import Literal, NamedTuple
 
 from omlx.units import human_bytes
@@ -62,3 +63,11 @@ def choose(policy: str, *, device: Device, quantized: bool, parameters: int, fre
 
 def _fast_type(device: Device) -> str:
     return "float32" if device == "cpu" else "bfloat16"
+
+
+def held(text: str) -> str:
+    """How weights are held, without the reason: of "float32 (dequantized: …) on 2 ranks" it is "float32 on 2 ranks".
+
+    The reason may name the memory that was free, which is another at each load.
+    """
+    return re.sub(r" \(.*\)", "", text)

@@ -6,7 +6,6 @@ Every rank of a divided model opens the same (`open_engine`); what a server talk
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ from omlx.engine.engine import Engine, EngineConfig
 from omlx.engine.loader import LoadedModel, device, load_model
 from omlx.engine.ranks import Ranks
 from omlx.engine.speculative import open_draft
+from omlx.engine.weights import held
 from omlx.runner.channel import Channel
 from omlx.runner.ledger import Ledger
 from omlx.runner.prompt import Encoder, Prompter, marker_candidates, special_tokens
@@ -138,10 +138,8 @@ def open_store(spec: LoadSpec, model: LoadedModel, ranks: Ranks) -> PrefixStore 
     if spec.hot_cache_bytes == 0 and spec.cold_cache_bytes == 0:
         return None
     config = StoreConfig(
-        # What is computed depends on how the weights are held, not only on which they are; not on the reason for it,
-        # which may name the memory that was free.
-        fingerprint=f"{spec.fingerprint} {re.sub(r' [(].*[)]', '', model.weights)}"
-        + (f" rank {ranks.rank}" if ranks.size > 1 else ""),
+        # What is computed depends on how the weights are held, not only on which they are.
+        fingerprint=f"{spec.fingerprint} {held(model.weights)}" + (f" rank {ranks.rank}" if ranks.size > 1 else ""),
         model=spec.name,
         block_size=spec.cache_block_size,
         hot_bytes=spec.hot_cache_bytes,

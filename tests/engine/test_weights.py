@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from omlx.engine.weights import Device, choose
+from omlx.engine.weights import Device, choose, held
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,12 @@ from omlx.engine.weights import Device, choose
 def test_weights_are_shown_as_they_are_held(policy: str, device: Device, quantized: bool, free: int, held: str) -> None:
     plan = choose(policy, device=device, quantized=quantized, parameters=10**6, free_bytes=free)
     assert plan.text.partition(" (")[0] == held
+
+
+def test_how_weights_are_held_does_not_depend_on_the_memory_that_was_free() -> None:
+    texts = [
+        choose("auto", device="cpu", quantized=True, parameters=10**9, free_bytes=free).text for free in (10, 10**6)
+    ]
+    assert texts[0] != texts[1]
+    assert [held(text) for text in texts] == ["quantized", "quantized"]
+    assert held("float32 (dequantized: a CPU multiplies float32 fastest), rank 0 of 2") == "float32, rank 0 of 2"
