@@ -28,7 +28,7 @@ def texts(seed: int, shared: int) -> list[bytes]:
     beginnings = [bytes([kind]) * TOKEN_BYTES * shared for kind in (3, 7)]
     return sorted(
         {
-            source.choice(beginnings) + source.randbytes(TOKEN_BYTES * source.randint(0, 40))
+            source.choice(beginnings) + source.randbytes(TOKEN_BYTES * source.randint(1, 40))
             for _ in range(60)
         }
     )  # fmt: skip
