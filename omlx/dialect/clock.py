@@ -7,11 +7,15 @@ several languages) or the line is nothing but a label and a point in time. Openi
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from itertools import islice
 
 _LONGEST_LINE = 200
 """Characters. What tells the time is short; a longer line says other things, too."""
 _LONGEST_HEADING = 60
+_MOST_LINES = 64
+"""That look as if they could tell a time: a prompt of thousands of them is no system prompt, and must cost little."""
+_LIKELY = re.compile(r"\d(?:[:.]\d\d|\s?[時时点시]|\d{9})")
+_BLANKS = re.compile(r"\s+")
 _DAYS = "mon|tue|wed|thu|fri|sat|sun"
 _MONTHS = "jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec"
 _CLOCK = r"\d{1,2}[:.]\d\d(?:[:.]\d\d(?:[.,]\d+)?)?(?:\s*[ap]\.?m\.?)?"
@@ -61,22 +65,23 @@ _FILLING = frozenset(
 def split_clock(text: str) -> tuple[str, str]:
     """`text` without its clock lines, and those lines."""
     lines = text.splitlines(keepends=True)
-    kept: list[str] = []
-    moved: list[str] = []
-    number = 0
-    while number < len(lines):
-        if _is_headed(lines, number):
-            moved += lines[number : number + 2]
-            number += 2
-            continue
-        (moved if tells_time(lines[number]) else kept).append(lines[number])
-        number += 1
-    return "".join(kept), "".join(moved)
+    gone: set[int] = set()
+    likely = (at for at, line in enumerate(lines) if len(line) <= _LONGEST_LINE and _LIKELY.search(line))
+    for at in islice(likely, _MOST_LINES):
+        if at and at - 1 not in gone and _is_headed(lines[at - 1], lines[at]):
+            gone |= {at - 1, at}
+        elif tells_time(lines[at]):
+            gone.add(at)
+    kept = "".join(line for at, line in enumerate(lines) if at not in gone)
+    return kept, "".join(lines[at] for at in sorted(gone))
 
 
 def tells_time(line: str) -> bool:
     """Whether the line tells the present time of day."""
-    if len(line) > _LONGEST_LINE:
+    line = _BLANKS.sub(" ", line)
+    if len(line) > _LONGEST_LINE or not _LIKELY.search(line):
+        return False
+    if not (_NOW.search(line) or _LABEL.search(line)):
         return False
     if _EPOCH.search(line):
         return bool(_EPOCH_LABEL.search(line)) and _is_bare(_EPOCH.sub(" ", line))
@@ -86,15 +91,15 @@ def tells_time(line: str) -> bool:
     return count == 1 and _LABEL.search(rest) is not None and _is_bare(rest)
 
 
-def _is_headed(lines: Sequence[str], number: int) -> bool:
+def _is_headed(heading: str, value: str) -> bool:
     """A heading such as "## Current Time" with nothing but a point in time below it."""
-    if number + 1 >= len(lines):
-        return False
-    heading, value = lines[number], lines[number + 1]
     if len(heading) > _LONGEST_HEADING or heading.lstrip().startswith("<") or not _NOW.search(heading):
         return False
+    value = _BLANKS.sub(" ", value)
+    if len(value) > _LONGEST_HEADING:
+        return False
     rest, count = _MOMENT.subn(" ", value)
-    return bool(count) and len(value) <= _LONGEST_HEADING and not _LABEL.search(rest) and _is_bare(rest)
+    return bool(count) and not _LABEL.search(rest) and _is_bare(rest)
 
 
 def _is_bare(rest: str) -> bool:

@@ -204,3 +204,10 @@ def test_a_setting_makes_all_native_requests_stable(tmp_path: Path) -> None:
             reply = http.post("/api/chat", json=asked | {"options": options}).json()
             found = json.loads(reply["message"]["content"])["messages"]
             assert [message["role"] for message in found] == roles
+
+
+def test_only_so_many_lines_of_a_prompt_are_looked_at(http: httpx.Client) -> None:
+    many = "\n".join(["Current time: 17:03"] * 200)
+    found = internal(http, f"A\n{many}", {"role": "user", "content": "request "})
+    assert found[0]["content"].count("17:03") == 200 - 64
+    assert found[-1]["content"].count("17:03") == 64
