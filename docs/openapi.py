@@ -45,6 +45,7 @@ KNOWN: dict[str, tuple[Struct | None, Struct | None]] = {
     "/v1/messages/count_tokens": (anthropic.CountRequest, anthropic.TokenCount),
     **dict.fromkeys(("/v1/rerank", "/rerank", "/v2/rerank"), (rerank.RerankRequest, rerank.RerankResponse)),
     "/api/omlx/status": (None, admin.StatusResponse),
+    "/api/omlx/context": (None, admin.ContextResponse),
     "/api/omlx/aliases": (admin.AliasRequest, admin.AliasResponse),
     "/api/omlx/pin": (admin.PinRequest, admin.PinResponse),
     "/api/omlx/verify": (admin.VerifyRequest, admin.VerifyResponse),
@@ -79,6 +80,7 @@ TEXTS = {"/": ("text/plain", "text/html"), "/metrics": ("text/plain", "applicati
 
 QUERIES: dict[str, dict[str, dict[str, Any]]] = {
     "/api/omlx/search": {"q": {"type": "string"}, "limit": {"type": "integer", "default": 20}},
+    "/api/omlx/context": {"model": {"type": "string"}},
 }
 
 

@@ -136,6 +136,10 @@ class Client:
     async def show(self, model: str, *, verbose: bool = False) -> wire.ShowResponse:
         return await self._call("POST", "/api/show", {"model": model, "verbose": verbose}, wire.ShowResponse)
 
+    async def contexts(self, model: str) -> admin.ContextResponse:
+        """The context in tokens that the model is served with, and the most there is memory for."""
+        return await self._call("GET", f"/api/omlx/context?{urlencode({'model': model})}", None, admin.ContextResponse)
+
     async def copy(self, source: str, destination: str) -> None:
         await self._checked("POST", "/api/copy", {"source": source, "destination": destination})
 
@@ -224,9 +228,9 @@ class Client:
         """What the KV store has on disk."""
         return await self._call("GET", "/api/omlx/cache/folder", None, cachewire.CacheFolder)
 
-    async def clear_cache(self, model: str) -> int:
-        """Forget a model's stored prefixes, "" for all models; returns the number of records that were on disk."""
-        return (await self._call("POST", "/api/omlx/cache/clear", {"model": model}, cachewire.CacheCleared)).records
+    async def clear_cache(self, model: str) -> cachewire.CacheCleared:
+        """Forget a model's stored prefixes, "" for all models; tells how many were on disk, and whose they were."""
+        return await self._call("POST", "/api/omlx/cache/clear", {"model": model}, cachewire.CacheCleared)
 
     async def verify_cache(self) -> cachewire.CacheVerified:
         """Have every record on disk read; what is damaged is removed."""
@@ -367,4 +371,6 @@ async def _raise_for_status(response: httpx.Response, *, streaming: bool = False
         message = content.decode("utf-8", "replace").strip()
     if not message and not streaming:
         message = f"{response.status_code} {_phrase(response.status_code)}".strip()
+    if response.status_code == 401 and "API key" in message:
+        message += ": put one of the server's keys into OMLX_API_KEY"
     raise ClientError(message, status=response.status_code, streaming=streaming)

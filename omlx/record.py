@@ -61,6 +61,10 @@ class Record:
         """The class that its caller asked for, where one did."""
         self.deadline_s: float | None = None
         """Seconds from its arrival in which it must be done; None: as long as it takes."""
+        self.num_ctx = 0
+        """The context in tokens that its headers ask for; 0: none."""
+        self.named = ""
+        """The model's name as the request has it, whether there is such a model or not."""
         self.model = ""
         self.stage: Stage = "arrived"
         self.asked = self.acquired = self.first = self.ended = 0.0

@@ -137,6 +137,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         _setting("Keep what agents change each turn (billing headers, clocks) out of the beginning of the prompt"),
     ] = True
+    steady_prefix_native: Annotated[
+        bool,
+        _setting("The same for requests to /api/chat, which are taken word for word otherwise"),
+    ] = False
     unsupported_tools: Annotated[
         Literal["error", "ignore", "emulate"],
         _setting("Tools offered to a model that knows none: error, ignore, or emulate (described in the prompt)"),

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -30,6 +30,7 @@ from omlx_cache.opening import open_folder, remove_index
 from omlx_cache.readahead import ReadAhead, Reading
 from omlx_cache.records import Entry, Kind, Name, Stored
 from omlx_cache.stats import ColdCounts
+from omlx_cache.writequeue import BATCH_BYTES, Batch, Do, Write, WriteQueue
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -38,22 +39,9 @@ _PAUSE_S = 30.0
 """After a failed write, how long nothing is tried again."""
 
 
-class _Write(NamedTuple):
-    name: Name
-    used: float
-    nbytes: int
-    payload: list[tuple[HostRecord, Any]]
-    """The record and what owns its bytes. The thread that owns MLX empties it: arrays end where they were made."""
-
-
-class _Do(NamedTuple):
-    """Work for the writer on its index."""
-
-    action: Callable[[Index], Any]
-
-
 class ColdTier:
-    """The tier in `folder`, for the model with this `namespace`; `model` is its name for people.
+    """The tier in `folder`, for the model with this `namespace`; `model` is its name for people, `fingerprint` what
+    other names of the same weights have in common with it.
 
     `max_bytes` caps the whole folder, index included. `hourly_bytes` 0: no write budget. `queue_bytes` bounds what
     waits to be written.
@@ -65,6 +53,7 @@ class ColdTier:
         namespace: bytes,
         *,
         model: str,
+        fingerprint: str = "",
         max_bytes: int,
         hourly_bytes: int = 0,
         queue_bytes: int = 256 << 20,
@@ -77,13 +66,10 @@ class ColdTier:
         self._namespace = namespace
         self._max_bytes = max_bytes
         self._hourly_bytes = hourly_bytes
-        self._queue_bytes = queue_bytes
+        self._queue = WriteQueue(queue_bytes, min(BATCH_BYTES, max_bytes // 64))
         self._clock = clock
         self._bad: set[Name] = set()
-        self._queue: deque[_Write | _Do | None] = deque()
         self._queued: dict[Name, int] = {}
-        self._waiting = threading.Condition()
-        self._waiting_bytes = 0
         self._done: deque[tuple[Name, bool, list[tuple[HostRecord, Any]]]] = deque()
         self._paused_until = 0.0
         self._writer: threading.Thread | None = None
@@ -95,7 +81,9 @@ class ColdTier:
             log.warning("%s; prefixes are kept in memory only", self.problem)
             return
         self._ahead = ReadAhead(self._files)
-        self._writer = threading.Thread(target=self._write_loop, args=(model,), name="omlx-cache-write", daemon=True)
+        self._writer = threading.Thread(
+            target=self._write_loop, args=(model, fingerprint), name="omlx-cache-write", daemon=True
+        )
         self._writer.start()
 
     # ------------------------------------------------------------------ asking (the thread that owns MLX)
@@ -186,11 +174,11 @@ class ColdTier:
         self._bad.add(name)  # Until the writer has removed it.
         if isinstance(error, FileNotFoundError):
             self.counts.missing += 1
-            self._put(_Do(lambda index: self._remove_missing(index, name)))
+            self._put(Do(lambda index: self._remove_missing(index, name)))
         else:
             self.counts.damaged += 1
             log.warning("removing the cached record %s: %s", self._files.path(name).name, error)
-            self._put(_Do(lambda index: self._remove(index, [name])))
+            self._put(Do(lambda index: self._remove(index, [name])))
 
     # ------------------------------------------------------------------ writing
     def write(self, host: HostRecord, used: float, keep: Any) -> bool:
@@ -202,27 +190,22 @@ class ColdTier:
         nbytes = sum(array.data.nbytes for array in host.arrays)
         if self.problem or self._writer is None or self._clock() < self._paused_until:
             return False
-        with self._waiting:
-            if self._waiting_bytes + nbytes > self._queue_bytes:
-                self.counts.dropped_queue_full += 1
-                return False
-            self._waiting_bytes += nbytes
-            self._queued[name] = host.identity.skip
-        self._put(_Write(name, used, nbytes, [(host, keep)]))
+        if not self._queue.reserve(nbytes):
+            self.counts.dropped_queue_full += 1
+            return False
+        self._queued[name] = host.identity.skip
+        self._queue.put(Write(name, used, nbytes, [(host, keep)]))
         return True
 
     def room(self) -> int:
         """Bytes the write queue can take now."""
         if self.problem or self._writer is None or self._clock() < self._paused_until:
             return 0
-        return self._queue_bytes - self._waiting_bytes
+        return self._queue.room()
 
     def wait_for_room(self, nbytes: int, timeout: float) -> bool:
         """Wait until the queue can take this many bytes; False when it cannot within `timeout` seconds."""
-        if nbytes > self._queue_bytes or self._clock() < self._paused_until:
-            return False
-        with self._waiting:
-            return self._waiting.wait_for(lambda: self._waiting_bytes + nbytes <= self._queue_bytes, timeout)
+        return self._clock() >= self._paused_until and self._queue.wait_for_room(nbytes, timeout)
 
     def snapshot(self) -> ColdCounts:
         """The counts as they are now."""
@@ -240,23 +223,23 @@ class ColdTier:
 
     def touch(self, names: Sequence[Name]) -> None:
         """Mark as used now."""
-        now = self._clock()
-        self._put(_Do(lambda index: index.touch(names, now)))
+        if self._writer is not None:
+            self._queue.touch(names, self._clock())
 
     def remove(self, names: Sequence[Name]) -> None:
         """Delete records."""
-        self._put(_Do(lambda index: self._remove(index, names)))
+        self._put(Do(lambda index: self._remove(index, names)))
 
     def change(self, action: Callable[[Index], Any]) -> None:
         """Any other change to the index, by the writer in turn."""
-        self._put(_Do(action))
+        self._put(Do(action))
 
     def flush(self, timeout: float) -> bool:
         """Wait until all that was handed over is done; False when that takes longer than `timeout` seconds."""
         if self._writer is None:
             return True
         passed = threading.Event()
-        self._put(_Do(lambda _: passed.set()))
+        self._put(Do(lambda _: passed.set()))
         return passed.wait(timeout)
 
     def close(self, timeout: float) -> bool:
@@ -264,11 +247,9 @@ class ColdTier:
         flushed = self.flush(timeout)
         if self._ahead is not None:
             self._ahead.close()
-        with self._waiting:
-            if not flushed:
-                self._queue.clear()
-            self._queue.append(None)
-            self._waiting.notify_all()
+        if not flushed:
+            self._queue.clear()
+        self._queue.put(None)
         if self._writer is not None:
             self._writer.join(timeout + 1)
             self._index.close()
@@ -276,82 +257,85 @@ class ColdTier:
         self.problem = self.problem or "it is closed"
         return flushed
 
-    def _put(self, item: _Write | _Do) -> None:
-        if self._writer is None:
-            return
-        with self._waiting:
-            self._queue.append(item)
-            self._waiting.notify_all()
+    def _put(self, item: Do) -> None:
+        if self._writer is not None:
+            self._queue.put(item)
 
     # ------------------------------------------------------------------ the writer thread
-    def _write_loop(self, model: str) -> None:
+    def _write_loop(self, model: str, fingerprint: str) -> None:
         try:
-            index = Index(self.folder)
-            index.name_model(self._namespace, model)
+            index = Index(self.folder, self._max_bytes)
+            index.name_model(self._namespace, model, fingerprint)
         except (sqlite3.Error, IndexUnusableError) as error:
             self._switch_off(error)
             index = None
-        while (item := self._take()) is not None:
+        while (work := self._queue.take()) is not None:
             try:
-                if isinstance(item, _Write):
-                    self._done.append((item.name, self._write_one(index, item), item.payload))
+                if isinstance(work, Batch):
+                    self._write_batch(index, work)
                 elif index is not None:
-                    item.action(index)
-            except Exception as error:  # Whatever it is: the writer lives on, and a record is at most not kept.
+                    work.action(index)
+            except Exception as error:  # Whatever it is: the writer lives on, and records are at most not kept.
                 self.counts.write_errors += 1
                 self._pause(error)
-                if isinstance(item, _Write):
-                    self._done.append((item.name, False, item.payload))
-            finally:
-                if isinstance(item, _Write):
-                    with self._waiting:
-                        self._waiting_bytes -= item.nbytes
-                        self._waiting.notify_all()
         if index is not None:
             index.close()
 
-    def _take(self) -> _Write | _Do | None:
-        with self._waiting:
-            while not self._queue:
-                self._waiting.wait()
-            return self._queue.popleft()
-
-    def _write_one(self, index: Index | None, item: _Write) -> bool:
-        """Whether the tier has the record now."""
-        if index is None:
-            return False
-        name, (host, _) = item.name, item.payload[0]
-        parts = encode(host)
-        entry = Entry(host.identity.piece, name.kind, size_on_disk(parts), host.identity.skip)
+    def _write_batch(self, index: Index | None, batch: Batch) -> None:
+        kept: set[Name] = set()
         try:
-            verdict, evicted = index.reserve(
-                entry, self._namespace, item.used, self._clock(), cap=self._max_bytes, hourly=self._hourly_bytes,
+            if index is not None:
+                index.touch(batch.touched)
+                kept = self._write_records(index, batch.writes) if batch.writes else kept
+        finally:
+            self._done.extend((item.name, item.name in kept, item.payload) for item in batch.writes)
+            self._queue.release(batch)
+
+    def _write_records(self, index: Index, writes: Sequence[Write]) -> set[Name]:
+        """The records that the tier has now. Two transactions for all: one before the files, one after them."""
+        files = [(item.name, encode(item.payload[0][0])) for item in writes]
+        entries = [
+            (Entry(piece.piece, item.name.kind, size_on_disk(parts), piece.skip), item.used)
+            for item, (_, parts) in zip(writes, files, strict=True)
+            for piece in (item.payload[0][0].identity,)
+        ]
+        try:
+            answers, evicted = index.reserve(
+                entries, self._namespace, self._clock(), cap=self._max_bytes, hourly=self._hourly_bytes,
                 unlink=self._files.unlink,
             )  # fmt: skip
         except OSError as error:
             self.counts.write_errors += 1
             self._pause(error)
-            return False
+            return set()
         self.counts.evicted += evicted
-        if verdict is Reserved.OVER_BUDGET:
+        self.counts.dropped_too_large += answers.count(Reserved.TOO_LARGE)
+        if over := answers.count(Reserved.OVER_BUDGET):
+            self.counts.dropped_over_budget += over
             self._paused_until = self._clock() + _PAUSE_S
-        if verdict is not Reserved.YES:
-            self.counts.dropped_over_budget += verdict is Reserved.OVER_BUDGET
-            self.counts.dropped_too_large += verdict is Reserved.TOO_LARGE
-            return verdict is Reserved.PRESENT
+        by_answer = list(zip(files, entries, answers, strict=True))
+        written = self._write_files(index, [file for file, _, answer in by_answer if answer is Reserved.YES])
+        for (name, _), (entry, _), answer in by_answer:
+            if answer is Reserved.YES and name in written:
+                self.counts.written += 1
+                self.counts.written_bytes += entry.nbytes
+        return written | {name for (name, _), _, answer in by_answer if answer is Reserved.PRESENT}
+
+    def _write_files(self, index: Index, files: Sequence[tuple[Name, list[memoryview]]]) -> set[Name]:
+        """Write reserved records and book them as ready; a disk that fails once is not asked for the others."""
+        written: list[Name] = []
         try:
-            self._files.write(name, parts)
+            for name, parts in files:
+                self._files.write(name, parts)
+                written.append(name)
         except OSError as error:
-            index.abandon(name)
+            index.abandon([name for name, _ in files[len(written) :]])
             self.counts.write_errors += 1
             self._pause(error)
-            return False
-        if not index.commit(name):
+        lost = index.commit(written)
+        for name in lost:
             self._files.unlink(name)
-            return False
-        self.counts.written += 1
-        self.counts.written_bytes += entry.nbytes
-        return True
+        return set(written) - set(lost)
 
     def _remove(self, index: Index, names: Sequence[Name]) -> None:
         for name in names:

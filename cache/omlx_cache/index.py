@@ -11,53 +11,21 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 
+from omlx_cache.keys import TOKEN_BYTES
 from omlx_cache.records import Entry, Kind, Name, Piece, Stored
+from omlx_cache.schema import LATER, SCHEMA, SCHEMA_VERSION, START_BYTES, TABLES, statements
 
-SCHEMA_VERSION = 1
 FILE = "index.sqlite"
 _KEEP_GONE = 100_000
 """Evicted keys remembered for `explain`."""
 _SLACK = 1 << 20
 _STALE_S = 600.0
 """A record that has been *being written* for this long is not coming."""
-
-_SCHEMA = """
-CREATE TABLE records (
-    id INTEGER PRIMARY KEY, key BLOB NOT NULL, kind INTEGER NOT NULL, namespace BLOB NOT NULL, parent BLOB NOT NULL,
-    start INTEGER NOT NULL, size INTEGER NOT NULL, skip INTEGER NOT NULL, tokens BLOB NOT NULL, media BLOB NOT NULL,
-    bytes INTEGER NOT NULL, used REAL NOT NULL,
-    writer INTEGER NOT NULL  -- process that is still writing it; 0: ready
-);
-CREATE UNIQUE INDEX by_name ON records (key, kind);
-CREATE INDEX by_parent ON records (parent, kind, tokens);
-CREATE INDEX by_size ON records (parent, kind, size);
-CREATE INDEX by_use ON records (used, start DESC);
-CREATE INDEX by_namespace ON records (namespace, used);
-CREATE INDEX roots ON records (tokens) WHERE start = 0;
-CREATE INDEX unfinished ON records (writer) WHERE writer != 0;
-CREATE TABLE totals (bytes INTEGER NOT NULL, records INTEGER NOT NULL);
-INSERT INTO totals VALUES (0, 0);
-CREATE TRIGGER added AFTER INSERT ON records BEGIN
-    UPDATE totals SET bytes = bytes + new.bytes, records = records + 1;
-END;
-CREATE TRIGGER removed AFTER DELETE ON records BEGIN
-    UPDATE totals SET bytes = bytes - old.bytes, records = records - 1;
-END;
-CREATE TABLE gone (id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE);
-CREATE TABLE written (hour INTEGER PRIMARY KEY, bytes INTEGER NOT NULL);
-CREATE TABLE models (namespace BLOB PRIMARY KEY, name TEXT NOT NULL);
-CREATE TABLE sessions (
-    name TEXT NOT NULL, namespace BLOB NOT NULL, key BLOB NOT NULL, PRIMARY KEY (name, namespace, key)
-);
-CREATE INDEX session_keys ON sessions (key);
-"""
-_TABLES = {"records", "totals", "added", "removed", "gone", "written", "models", "sessions"}
-"""What must be there, triggers included: a file of the right version may still have been damaged."""
 
 
 class IndexUnusableError(Exception):
@@ -80,17 +48,19 @@ class Reserved(Enum):
 class Index:
     """Opens or creates the database in `folder`.
 
+    `cap`: the most bytes that the whole folder may take, for one who writes much.
+
     Raises IndexUnusableError when it has to be made anew, sqlite3.OperationalError when the folder is at fault (not
     writable, full, locked for too long).
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, cap: int = 0) -> None:
         self.is_new = False
         """Whether this opening created it."""
         self._path = folder / FILE
         self._db = sqlite3.connect(self._path, timeout=10, isolation_level=None)
         try:
-            self._prepare()
+            self._prepare(cap)
         except sqlite3.OperationalError:
             self._db.close()
             raise
@@ -98,7 +68,7 @@ class Index:
             self._db.close()
             raise IndexUnusableError(str(error)) from error
 
-    def _prepare(self) -> None:
+    def _prepare(self, cap: int) -> None:
         self._db.execute("PRAGMA page_size = 8192")
         for _ in range(100):
             try:
@@ -109,13 +79,18 @@ class Index:
                     raise
                 time.sleep(0.02)
         self._db.execute("PRAGMA synchronous = NORMAL")
-        # The log counts towards the folder's cap: keep it short.
-        self._db.execute("PRAGMA wal_autocheckpoint = 64")
+        # Neither statement journals nor what does not fit into the cache is worth a write.
+        self._db.execute("PRAGMA temp_store = MEMORY")
+        self._db.execute("PRAGMA cache_size = -16384")
+        # A page of the log is written to the database once, however often it changed: a long log saves writes. It
+        # counts towards the folder's cap.
+        pages = max(64, _share(cap) // 8192)
+        self._db.execute(f"PRAGMA wal_autocheckpoint = {pages}")
         self._db.execute("PRAGMA journal_size_limit = 1048576")
         with self._transaction():
             (version,) = self._db.execute("PRAGMA user_version").fetchone()
             if version == 0:
-                for statement in _statements(_SCHEMA):
+                for statement in statements(SCHEMA):
                     self._db.execute(statement)
                 self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
                 self.is_new = True
@@ -125,9 +100,11 @@ class Index:
                 )
             elif version != SCHEMA_VERSION:
                 raise IndexUnusableError(f"the index has version {version}, this program needs {SCHEMA_VERSION}")
-            lacking = _TABLES - {name for (name,) in self._db.execute("SELECT name FROM sqlite_master")}
+            lacking = TABLES - {name for (name,) in self._db.execute("SELECT name FROM sqlite_master")}
             if lacking:
                 raise IndexUnusableError(f"the index has lost {', '.join(sorted(lacking))}")
+            for statement in statements(LATER):
+                self._db.execute(statement)
 
     def close(self) -> None:
         self._db.close()
@@ -164,14 +141,27 @@ class Index:
         """The pieces behind `parent` next to these tokens in order: they share the longest prefixes."""
         columns = "key, kind, parent, start, tokens, media, bytes, skip"
         some = f"SELECT {columns} FROM records WHERE writer = 0 AND parent = ? AND kind = ?"  # noqa: S608
-        before = self._db.execute(f"{some} AND tokens < ? ORDER BY tokens DESC LIMIT 1", (parent, kind, packed))
-        after = self._db.execute(f"{some} AND tokens >= ? ORDER BY tokens LIMIT 1", (parent, kind, packed))
-        return [_entry(row) for row in (*before, *after)]
+        start = f"substr(tokens, 1, {START_BYTES})"
+        here = (parent, kind, packed[:START_BYTES])
+        found = []
+        for than, order in (("<", "DESC"), (">", "ASC")):
+            equal = "=" if than == ">" else ""
+            row = self._db.execute(
+                f"{some} AND {start} = ? AND tokens {than}{equal} ? ORDER BY tokens {order} LIMIT 1", (*here, packed)
+            ).fetchone() or self._db.execute(
+                f"{some} AND {start} {than} ? ORDER BY {start} {order}, tokens {order} LIMIT 1", here
+            ).fetchone()  # fmt: skip
+            if row is not None:
+                found.append(_entry(row))
+        return found
 
     def sizes(self, parent: bytes, kind: Kind) -> set[int]:
         """The lengths in tokens of the pieces behind `parent`."""
-        rows = self._db.execute("SELECT DISTINCT size FROM records WHERE parent = ? AND kind = ?", (parent, kind))
-        return {size for (size,) in rows}
+        # The index holds the tokens, not their number; one for it would cost a page of the log per record.
+        rows = self._db.execute(
+            "SELECT DISTINCT length(tokens) FROM records WHERE parent = ? AND kind = ?", (parent, kind)
+        )
+        return {length // TOKEN_BYTES for (length,) in rows}
 
     def was_evicted(self, key: bytes) -> bool:
         return bool(self._db.execute("SELECT 1 FROM gone WHERE key = ?", (key,)).fetchone())
@@ -215,50 +205,63 @@ class Index:
         row = self._db.execute("SELECT bytes FROM written WHERE hour = ?", (int(now // 3600),)).fetchone()
         return int(row[0]) if row else 0
 
-    def own_bytes(self) -> int:
+    def own_bytes(self, cap: int) -> int:
         """Bytes of the database itself, and what it may grow by before the next look."""
-        return _SLACK + sum(_size(self._path.with_name(FILE + suffix)) for suffix in ("", "-wal", "-shm"))
+        files = (self._path.with_name(FILE + suffix) for suffix in ("", "-wal", "-shm"))
+        return max(_SLACK, _share(cap)) + sum(map(_size, files))
 
     # ------------------------------------------------------------------ changing
     def reserve(
         self,
-        entry: Entry,
+        entries: Sequence[tuple[Entry, float]],
         namespace: bytes,
-        used: float,
         now: float,
         *,
         cap: int,
         hourly: int,
         unlink: Callable[[Name], None],
-    ) -> tuple[Reserved, int]:
-        """Make room for a record of `entry.nbytes` and book it as being written; returns how many had to go, too.
+    ) -> tuple[list[Reserved], int]:
+        """Make room for records of `entry.nbytes`, each last used at a time, and book them as being written.
 
-        `unlink` deletes a record's file; it is called within the transaction, so that space on disk is freed before it
-        is given away. `hourly` 0: no write budget.
+        Returns an answer for each, and how many others had to go. One transaction for all: each costs some pages of
+        the index, whatever is in it. `unlink` deletes a record's file; it is called within the transaction, so that
+        space on disk is freed before it is given away. `hourly` 0: no write budget.
         """
-        piece, kind, size, skip = entry
+        answers: list[Reserved] = []
+        evicted = 0
         with self._transaction():
-            if self.has(Name(piece.key, kind), skip):
-                return Reserved.PRESENT, 0
-            if hourly and self.written_in_hour(now) + size > hourly:
-                return Reserved.OVER_BUDGET, 0
-            victims, freed = self._victims(excess := self.totals()[0] + size + self.own_bytes() - cap)
-            if freed < excess:
-                return Reserved.TOO_LARGE, 0
-            self._evict(victims, unlink)
-            self._insert(entry, namespace, used, writer=os.getpid())
-            self._db.execute("DELETE FROM gone WHERE key = ?", (piece.key,))
-            self._db.execute(
-                "INSERT INTO written VALUES (?, ?) ON CONFLICT (hour) DO UPDATE SET bytes = bytes + excluded.bytes",
-                (int(now // 3600), size),
-            )
+            for entry, used in entries:
+                answer, count = self._reserve(entry, namespace, used, now, cap, hourly, unlink)
+                answers.append(answer)
+                evicted += count
             self._db.execute("DELETE FROM written WHERE hour < ?", (int(now // 3600) - 24 * 7,))
+        return answers, evicted
+
+    def _reserve(
+        self, entry: Entry, namespace: bytes, used: float, now: float, cap: int, hourly: int,
+        unlink: Callable[[Name], None],
+    ) -> tuple[Reserved, int]:  # fmt: skip
+        piece, kind, size, skip = entry
+        if self.has(Name(piece.key, kind), skip):
+            return Reserved.PRESENT, 0
+        if hourly and self.written_in_hour(now) + size > hourly:
+            return Reserved.OVER_BUDGET, 0
+        victims, freed = self._victims(excess := self.totals()[0] + size + self.own_bytes(cap) - cap)
+        if freed < excess:
+            return Reserved.TOO_LARGE, 0
+        self._evict(victims, unlink)
+        self._insert(entry, namespace, used, writer=os.getpid())
+        self._db.execute("DELETE FROM gone WHERE key = ?", (piece.key,))
+        self._db.execute(
+            "INSERT INTO written VALUES (?, ?) ON CONFLICT (hour) DO UPDATE SET bytes = bytes + excluded.bytes",
+            (int(now // 3600), size),
+        )
         return Reserved.YES, len(victims)
 
     def shrink(self, cap: int, unlink: Callable[[Name], None]) -> int:
         """Evict until the folder fits `cap` bytes, as far as pinned records allow; returns how many had to go."""
         with self._transaction():
-            victims, _ = self._victims(self.totals()[0] + self.own_bytes() - cap)
+            victims, _ = self._victims(self.totals()[0] + self.own_bytes(cap) - cap)
             self._evict(victims, unlink)
         return len(victims)
 
@@ -304,16 +307,17 @@ class Index:
             row,
         )
 
-    def commit(self, name: Name) -> bool:
-        """The record's file is complete. False: the reservation was lost meanwhile, the file must go."""
-        done = self._db.execute(
-            "UPDATE records SET writer = 0 WHERE key = ? AND kind = ? AND writer = ?", (*name, os.getpid())
-        )
-        return done.rowcount > 0
+    def commit(self, names: Sequence[Name]) -> list[Name]:
+        """The files of these records are complete. Returns those whose reservation was lost: their files must go."""
+        update = "UPDATE records SET writer = 0 WHERE key = ? AND kind = ? AND writer = ?"
+        with self._transaction():
+            return [name for name in names if self._db.execute(update, (*name, os.getpid())).rowcount == 0]
 
-    def abandon(self, name: Name) -> None:
-        """The record could not be written."""
-        self._db.execute("DELETE FROM records WHERE key = ? AND kind = ? AND writer = ?", (*name, os.getpid()))
+    def abandon(self, names: Sequence[Name]) -> None:
+        """These records could not be written."""
+        rows = [(*name, os.getpid()) for name in names]
+        with self._transaction():
+            self._db.executemany("DELETE FROM records WHERE key = ? AND kind = ? AND writer = ?", rows)
 
     def remove(self, names: Iterable[Name]) -> None:
         """Forget records that are ready."""
@@ -330,15 +334,22 @@ class Index:
             self._db.executemany("DELETE FROM records WHERE key = ? AND kind = ?", lost)
         return len(lost)
 
-    def touch(self, names: Iterable[Name], now: float) -> None:
-        """Mark as used at `now`."""
+    def touch(self, used: Mapping[Name, float]) -> None:
+        """Mark records as used at these times."""
+        rows = [(moment, *name) for name, moment in used.items()]
         with self._transaction():
-            self._db.executemany(
-                "UPDATE records SET used = ? WHERE key = ? AND kind = ?", [(now, *name) for name in names]
-            )
+            self._db.executemany("UPDATE records SET used = ? WHERE key = ? AND kind = ?", rows)
 
-    def name_model(self, namespace: bytes, name: str) -> None:
-        self._db.execute("INSERT OR REPLACE INTO models VALUES (?, ?)", (namespace, name))
+    def name_model(self, namespace: bytes, name: str, fingerprint: str = "") -> None:
+        """Note whose records a namespace holds: a name for people, and what all names of the same weights share."""
+        with self._transaction():
+            self._db.execute("INSERT OR REPLACE INTO models VALUES (?, ?)", (namespace, name))
+            self._db.execute("INSERT OR REPLACE INTO fingerprints VALUES (?, ?)", (namespace, fingerprint))
+
+    def fingerprints(self) -> dict[str, str]:
+        """By namespace in hex; older entries have none."""
+        rows = self._db.execute("SELECT namespace, fingerprint FROM fingerprints")
+        return {namespace.hex(): fingerprint for namespace, fingerprint in rows}
 
     def names_in(self, namespace: bytes | None) -> list[Name]:
         """All ready records of one model, or of all."""
@@ -389,20 +400,14 @@ class Index:
         return [Name(key, Kind(kind)) for key, kind in rows]
 
 
-def _statements(script: str) -> list[str]:
-    """The script's statements; a trigger's inner semicolons do not end it."""
-    statements, current = [], ""
-    for line in script.splitlines(keepends=True):
-        current += line
-        if sqlite3.complete_statement(current):
-            statements.append(current)
-            current = ""
-    return statements
-
-
 def _entry(row: tuple[bytes, int, bytes, int, bytes, bytes, int, int]) -> Entry:
     key, kind, parent, start, tokens, media, size, skip = row
     return Entry(Piece(key, parent, start, tokens, media), Kind(kind), size, skip)
+
+
+def _share(cap: int) -> int:
+    """Bytes that the log may have."""
+    return min(8 << 20, cap // 64)
 
 
 def _size(path: Path) -> int:

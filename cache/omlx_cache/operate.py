@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import msgspec
@@ -37,6 +37,8 @@ class ModelUse(msgspec.Struct):
     records: int
     used: float
     """When it was last used, in seconds since the epoch."""
+    fingerprint: str = ""
+    """As the store's configuration has it; "" of records that an older version wrote."""
 
 
 class SessionUse(msgspec.Struct):
@@ -84,15 +86,16 @@ def show(folder: Path) -> Folder:
         return Folder(0, 0, [], [])
     with _opened(folder) as index:
         size, count = index.totals()
+        fingerprints = index.fingerprints()
         models = [
-            ModelUse(name, namespace, nbytes, records, used)
+            ModelUse(name, namespace, nbytes, records, used, fingerprints.get(namespace, ""))
             for namespace, name, nbytes, records, used in index.by_model()
         ]
         return Folder(size, count, models, [SessionUse(*found) for found in index.sessions()])
 
 
-def clear(folder: Path, model: str | None = None) -> int:
-    """Delete what is stored for a model (by its name or namespace) or for all, named sessions included.
+def clear(folder: Path, models: Collection[str] | None = None) -> int:
+    """Delete what is stored for models (by name or namespace) or, with None, for all; named sessions included.
 
     Returns the number of records. Raises FolderError.
     """
@@ -101,12 +104,14 @@ def clear(folder: Path, model: str | None = None) -> int:
     files = RecordFiles(folder)
     with _opened(folder) as index:
         known = index.by_model()
-        chosen = [bytes.fromhex(space) for space, name, *_ in known if model is None or model in (name, space)]
+        chosen = [
+            bytes.fromhex(space) for space, name, *_ in known if models is None or name in models or space in models
+        ]
         names = [name for space in chosen for name in index.names_in(space)]
         for name in names:
             files.unlink(name)
         index.remove(names)
-        for space in chosen if model is not None else [None]:
+        for space in chosen if models is not None else [None]:
             index.unpin_all(space)
     return len(names)
 

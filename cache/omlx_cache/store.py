@@ -102,8 +102,9 @@ class PrefixStore:
         self.cold: ColdTier | None = None
         if config.folder is not None and config.cold_bytes > 0 and layout.supported:
             self.cold = ColdTier(
-                config.folder, self.namespace, model=config.model, max_bytes=config.cold_bytes,
-                hourly_bytes=config.hourly_write_bytes, queue_bytes=config.write_queue_bytes, clock=clock,
+                config.folder, self.namespace, model=config.model, fingerprint=config.fingerprint,
+                max_bytes=config.cold_bytes, hourly_bytes=config.hourly_write_bytes,
+                queue_bytes=config.write_queue_bytes, clock=clock,
             )  # fmt: skip
         self.clock = clock
         self._gone: dict[bytes, None] = {}

@@ -34,6 +34,10 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
     tokens_from_disk: int = 0
     off: list[str] = []
     """What a self-test has switched off."""
+    other_names: list[str] = []
+    """Further names of the same model: requests to them share its memory and its batches."""
+    same_weights: list[str] = []
+    """Other models in memory with the same weights, each with a copy of its own; prompts cached on SSD are shared."""
 
 
 class MemoryStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +78,15 @@ class PinResponse(msgspec.Struct):
     """Answer to POST /api/omlx/pin."""
 
     warning: str = ""
+
+
+class ContextResponse(msgspec.Struct, frozen=True):
+    """GET /api/omlx/context?model=NAME. Tokens."""
+
+    num_ctx: int
+    """What a request gets that asks for none."""
+    max_num_ctx: int
+    """The most that there is memory for; 0: not known."""
 
 
 class AliasRequest(msgspec.Struct):

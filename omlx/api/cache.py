@@ -71,6 +71,9 @@ class CachedModel(msgspec.Struct, frozen=True, kw_only=True):
     """What one model (in one layout of its cache) has on disk."""
 
     name: str
+    """The name it was loaded by last."""
+    names: list[str] = []
+    """All models that use these records, for they have the same weights; empty where all were removed."""
     namespace: str
     bytes: int
     records: int
@@ -106,6 +109,8 @@ class CacheClearRequest(msgspec.Struct):
 class CacheCleared(msgspec.Struct):
     records: int
     """Deleted from disk."""
+    names: list[str] = []
+    """The models whose records they were; empty: all."""
 
 
 class CacheVerified(msgspec.Struct, kw_only=True):

@@ -312,7 +312,8 @@ class GenerateResponse(msgspec.Struct, omit_defaults=True, kw_only=True):
     cached_tokens: int = 0
     """Ours: how many of the prompt's tokens came from the KV store."""
     prompt_eval_duration: int = 0
-    eval_count: int = 0
+    eval_count: int | UnsetType = UNSET
+    """On the last object, 0 too: clients read it without asking whether it is there."""
     eval_duration: int = 0
     tool_calls: list[ToolCall] = []
     debug_info: DebugInfo | None = msgspec.field(default=None, name="_debug_info")
@@ -342,7 +343,7 @@ class ChatResponse(msgspec.Struct, omit_defaults=True, kw_only=True):
     cached_tokens: int = 0
     """Ours: how many of the prompt's tokens came from the KV store."""
     prompt_eval_duration: int = 0
-    eval_count: int = 0
+    eval_count: int | UnsetType = UNSET
     eval_duration: int = 0
 
 

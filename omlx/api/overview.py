@@ -102,6 +102,10 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     memory_limit: int
     """omlx_memory_limit_bytes"""
     kv: Kv
+    refused: int = 0
+    """Growth of omlx_http_requests_total with the status 503, our own routes left out, in the last hour."""
+    # No metric: it only tells when the list of models has to be asked for again.
+    names_changed: int = 0
     models: list[ModelRow]
     pulls: list[PullRow]
     advice: list[Advice]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from omlx.cli.console import columns, err, is_terminal, out
 from omlx.cli.wordwrap import WordWrap
 from omlx.units import format_duration
+
+if TYPE_CHECKING:
+    from msgspec import UnsetType
 
 _GREY, _BOLD, _PLAIN = "\x1b[38;5;245m", "\x1b[1m", "\x1b[0m"
 
@@ -20,7 +23,7 @@ class Numbers(Protocol):
     load_duration: int
     prompt_eval_count: int
     prompt_eval_duration: int
-    eval_count: int
+    eval_count: int | UnsetType
     eval_duration: int
 
 
@@ -91,9 +94,9 @@ def print_numbers(numbers: Numbers) -> None:
         ("prompt eval count:", _tokens(numbers.prompt_eval_count)),
         ("prompt eval duration:", _duration(numbers.prompt_eval_duration)),
         ("prompt eval rate:", _rate(numbers.prompt_eval_count, numbers.prompt_eval_duration)),
-        ("eval count:", _tokens(numbers.eval_count)),
+        ("eval count:", _tokens(numbers.eval_count or 0)),
         ("eval duration:", _duration(numbers.eval_duration)),
-        ("eval rate:", _rate(numbers.eval_count, numbers.eval_duration)),
+        ("eval rate:", _rate(numbers.eval_count or 0, numbers.eval_duration)),
     ]
     err("".join(f"{label:<22}{value}\n" for label, value in lines if value), end="")
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import rich_click as click
 
 from omlx.cli.command import CliError, Count, verb
+
+if TYPE_CHECKING:
+    from omlx.api.cache import CachedModel
 
 _USAGE = "[ls | stats | clear [MODEL] | verify | explain MODEL | save NAME MODEL | load NAME | rm NAME]"
 
@@ -81,7 +85,12 @@ async def _list() -> None:
     async with connected() as client:
         found = await client.cache_folder()
     models = [
-        (model.name, str(model.records), human_bytes(model.bytes), human_time(datetime.fromtimestamp(model.used, UTC)))
+        (
+            _owners(model),
+            str(model.records),
+            human_bytes(model.bytes),
+            human_time(datetime.fromtimestamp(model.used, UTC)),
+        )
         for model in found.models
     ]
     out(render(models, ("NAME", "RECORDS", "SIZE", "USED")), end="")
@@ -91,12 +100,19 @@ async def _list() -> None:
     out(f"\n{human_bytes(found.bytes)} of {human_bytes(found.max_bytes)} in {found.path}")
 
 
+def _owners(model: CachedModel) -> str:
+    """All models that use the records; the one that made them, where it was removed since."""
+    return ", ".join(model.names) or f"{model.name or '?'} (removed)"
+
+
 async def _clear(model: str) -> None:
     from omlx.cli.console import connected, out
 
     async with connected() as client:
-        records = await client.clear_cache(model)
-    out(f"cleared the cache of {model or 'all models'}: {records} records")
+        cleared = await client.clear_cache(model)
+    out(f"cleared the cache of {', '.join(cleared.names) or model or 'all models'}: {cleared.records} records")
+    if len(cleared.names) > 1:
+        out("these models have the same weights, so they shared the records")
 
 
 async def _verify() -> None:

@@ -74,9 +74,7 @@ async def _server(effective: Settings) -> list[Finding]:
             if error.status == 404:
                 how = "stop it, or give oMLX another address with OMLX_HOST"
                 return [Finding("server", "fail", f"{client.url} is taken by a server that is not oMLX", how)]
-            how = "see the server's log"
-            if error.status == 401:
-                how = "put one of the server's keys into OMLX_API_KEY"
+            how = "" if error.status == 401 else "see the server's log"
             return [Finding("server", "fail", f"{client.url}: {error}", how)]
     return [Finding("server", "ok", f"{client.url}, process {status.pid}, omlx {status.version}"), *advise(status)]
 

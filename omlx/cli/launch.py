@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import shutil
 import sys
@@ -20,21 +19,27 @@ if TYPE_CHECKING:
     from omlx.client import Client
 
 
-_SMALL_CONTEXT = 16_384
-"""Tokens. Claude Code's instructions and tools take about this many."""
+_SMALL_CONTEXT = 32_768
+"""Tokens. Below, the instructions and tools of most agents leave little or nothing for the work."""
 
 
 @verb("launch", usage="[TOOL [-- ARGUMENTS...]]", environment=("host", "api_key"))
 @click.option("--model", help="Model to use (default: the newest one that knows tools)")
+@click.option("--num-ctx", type=click.IntRange(min=4), help="Context in tokens (default: what the tool needs)")
 @click.option("--print", "show", is_flag=True, help="Print the command and its variables, start and write nothing")
 @click.option("--config", is_flag=True, help="Write the tool's own configuration file (with --print: show it)")
 @click.option("--restore", is_flag=True, help="Put the configuration file back as it was before --config")
 @click.option("-y", "--yes", is_flag=True, help="Change a configuration file that exists; a backup is kept")
-def command(args: tuple[str, ...], model: str | None, show: bool, config: bool, restore: bool, yes: bool) -> None:
+def command(
+    args: tuple[str, ...], model: str | None, num_ctx: int | None, show: bool, config: bool, restore: bool, yes: bool
+) -> None:
     """Start a coding agent or Open WebUI on this server
 
     Without TOOL the tools are listed. A start changes no file: the tool is told by its command line and environment.
     What stands behind `--` goes to the tool: `omlx launch claude -- -p "What is in this folder?"`
+
+    Coding agents need a larger context than a chat. Where the default of the server is smaller and there is memory for
+    more, the tool asks for 65,536 tokens (or as many as fit) with each request, in the header X-OMLX-Num-Ctx.
     """
     from omlx.cli.console import run_async
     from omlx.cli.launch_tools import TOOLS
@@ -51,7 +56,7 @@ def command(args: tuple[str, ...], model: str | None, show: bool, config: bool, 
             raise CliError("--restore changes a file: it does not go with --print or --config")
         _restore(name, tool)
         return
-    place = run_async(_place(model or ""))
+    place = run_async(_place(model or "", tool, num_ctx or 0))
     if config:
         _configure(name, tool, place, yes=yes, show=show)
         return
@@ -76,32 +81,53 @@ def _list() -> None:
     out(render(rows, ("NAME", "TOOL", "INSTALLED"), max_cell=60), end="")
 
 
-async def _place(model: str) -> Place:
+async def _place(model: str, tool: Tool, num_ctx: int) -> Place:
     from omlx.cli.console import connected, effective, err
-    from omlx.cli.launch_tools import NO_KEY, Place
+    from omlx.cli.launch_tools import NO_KEY, Place, choose_context
 
     async with connected() as client:
         model = model or await _newest(client)
         found = await client.show(model)
         if "tools" not in found.capabilities:
             err(f"note: {model} knows no tools, which agents need to do anything")
-        context = _context(found)
-    if 0 < context < _SMALL_CONTEXT:
+        trained = _trained_context(found)
+        default, largest = await _served_contexts(client, model)
+    context, asked = choose_context(default, largest, tool.context, min(num_ctx, trained or num_ctx))
+    if asked:
+        err(f"note: {model} is served with a context of {asked:,} tokens, the server's default is {default:,}")
+    if tool.context and 0 < context < _SMALL_CONTEXT:
         err(
-            f"note: {model} has a context of {context} tokens, too few for most agents, whose instructions alone may "
-            "fill it; name another model with --model"
+            f"note: {model} has a context of {context:,} tokens, too few for most agents, whose instructions alone may "
+            f"fill it{_remedy(context, trained, num_ctx)}"
         )
     key = next(iter(effective().api_key), "") or NO_KEY
-    return Place(client.url, key, model, context)
+    return Place(client.url, key, model, context, asked)
 
 
-def _context(found: ShowResponse) -> int:
-    """Tokens the model can hold, as its Modelfile or else its weights have it; 0: not known."""
+def _remedy(context: int, trained: int, named: int) -> str:
+    if context == trained:
+        return ": it was trained for no more; name another model with --model"
+    return "" if named else ": there is no memory for more; name a smaller model with --model"
+
+
+def _trained_context(found: ShowResponse) -> int:
+    """Tokens the model was trained for; 0: not known."""
     family = str(found.model_info.get("general.architecture", ""))
     known = found.model_info.get(f"{family}.context_length", 0)
-    asked = re.search(r"^num_ctx +(\d+)$", found.parameters, re.MULTILINE)
-    sizes = [known if isinstance(known, int) else 0, int(asked[1]) if asked else 0]
-    return min((size for size in sizes if size > 0), default=0)
+    return known if isinstance(known, int) else 0
+
+
+async def _served_contexts(client: Client, model: str) -> tuple[int, int]:
+    """Tokens a request gets that asks for none, and the most there is memory for; 0: not known."""
+    from omlx.client import ClientError
+
+    try:
+        found = await client.contexts(model)
+    except ClientError as error:
+        if error.status != 404:
+            raise
+        return 0, 0  # an older oMLX, or a genuine Ollama
+    return found.num_ctx, found.max_num_ctx
 
 
 async def _newest(client: Client) -> str:

@@ -18,13 +18,41 @@ NO_KEY = "omlx"
 """What tools are given that insist on a key, where the server asks for none."""
 
 
+CONTEXT_HEADER = "X-OMLX-Num-Ctx"
+"""Says with each request which context it is to be served with, for protocols that have no field for it."""
+AGENT_CONTEXT = 65_536
+"""Tokens that a coding agent should have: its instructions and tools take 10 to 25 thousand of them."""
+
+
 class Place(NamedTuple):
-    """The server, a key it takes, and the model to use. `context` in tokens; 0: not known."""
+    """The server, a key it takes, and the model to use. `context`: the tokens that requests are served with; 0: not
+    known. `num_ctx`: what the tool has to ask for to get that; 0: nothing, it is the default.
+    """
 
     url: str
     key: str
     model: str
     context: int = 0
+    num_ctx: int = 0
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What the tool has to send with each request."""
+        return {CONTEXT_HEADER: str(self.num_ctx)} if self.num_ctx else {}
+
+
+def choose_context(default: int, largest: int, wanted: int, named: int = 0) -> tuple[int, int]:
+    """`context` and `num_ctx` of a place, in tokens.
+
+    A request that asks for nothing is served with `default`; there is memory for `largest` (0: not known). The tool
+    wants at least `wanted` (0: it needs no more than a chat); the user may have `named` a number, which goes first.
+    """
+    if named:
+        return named, named
+    if wanted <= default or largest <= default:
+        return default, 0
+    context = min(wanted, largest)
+    return context, context
 
 
 class File(NamedTuple):
@@ -47,6 +75,8 @@ class Tool(NamedTuple):
     install: str
     start: Callable[[Place], Start]
     file: Callable[[Place], File] | None = None
+    context: int = AGENT_CONTEXT
+    """Tokens it wants; 0: it needs no more than a chat, or asks the server itself."""
 
 
 def _home(variable: str, default: str) -> Path:
@@ -65,11 +95,22 @@ def _claude_environment(place: Place) -> dict[str, str]:
         "CLAUDE_CODE_SUBAGENT_MODEL": place.model,
         # Another line in front of each prompt would keep it out of the cache.
         "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
+        # It would shorten a conversation only at the size of Anthropic's own models.
+        **({"CLAUDE_CODE_AUTO_COMPACT_WINDOW": str(place.context)} if place.context else {}),
+        **({"ANTHROPIC_CUSTOM_HEADERS": _lines(place.headers)} if place.headers else {}),
     }
 
 
+def _lines(headers: Mapping[str, str]) -> str:
+    return "\n".join(f"{name}: {value}" for name, value in headers.items())
+
+
 def _claude(place: Place) -> Start:
-    return Start(["claude", "--model", place.model], _claude_environment(place))
+    environment = _claude_environment(place)
+    users = os.environ.get("ANTHROPIC_CUSTOM_HEADERS", "").strip()
+    if users and place.headers:
+        environment["ANTHROPIC_CUSTOM_HEADERS"] = f"{users}\n{_lines(place.headers)}"
+    return Start(["claude", "--model", place.model], environment)
 
 
 def _claude_file(place: Place) -> File:
@@ -79,12 +120,17 @@ def _claude_file(place: Place) -> File:
 
 # ---------------------------------------------------------------- Codex
 def _codex_provider(place: Place) -> dict[str, str]:
-    return {"name": "oMLX", "base_url": f"{place.url}/v1", "wire_api": "responses", "env_key": "OMLX_API_KEY"}
+    """The values as TOML: its basic strings are written as JSON's."""
+    values = {"name": "oMLX", "base_url": f"{place.url}/v1", "wire_api": "responses", "env_key": "OMLX_API_KEY"}
+    provider = {name: json.dumps(value) for name, value in values.items()}
+    if place.headers:
+        pairs = ", ".join(f"{json.dumps(name)} = {json.dumps(value)}" for name, value in place.headers.items())
+        provider["http_headers"] = f"{{{pairs}}}"
+    return provider
 
 
 def _codex(place: Place) -> Start:
-    # TOML's basic strings are written as JSON's.
-    provider = ", ".join(f"{name} = {json.dumps(value)}" for name, value in _codex_provider(place).items())
+    provider = ", ".join(f"{name} = {value}" for name, value in _codex_provider(place).items())
     choice = ["-c", 'model_provider="omlx"', "-c", f"model_providers.omlx={{{provider}}}"]
     window = ["-c", f"model_context_window={place.context}"] if place.context else []
     return Start(["codex", *choice, *window, "-m", place.model], {"OMLX_API_KEY": place.key})
@@ -92,8 +138,10 @@ def _codex(place: Place) -> Start:
 
 def _codex_file(place: Place) -> File:
     """A profile of its own: `codex --profile omlx`."""
-    provider = "".join(f"{name} = {json.dumps(value)}\n" for name, value in _codex_provider(place).items())
-    text = f'model = {json.dumps(place.model)}\nmodel_provider = "omlx"\n\n[model_providers.omlx]\n{provider}'
+    provider = "".join(f"{name} = {value}\n" for name, value in _codex_provider(place).items())
+    window = f"model_context_window = {place.context}\n" if place.context else ""
+    chosen = f'model = {json.dumps(place.model)}\nmodel_provider = "omlx"\n{window}'
+    text = f"{chosen}\n[model_providers.omlx]\n{provider}"
     return File(_home("CODEX_HOME", ".codex") / "omlx.config.toml", text)
 
 
@@ -105,7 +153,11 @@ def _opencode_values(place: Place) -> dict[str, Any]:
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "name": "oMLX",
-        "options": {"baseURL": f"{place.url}/v1", "apiKey": place.key},
+        "options": {
+            "baseURL": f"{place.url}/v1",
+            "apiKey": place.key,
+            **({"headers": place.headers} if place.headers else {}),
+        },
         "models": {place.model: {"name": place.model, "tool_call": True, **limit}},
     }
     chosen = f"omlx/{place.model}"
@@ -137,7 +189,9 @@ def _aider_file(place: Place) -> File:
 
 def _continue_text(place: Place) -> str:
     fields = {"name": place.model, "provider": "openai", "model": place.model, "apiBase": f"{place.url}/v1",
-              "apiKey": place.key, "roles": ["chat", "edit", "apply"], "capabilities": ["tool_use"]}  # fmt: skip
+              "apiKey": place.key, "roles": ["chat", "edit", "apply"], "capabilities": ["tool_use"],
+              **({"defaultCompletionOptions": {"contextLength": place.context}} if place.context else {}),
+              **({"requestOptions": {"headers": place.headers}} if place.headers else {})}  # fmt: skip
     # YAML takes JSON's values.
     lines = "".join(f"    {name}: {json.dumps(value)}\n" for name, value in fields.items())
     return f"name: oMLX\nversion: 0.0.1\nschema: v1\nmodels:\n  - {lines.lstrip()}"
@@ -165,7 +219,7 @@ TOOLS = {
     "claude": Tool("Claude Code", "npm install -g @anthropic-ai/claude-code", _claude, _claude_file),
     "codex": Tool("Codex", "npm install -g @openai/codex", _codex, _codex_file),
     "opencode": Tool("opencode", "npm install -g opencode-ai", _opencode, _opencode_file),
-    "aider": Tool("aider", "pip install aider-chat", _aider, _aider_file),
+    "aider": Tool("aider", "pip install aider-chat", _aider, _aider_file, context=0),
     "continue": Tool("Continue", "npm install -g @continuedev/cli", _continue, _continue_file),
-    "open-webui": Tool("Open WebUI", "pip install open-webui", _open_webui),
+    "open-webui": Tool("Open WebUI", "pip install open-webui", _open_webui, context=0),
 }

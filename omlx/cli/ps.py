@@ -29,7 +29,8 @@ def command(args: tuple[str, ...], verbose: bool) -> None:
     PREFIX shows only models whose name starts with it. With --verbose further columns tell what each model does: QUEUED
     requests wait for a place, BATCH is the mean number of requests per step and of how many, HITS the prompts that were
     found in the KV cache at least in part, FROM RAM and FROM SSD the tokens of prompts that came from there. WEIGHTS
-    says how the weights are held, OFF what a self-test has switched off; `omlx show` says why.
+    says how the weights are held, OFF what a self-test has switched off; `omlx show` says why. Notes below the table
+    say which names share memory.
     """
     from omlx.cli.console import out, run_async
 
@@ -65,7 +66,29 @@ def loaded_table(
         for model in models
         if model.name.startswith(prefix)
     ]
-    return tables.render(rows, (*HEADER, *MORE) if status else HEADER)
+    if status is None:
+        return tables.render(rows, HEADER)
+    notes = [note for model in status.models if model.name.startswith(prefix) for note in sharing(model)]
+    return tables.render(rows, (*HEADER, *MORE)) + "".join(f"{note}\n" for note in ("", *notes) if notes)
+
+
+def sharing(model: admin.ModelStatus) -> list[str]:
+    """What the model shares with other names, and what it does not."""
+    notes = []
+    if model.other_names:
+        notes.append(f"{model.name} is also called {_listed(model.other_names)}: they share memory, batches and cache")
+    if model.same_weights:
+        others = _listed(model.same_weights)
+        notes.append(
+            f"{model.name} has the same weights as {others}: each has a copy in memory and batches of its own, only "
+            "prompts cached on SSD are shared"
+        )
+    return notes
+
+
+def _listed(names: Sequence[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _activity(model: admin.ModelStatus, places: int) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from omlx.cli.console import effective, err, out, until_interrupted
 from omlx.cli.media import attach, begins_with_path
 from omlx.cli.progress import Display
 from omlx.cli.repl_commands import Commands
-from omlx.cli.repl_input import Interrupted, LineReader, Lines, history_file, typing_ahead, unquoted
+from omlx.cli.repl_input import Interrupted, LineReader, Lines, history_file, unquoted
 from omlx.cli.repl_talk import Talk
 from omlx.client import ClientError
 
@@ -20,18 +20,16 @@ if TYPE_CHECKING:
     from omlx.client import Client
 
 
-async def converse(client: Client, session: Session, shown: wire.ShowResponse) -> None:
-    """Talk until the user leaves. Errors of an answer are shown and the session goes on."""
-    with typing_ahead():
-        await _converse(Talk(client, session, shown))
-
-
-async def _converse(talk: Talk) -> None:
+async def converse(client: Client, session: Session, shown: wire.ShowResponse, typed: str) -> None:
+    """Talk until the user leaves. Errors of an answer are shown and the session goes on. `typed`: what the user typed
+    before; the terminal is set for typing ahead.
+    """
+    talk = Talk(client, session, shown)
     if await until_interrupted(talk.load()):
         return
     talk.replay()
     history = Lines(history_file(), enabled=not effective().no_history)
-    reader, commands = LineReader(history), Commands(talk, history)
+    reader, commands = LineReader(history, typed), Commands(talk, history)
     while True:
         try:
             line = await reader.read()

@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-import sys
 import tempfile
-import termios
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -23,11 +20,12 @@ from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.history import History
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
-from omlx.cli.console import err
+from omlx.cli.console import err, out
 from omlx.cli.repl_help import WORDS
 
 QUOTES = '"""'
 HISTORY_LIMIT = 100
+_PROMPT, _CONTINUED = ">>> ", "... "
 _PLACEHOLDER = "Send a message (/? for help)"
 
 
@@ -106,35 +104,17 @@ class _Slash(Completer):
             yield from (Completion(word, -len(typed)) for word in WORDS if word.startswith(typed))
 
 
-@contextmanager
-def typing_ahead() -> Iterator[None]:
-    """What is typed while an answer comes waits for the next prompt: unseen until then, and Enter sends it.
-
-    A terminal outside the editor would show it in the midst of the answer, and turn Enter into the Ctrl+J that only
-    breaks a line. Ctrl+C still interrupts.
-    """
-    terminal = sys.stdin.fileno()
-    before = termios.tcgetattr(terminal)
-    changed = termios.tcgetattr(terminal)
-    changed[0] &= ~termios.ICRNL
-    changed[3] &= ~(termios.ECHO | termios.ICANON)
-    termios.tcsetattr(terminal, termios.TCSANOW, changed)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
-
-
 class LineReader:
-    """Reads one message after the other from the terminal."""
+    """Reads one message after the other from the terminal; `typed` is what was typed before it could read."""
 
-    def __init__(self, history: Lines) -> None:
+    def __init__(self, history: Lines, typed: str = "") -> None:
         self.history = history
+        self._typed = typed
         self._session: PromptSession[str] = PromptSession(
-            ">>> ",
+            _PROMPT,
             history=history,
             multiline=True,
-            prompt_continuation="... ",
+            prompt_continuation=_CONTINUED,
             placeholder=_placeholder,
             key_bindings=_keys(),
             completer=_Slash(),
@@ -144,7 +124,24 @@ class LineReader:
 
     async def read(self) -> str:
         """The next message. Raises EOFError (Ctrl+D) and Interrupted."""
-        return await self._session.prompt_async()
+        message, self._typed = first_message(self._typed)
+        if message is None:
+            typed, self._typed = self._typed, ""
+            return await self._session.prompt_async(default=typed)
+        out(_PROMPT + message.replace("\n", f"\n{_CONTINUED}"))
+        if message.strip():
+            self.history.append_string(message)
+        return message
+
+
+def first_message(typed: str) -> tuple[str | None, str]:
+    """The first message in lines that were typed ahead, and what follows; None where none is complete."""
+    lines = typed.split("\n")
+    for end in range(1, len(lines)):
+        message = "\n".join(lines[:end])
+        if not block_is_open(message):
+            return message, "\n".join(lines[end:])
+    return None, typed
 
 
 def _placeholder() -> FormattedText:

@@ -69,7 +69,7 @@ def command(args: tuple[str, ...], **flags: Any) -> None:
     With a prompt, as arguments or on stdin, prints the answer and ends. Without one, starts a session; `/?` lists its
     commands. A model that is not there is pulled first. Where no server listens, one is started in the background.
     """
-    from omlx.cli.console import run_async
+    from omlx.cli.console import is_terminal, run_async
     from omlx.units import parse_duration
 
     session = Session(
@@ -86,7 +86,13 @@ def command(args: tuple[str, ...], **flags: Any) -> None:
             parse_duration(session.keep_alive)
         except ValueError as error:
             raise CliError(str(error)) from error
-    run_async(_run(session, list(args[1:]), flags))
+    if len(args) == 1 and is_terminal(sys.stdin) and is_terminal(sys.stdout):
+        from omlx.cli.typeahead import typing_ahead
+
+        with typing_ahead() as typed:
+            run_async(_run(session, [], flags, typed))
+    else:
+        run_async(_run(session, list(args[1:]), flags))
 
 
 def _format(text: str) -> Any:
@@ -107,7 +113,8 @@ def parse_think(text: str | None) -> bool | str | None:
     return text
 
 
-async def _run(session: Session, words: list[str], flags: dict[str, Any]) -> None:
+async def _run(session: Session, words: list[str], flags: dict[str, Any], typed: str = "") -> None:
+    """`typed`: what the user typed before a session could begin."""
     from omlx.cli.console import connected, is_terminal, until_interrupted
 
     async with connected() as client:
@@ -120,7 +127,7 @@ async def _run(session: Session, words: list[str], flags: dict[str, Any]) -> Non
         elif not prompt and not words and is_terminal(sys.stdin) and is_terminal(sys.stdout):
             from omlx.cli.repl import converse
 
-            await converse(client, session, shown)
+            await converse(client, session, shown, typed)
         else:
             await until_interrupted(_ask(client, session, prompt))
 

@@ -7,8 +7,10 @@ texts are the same on every route.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import msgspec
 from msgspec import UNSET
@@ -24,8 +26,10 @@ NO_URLS = "image URLs are not currently supported, please use base64 encoded dat
 NO_VIDEO_URLS = "videos are taken as data URIs (a file, or base64 frames behind commas) or as lists of frames"
 NO_AUDIO = "this model does not support audio input"
 MOST_CHOICES = 128
-_IMAGE_TYPES = tuple(f"data:image/{kind};base64," for kind in ("jpeg", "jpg", "png", "webp", "gif", "bmp"))
-_IMAGE_TYPES += ("data:;base64,",)
+_DATA_URI = re.compile(r"\s*data:[^,]*;\s*base64\s*,\s*", re.IGNORECASE)
+"""The beginning of a data URI. Its media type and parameters are not looked at: the bytes decide what a file is."""
+_LONGEST_PREFIX = 1000
+"""Characters that a media type with its parameters may have."""
 _EFFORTS: dict[str, bool | str] = {
     "none": False,
     "minimal": "low",
@@ -45,15 +49,16 @@ class Content(NamedTuple):
 
 
 def read_image(url: Any) -> bytes:
-    """The bytes of a data URI. Raises Refusal."""
+    """The bytes of a data URI, of whatever media type. Raises Refusal."""
     text = url if isinstance(url, str) else ""
-    if text.startswith(("http://", "https://")):
+    if text[:8].lower().startswith(("http://", "https://")):
         raise Refusal(400, NO_URLS)
-    prefix = next((start for start in _IMAGE_TYPES if text.startswith(start)), None)
+    prefix = _DATA_URI.match(text, 0, _LONGEST_PREFIX)
     if prefix is None:
         raise Refusal(400, "invalid image input")
+    data = text[prefix.end() :].rstrip()
     try:
-        return native.read_base64(text[len(prefix) :])
+        return native.read_base64(unquote(data) if "%" in data else data)
     except ValueError:
         raise Refusal(400, "invalid image input") from None
 
@@ -64,10 +69,10 @@ def read_video(part: Mapping[str, Any]) -> native.Video:
     given = part.get("video", part.get("video_url"))
     given = given.get("url") if isinstance(given, Mapping) else given
     if isinstance(given, str):
-        kind, comma, data = given.partition(",")
-        if not comma or not kind.startswith("data:") or not kind.endswith(";base64"):
+        prefix = _DATA_URI.match(given, 0, _LONGEST_PREFIX)
+        if prefix is None:
             raise Refusal(400, NO_VIDEO_URLS)
-        given = ["data:;base64," + frame for frame in data.split(",")]
+        given = ["data:;base64," + frame for frame in given[prefix.end() :].split(",")]
     if not isinstance(given, list):
         raise Refusal(400, "a video must be a list of frames or a data URI")
     fps, most = part.get("fps", 2.0), part.get("max_frames", 0)

@@ -15,13 +15,10 @@ import re
 
 import msgspec
 
+from omlx.dialect.clock import split_clock
 from omlx.request import GenerateRequest, Message
 
 _BILLING = re.compile(r"^x-anthropic-billing-header:(?:[ \t]*[\w-]+=[^;\n]*;)*[ \t]*\n?", re.MULTILINE)
-_NOW = re.compile(r"(?<![a-z])(?:current|today|now)(?![a-z])", re.IGNORECASE)
-_CLOCK = re.compile(r"(?<!\d)\d{1,2}:\d\d(?!\d)")
-_LONGEST_LINE = 200
-"""Characters. What tells the time is short; a longer line says other things, too."""
 
 
 def steady(request: GenerateRequest) -> GenerateRequest:
@@ -36,11 +33,9 @@ def steady(request: GenerateRequest) -> GenerateRequest:
 
 def _without(message: Message, moved: list[str]) -> Message:
     """`message` without its changing lines, which are added to `moved`."""
-    kept: list[str] = []
-    for line in _BILLING.sub("", message.content).splitlines(keepends=True):
-        tells_time = len(line) <= _LONGEST_LINE and _CLOCK.search(line) and _NOW.search(line)
-        (moved if tells_time else kept).append(line)
-    return msgspec.structs.replace(message, content="".join(kept))
+    kept, clock = split_clock(_BILLING.sub("", message.content))
+    moved.append(clock)
+    return msgspec.structs.replace(message, content=kept)
 
 
 def _with_note(messages: list[Message], note: str) -> list[Message]:

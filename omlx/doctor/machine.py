@@ -25,6 +25,8 @@ from omlx.units import human_bytes
 _LITTLE_DISK = 20_000_000_000
 _NO_DISK = 2_000_000_000
 _LITTLE_MEMORY = 2_000_000_000
+_AGENT_TOKENS = 32_768
+"""Context below which coding agents fail or forget what they do."""
 
 
 async def examine(settings: Settings, *, server_runs: bool) -> list[Finding]:
@@ -34,6 +36,7 @@ async def examine(settings: Settings, *, server_runs: bool) -> list[Finding]:
         Finding("omlx", "ok", f"{__version__} on {platform.system()} {platform.machine()}, Python {_python()}"),
         *([hello] if isinstance(hello, Finding) else _device(hello)),
         _memory(settings, hello if isinstance(hello, Hello) else None),
+        _context(settings, hello if isinstance(hello, Hello) else None),
         _models(settings),
         *_cache(settings),
         *([] if server_runs else [_port(settings)]),
@@ -98,6 +101,25 @@ def _memory(settings: Settings, hello: Hello | None) -> Finding:
     if not machine.gpu and machine.available < _LITTLE_MEMORY:
         return Finding("memory", "warn", text, "close other programs: hardly a model will fit")
     return Finding("memory", "ok", text)
+
+
+def _context(settings: Settings, hello: Hello | None) -> Finding:
+    """The context of requests that ask for none, of models whose Modelfile has none."""
+    name = "context"
+    if settings.context_length:
+        text, tokens = f"{settings.context_length:,} tokens by default (context_length)", settings.context_length
+    else:
+        machine = admission.machine(hello.device, hello.device_memory) if hello else admission.machine()
+        tokens = admission.default_contexts(machine)[0]
+        gpu = f"{human_bytes(machine.device_memory)} of GPU memory" if machine.gpu else "no GPU"
+        text = f"{tokens:,} tokens by default, since there is {gpu}; less where a model was trained for less"
+    if tokens >= _AGENT_TOKENS:
+        return Finding(name, "ok", text)
+    how = (
+        "coding agents need more: `omlx launch` asks for it, other clients can with the option num_ctx or the header "
+        "X-OMLX-Num-Ctx; OMLX_CONTEXT_LENGTH=65536 makes it the default"
+    )
+    return Finding(name, "ok", text, how)
 
 
 def _models(settings: Settings) -> Finding:

@@ -8,13 +8,19 @@ that it reads only once, too.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.util
 import os
+import stat
 import sys
 import tempfile
+import time
 from pathlib import Path
 
+_FOLDERS = "omlx-blas-"
+_STALE_S = 60.0
+"""The links are needed for a fraction of a second."""
 _active: str | None = None
 
 
@@ -80,7 +86,8 @@ def _open_beside_gfortran(library: Path) -> bool:
     MLX's wheel carries a libgfortran under another file name. A folder of links gives it the expected name; it may go
     as soon as the libraries are mapped.
     """
-    with tempfile.TemporaryDirectory(prefix="omlx-blas-") as folder:
+    _remove_leftovers()
+    with tempfile.TemporaryDirectory(prefix=_FOLDERS) as folder:
         links = Path(folder)
         (links / library.name).symlink_to(library)
         for runtime in _files("mlx", "lib*.so*", suffix="_cpu.libs"):
@@ -88,6 +95,22 @@ def _open_beside_gfortran(library: Path) -> bool:
             if runtime.name.startswith("libgfortran"):
                 (links / "libgfortran.so.5").symlink_to(runtime)
         return _open(str(links / library.name))
+
+
+def _remove_leftovers() -> None:
+    """Remove folders of links whose processes were killed before they could do it. They hold links only."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDERS}*"):
+        with contextlib.suppress(OSError):
+            status = folder.lstat()
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and _is_old(status.st_mtime):
+                for link in folder.iterdir():
+                    if link.is_symlink():
+                        link.unlink()
+                folder.rmdir()
+
+
+def _is_old(modified: float) -> bool:
+    return time.time() - modified > _STALE_S
 
 
 def _files(package: str, pattern: str, suffix: str = "") -> list[Path]:

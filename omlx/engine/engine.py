@@ -570,7 +570,9 @@ class Engine:
         """Draw the first token from the prompt's own logits; the sequence joins a batch at the end of the step."""
         if sequence.max_new == 0:
             now = sequence.first_token_ns = time.monotonic_ns()
-            outputs.append(self._finish(sequence, Output(id=sequence.id), "length", now))
+            # As in Ollama, nobody was cut off who asked for nothing; a prompt that fills the context was.
+            reason: FinishReason = "stop" if sequence.spec.limits.num_predict == 0 else "length"
+            outputs.append(self._finish(sequence, Output(id=sequence.id), reason, now))
             return
         sampler = Sampler([sequence], [sequence.generated], self._model.vocabulary)
         drawn: Draw = sampler(logits, None, grammar_masks([sequence], logits, self._grammars.words))

@@ -212,7 +212,8 @@ def refusal(need: int, *, available: int, cap: int, model_cap: int | None) -> st
 
 
 def gib(count: int) -> str:
-    return f"{count / GIB:.1f} GiB"
+    """ "1.5 GiB"; below 1 GiB in MiB, where tenths of a GiB would say nothing."""
+    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / (1 << 20):.0f} MiB"
 
 
 def _int(mapping: Mapping[str, Any], key: str) -> int:

@@ -78,6 +78,8 @@ class Governor:
         self._usage: pressure.Usage | None = None
         self._told: dict[int, tuple[int, int]] = {}
         """By runner: the share it was told last."""
+        self.knows_device = False
+        """A runner has said which device models run on."""
         self.short = False
         """Nothing can give way any more: new work has to wait."""
         self.places = settings.max_concurrent_requests or admission.profile(self._machine.ram).concurrent
@@ -86,8 +88,13 @@ class Governor:
     # ------------------------------------------------------------ loads
     def plan(self, spec: ModelSpec, hello: Hello) -> LoadPlan:
         """Context, memory and room of a load, by the machine as it is now. Raises PoolError "too_large"."""
-        self._machine = admission.machine(hello.device, hello.device_memory)
+        self.learn(hello)
         return self._plan(spec, held=self._resident())
+
+    def learn(self, hello: Hello) -> None:
+        """Take over what a runner says of the machine's GPU, which only runners can see."""
+        self._machine = admission.machine(hello.device, hello.device_memory)
+        self.knows_device = True
 
     def loaded(self, slot: Slot, ready: Ready) -> None:
         """Take over what was measured at a load, and remember it."""
@@ -95,6 +102,14 @@ class Governor:
         found = Measurement(fixed, ready.kv_bytes_per_token * slot.processes)
         slot.fixed, slot.memory = fixed, found.with_context(ready.num_ctx)
         self._measured.note(slot.spec.digest, manner(self._settings, self._group(slot.spec)), found)
+
+    def contexts(self, spec: ModelSpec) -> tuple[int, int]:
+        """Tokens of context that a request gets which asks for none, and the most there is memory for (0: not known).
+
+        As if no other model were loaded, for idle ones make room.
+        """
+        plan = self._plan(spec, held=self._resident(), strict=False)
+        return plan.context, plan.largest
 
     def expected(self, spec: ModelSpec) -> int:
         """Bytes the model would take if it were loaded, whether that is possible or not."""

@@ -13,6 +13,8 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from omlx.pool.errors import PoolError
 from omlx.pool.slot import Slot
 from omlx.record import current
@@ -48,6 +50,10 @@ class Lease:
         """Tokens of context a request gets that asks for none."""
         return self._held.context
 
+    def serve_context(self, num_ctx: int) -> None:
+        """The model is loaded for requests with this context in tokens; 0: the default. /api/ps shows it."""
+        self._held.serve_context(num_ctx or current().num_ctx)
+
     async def __aenter__(self) -> Lease:
         return self
 
@@ -73,6 +79,9 @@ class Lease:
         `whole`: all of them at the end, so that it can be replayed until then.
         """
         refuse_what_is_off(request, self._held.off)
+        if not request.render_only:
+            request = _with_context(request, current().num_ctx)
+            self._held.serve_context(request.limits.num_ctx)
         replayed = started = False
         timing = current().begin(request)
         while True:
@@ -170,6 +179,13 @@ class Lease:
         if host is None:
             raise RequestFailed("crashed", CRASHED)
         return host
+
+
+def _with_context(request: GenerateRequest, num_ctx: int) -> GenerateRequest:
+    """`request` with the context in tokens that its HTTP headers ask for; 0: with its own."""
+    if not num_ctx:
+        return request
+    return msgspec.structs.replace(request, limits=msgspec.structs.replace(request.limits, num_ctx=num_ctx))
 
 
 def refuse_what_is_off(request: GenerateRequest, off: Collection[Feature]) -> None:

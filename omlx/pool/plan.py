@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -33,6 +33,8 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
     context: int
     need: int
     room: Room
+    largest: int = 0
+    """The largest context that there is memory for, in tokens; 0: not known, or not even the least."""
 
 
 def plan_load(
@@ -75,7 +77,19 @@ def plan_load(
     if refusal is not None and strict:
         raise PoolError("too_large", refusal)
     room = Room(places=settings.max_loaded_models or _DEFAULT_PLACES, budget=budget)
-    return LoadPlan(context=context, need=found.likely, room=room)
+    largest = _largest_context(spec.context_length, lambda tokens: estimate(tokens).likely, limit)
+    return LoadPlan(context=context, need=found.likely, room=room, largest=largest)
+
+
+def _largest_context(trained: int, need: Callable[[int], int], limit: int) -> int:
+    """The most tokens, at most `trained`, for which `need` bytes of a context are within `limit`; 0: none, not known.
+
+    Memory grows by the same bytes with each token.
+    """
+    without, per_token = need(0), need(1) - need(0)
+    if trained <= 0 or per_token <= 0:
+        return max(trained, 0) if without <= limit else 0
+    return max(0, min(trained, (limit - without) // per_token))
 
 
 def group_for(spec: ModelSpec, settings: Settings, machines: Machines) -> GroupPlan | None:

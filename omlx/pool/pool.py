@@ -82,6 +82,8 @@ class Pool:
         )
         self._finding_room: asyncio.Lock = asyncio.Lock()
         self._changed = asyncio.Event()
+        self.names_changed = 0
+        """How often models were made, renamed or deleted since the start."""
         self._outside = 0
         """Requests that wait for a slot they may not join yet."""
         self._watching: list[asyncio.Task[None]] = []
@@ -153,6 +155,23 @@ class Pool:
         if slot.users == 0 and slot.state == "ready":
             self._dismiss(slot, "asked", "it was asked to go")
 
+    async def rename(self, registered: Sequence[ModelSpec]) -> None:
+        """Take over a change of names: `registered` are all models that have one now.
+
+        A loaded model is listed under a name it still has; one that has lost its last name is unloaded, for no client
+        could reach it any more.
+        """
+        self.names_changed += 1
+        names: dict[str, list[ModelSpec]] = {}
+        for spec in registered:
+            names.setdefault(spec.digest, []).append(spec)
+        for digest, slot in list(self._slots.items()):
+            left = names.get(digest)
+            if left is None:
+                await self.unload(digest)
+            elif all(spec.full_name != slot.used_as.full_name for spec in left):
+                slot.used_as = left[0]
+
     def loaded(self) -> list[LoadedModel]:
         """All models that are loading, ready or leaving, the one that expires last first, as Ollama lists them."""
         models = [slot.snapshot(crashes=self._crashes.get(slot.spec.digest, 0)) for slot in self._slots.values()]
@@ -212,6 +231,20 @@ class Pool:
         if again or self._selftests.off(spec.digest) != before:
             await self.unload(spec.digest)
 
+    async def contexts(self, spec: ModelSpec) -> tuple[int, int]:
+        """Tokens of context: what a request gets that asks for none, and the most that there is memory for (0: not
+        known). May take seconds where no runner has started yet.
+        """
+        if not self._governor.knows_device:
+            try:
+                self._governor.learn(await self._spare.hello())
+            except (LoadError, OSError) as error:
+                log.warning("the device of this machine is not known: %s", error)
+                return 0, 0
+        default, most = await asyncio.to_thread(self._governor.contexts, spec)
+        slot = self._slots.get(spec.digest)
+        return (slot.context if slot is not None and slot.state == "ready" else default), most
+
     def memory(self) -> MemoryReport:
         """What models live in, and how much of it is taken."""
         return self._governor.report()
@@ -225,7 +258,7 @@ class Pool:
         """Names of models that have work and do none."""
         limit = min(_STALL_SHOWS_S, self._settings.stall_timeout / 2)
         return [
-            slot.spec.name
+            slot.used_as.name
             for slot in self._slots.values()
             if slot.state == "ready" and slot.host is not None and policy.is_stalled(slot.host.stalled_for, limit)
         ]
@@ -262,6 +295,7 @@ class Pool:
                 self._check_queue()
             if slot is None:
                 slot = self._begin_load(spec, keep_alive)
+            slot.used_as = spec
             self._join(slot, keep_alive)
             if slot.state == "ready":
                 return slot

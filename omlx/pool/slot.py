@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from omlx.pool.admission import clamp_context
 from omlx.pool.policy import Resident, State
 from omlx.runner.host import RunnerHost
 from omlx.runner.protocol import Heartbeat
@@ -33,12 +34,16 @@ class LoadedModel(msgspec.Struct, frozen=True, kw_only=True):
     """One model in `Pool.loaded()`. Sizes in bytes, `context_length` in tokens."""
 
     spec: ModelSpec
+    """With the name that was used last."""
     state: State
     size: int
     """Memory it takes: measured once loaded, estimated before."""
     size_vram: int
     """The part of `size` in GPU memory: all of it, or 0 on a CPU."""
     context_length: int
+    """What the last request was served with."""
+    default_context: int
+    """What a request gets that asks for none."""
     expires_at: datetime
     """With the local offset; in the past while the model is leaving, centuries ahead when it never expires."""
     keep_alive: float
@@ -66,6 +71,8 @@ class Slot:
         self, spec: ModelSpec, keep_alive: float, *, pinned: bool, off: frozenset[Feature] = frozenset()
     ) -> None:
         self.spec = spec
+        self.used_as = spec
+        """The same model under the name that the last request used: `copy` lets several names share one digest."""
         self._folder = _identity(spec.path)
         self.off = off
         """What a self-test has switched off for the model and, once it is loaded, the load checks."""
@@ -88,6 +95,9 @@ class Slot:
         self.fixed = 0
         """The part of `memory` that is not KV, once it is measured."""
         self.context = 0
+        """Tokens a request gets that asks for none."""
+        self._context_in_use = 0
+        """Tokens the last request got that asked for a context of its own; 0: it asked for none."""
         self.gpu = False
         self.go_when_idle = False
         """An unload was asked for while it was busy."""
@@ -117,6 +127,10 @@ class Slot:
         now = _identity(self.spec.path)
         return now is None or now != self._folder
 
+    def serve_context(self, num_ctx: int) -> None:
+        """Note the context that a request is served with: `num_ctx` as it asks for it, 0 for none."""
+        self._context_in_use = clamp_context(num_ctx, self.spec.context_length) if num_ctx > 0 else 0
+
     def stop_timer(self) -> None:
         if self.timer is not None:
             self.timer.cancel()
@@ -140,11 +154,12 @@ class Slot:
         ready = host.ready if host is not None else None
         size = max(beat.memory_bytes, ready.memory_bytes) * self.processes if ready else self.memory
         return LoadedModel(
-            spec=self.spec,
+            spec=self.used_as,
             state=self.state,
             size=size,
             size_vram=size if self.gpu else 0,
-            context_length=self.context,
+            context_length=self._context_in_use or self.context,
+            default_context=self.context,
             expires_at=self._expiry(),
             keep_alive=self.keep_alive,
             pinned=self.pinned,

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Sequence
 
 from omlx.runner.host import RunnerHost
+from omlx.runner.protocol import Hello
 
 log = logging.getLogger("omlx.pool")
 
@@ -27,6 +28,20 @@ class Spare:
         if host is not None and host.alive:
             return host
         return await RunnerHost.spawn(self._command)
+
+    async def hello(self) -> Hello:
+        """What a runner says of this machine: the spare, which stays, or else one that is started for it.
+
+        Raises LoadError, OSError.
+        """
+        host = await self.take()
+        try:
+            return await host.hello()
+        finally:
+            if self._enabled and self._host is None and host.alive:
+                self._host = host
+            else:
+                await host.close(grace=0.5)
 
     async def refill(self) -> None:
         """Start a spare unless there is one."""

@@ -23,6 +23,7 @@ from omlx.engine.loader import LoadedModel, device, load_model
 from omlx.engine.precision import use_tf32
 from omlx.engine.ranks import Ranks
 from omlx.engine.speculative import open_draft
+from omlx.engine.weights import held
 from omlx.runner.channel import Channel
 from omlx.runner.ledger import Ledger
 from omlx.runner.prompt import Encoder, Prompter, marker_candidates, special_tokens
@@ -161,7 +162,7 @@ def open_store(spec: LoadSpec, model: LoadedModel, ranks: Ranks) -> PrefixStore 
         return None
     config = StoreConfig(
         # What is computed depends on how the weights are held, not only on which they are.
-        fingerprint=f"{spec.fingerprint} {model.weights}" + (f" rank {ranks.rank}" if ranks.size > 1 else ""),
+        fingerprint=f"{spec.fingerprint} {held(model.weights)}" + (f" rank {ranks.rank}" if ranks.size > 1 else ""),
         model=spec.name,
         block_size=spec.cache_block_size,
         hot_bytes=spec.hot_cache_bytes,

@@ -51,7 +51,7 @@ def start(command: Sequence[str] = RUNNER) -> tuple[subprocess.Popen[bytes], soc
 def describe_exit(code: int) -> str:
     """A sentence for the log: what `Popen.returncode` means and what to do about it."""
     if code == GROUP_ENDED:
-        return "one of the processes that share it ended; the lines above say which"
+        return "one of the processes that share it ended; the server's log says which"
     if code >= 0:
         return f"it ended with exit code {code}"
     try:
@@ -67,7 +67,7 @@ def describe_exit(code: int) -> str:
         case "SIGSEGV" | "SIGBUS" | "SIGILL":
             return f"it crashed ({name}), most often an allocation that cannot be served or a fault in the MLX backend"
         case "SIGABRT":
-            return "it aborted (SIGABRT), most often an error that the device reported; the lines above say which"
+            return "it aborted (SIGABRT), most often an error that the device reported; the server's log says which"
         case "SIGTERM":
             return "it was told to end (SIGTERM) from outside"
     return f"it was ended by {name}"

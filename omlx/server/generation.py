@@ -87,9 +87,10 @@ async def whole(pool: Pool, job: Job, write: Callable[[list[Answered], int], Any
     return encode(write(answers, load_ns))
 
 
-async def load(pool: Pool, spec: ModelSpec, answer: Any, keep_alive: float | None = None) -> bytes:
-    """Only load the model; then `answer` as JSON."""
-    async with await pool.acquire(spec, keep_alive=keep_alive):
+async def load(pool: Pool, spec: ModelSpec, answer: Any, keep_alive: float | None = None, num_ctx: int = 0) -> bytes:
+    """Only load the model, for a context of `num_ctx` tokens where it is not 0; then `answer` as JSON."""
+    async with await pool.acquire(spec, keep_alive=keep_alive) as lease:
+        lease.serve_context(num_ctx)
         return encode(answer)
 
 

@@ -53,11 +53,14 @@ _BUILT_IN = (
 )
 _STAINLESS = ("Arch", "Async", "Custom-Poll-Interval", "Helper-Method", "Lang", "Os", "Package-Version", "Poll-Helper",
               "Retry-Count", "Runtime", "Runtime-Version", "Timeout")  # fmt: skip
+_OWN_HEADERS = ("X-Api-Key", "Anthropic-Version", "Anthropic-Beta", "Anthropic-Dangerous-Direct-Browser-Access",
+                "X-Request-Id", "X-Omlx-Priority", "X-Omlx-Deadline", "X-Omlx-Num-Ctx")  # fmt: skip
+"""What browsers send beside Ollama's list, in the Anthropic protocol and for what is oMLX's own."""
 _PREFLIGHT = {
     "access-control-allow-methods": "GET,POST,PUT,PATCH,DELETE,HEAD,OPTIONS",
     "access-control-allow-headers": ",".join(
         ("Authorization", "Content-Type", "User-Agent", "Accept", "X-Requested-With", "Openai-Beta",
-         *(f"X-Stainless-{name}" for name in _STAINLESS))
+         *(f"X-Stainless-{name}" for name in _STAINLESS), *_OWN_HEADERS)
     ),
     "access-control-max-age": "43200",
 }  # fmt: skip
@@ -278,7 +281,7 @@ class Gate:
         verdict = self.policy.judge(method, path, query, host, origin, admission)
         if not verdict.status:
             try:
-                record.priority, record.deadline_s = read_wishes(fields)
+                record.priority, record.deadline_s, record.num_ctx = read_wishes(fields)
             except WishError as error:
                 verdict = Verdict(400, verdict.headers, worded_for(path, Problem(400, str(error))))
         status, complete = 0, False

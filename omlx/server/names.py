@@ -8,8 +8,12 @@ from collections.abc import Callable
 from omlx_registry import ModelSpec, NotFound, Registry, parse_name
 
 from omlx.dialect.refusal import Refusal
+from omlx.record import current
 
 CLOUD_OFF = "ollama cloud is disabled"
+
+LONGEST_SHOWN = 200
+"""Characters of a name, in the dashboard."""
 
 NotFoundText = Callable[[str], str]
 
@@ -24,6 +28,7 @@ def double_quoted(name: str) -> str:
 
 async def find(registry: Registry, name: str, said: NotFoundText = single_quoted) -> ModelSpec:
     """The model a request names. Raises InvalidName, or Refusal: 404 in the route's words, 403 for a cloud model."""
+    current().named = name[:LONGEST_SHOWN]
     refuse_cloud(name, "remote model is unavailable")
     try:
         return await asyncio.to_thread(registry.resolve, name)

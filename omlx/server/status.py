@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import msgspec
-from omlx_registry import parse_name
+from omlx_registry import ModelSpec, parse_name
 
 from omlx import __version__
 from omlx.api import admin as wire
@@ -13,18 +14,35 @@ from omlx.pool import LoadedModel, Pool
 from omlx.runner.protocol import PrefixUse
 
 
-def status_of(pool: Pool, *, pin_warning: str) -> wire.StatusResponse:
-    stalled = pool.stalled()
+def status_of(pool: Pool, registered: Sequence[ModelSpec] = (), *, pin_warning: str) -> wire.StatusResponse:
+    """`registered`: the models on disk, among which further names of the loaded ones are looked for."""
+    stalled, loaded = pool.stalled(), pool.loaded()
     return wire.StatusResponse(
         version=__version__,
         waiting=pool.waiting,
-        models=[_status(model, model.spec.name in stalled) for model in pool.loaded()],
+        models=[
+            msgspec.structs.replace(
+                _status(model, model.spec.name in stalled),
+                other_names=_other_names(model.spec, registered),
+                same_weights=_same_weights(model.spec, [other.spec for other in loaded]),
+            )
+            for model in loaded
+        ],
         pinned=[parse_name(name).short for name in pool.pinned()],
         pin_warning=pin_warning,
         pid=os.getpid(),
         places=pool.places,
         memory=msgspec.convert(pool.memory(), wire.MemoryStatus, from_attributes=True),
     )
+
+
+def _other_names(spec: ModelSpec, registered: Sequence[ModelSpec]) -> list[str]:
+    return sorted(other.name for other in registered if other.digest == spec.digest and other.name != spec.name)
+
+
+def _same_weights(spec: ModelSpec, loaded: Sequence[ModelSpec]) -> list[str]:
+    same = (other for other in loaded if other.fingerprint == spec.fingerprint and other.digest != spec.digest)
+    return sorted(other.name for other in same)
 
 
 def _status(model: LoadedModel, stalled: bool) -> wire.ModelStatus:

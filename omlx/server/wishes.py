@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import NamedTuple, get_args
 
+from omlx.dialect.options import MIN_CONTEXT
 from omlx.request import Priority
 
 PRIORITY_HEADER = b"x-omlx-priority"
 DEADLINE_HEADER = b"x-omlx-deadline"
-WISH_HEADERS = {PRIORITY_HEADER, DEADLINE_HEADER}
+CONTEXT_HEADER = b"x-omlx-num-ctx"
+WISH_HEADERS = {PRIORITY_HEADER, DEADLINE_HEADER, CONTEXT_HEADER}
+_COUNT = re.compile(r"0*[1-9][0-9]{0,9}")
 _CLASSES: tuple[Priority, ...] = get_args(Priority)
 
 
@@ -19,16 +23,18 @@ class WishError(ValueError):
 
 
 class Wishes(NamedTuple):
-    """`priority` None: the usual one of its kind of request. `deadline_s`: seconds from arrival; None: no deadline."""
+    """`priority` None: the usual one of its kind of request. `deadline_s`: seconds from arrival; None: no deadline.
+    `num_ctx`: the context in tokens; 0: what the body or the model says."""
 
     priority: Priority | None
     deadline_s: float | None
+    num_ctx: int
 
 
 def read_wishes(fields: Mapping[bytes, str]) -> Wishes:
     """Raises WishError."""
     priority = read_priority(fields.get(PRIORITY_HEADER, ""), "X-OMLX-Priority")
-    return Wishes(priority, _deadline(fields.get(DEADLINE_HEADER, "")))
+    return Wishes(priority, _deadline(fields.get(DEADLINE_HEADER, "")), _context(fields.get(CONTEXT_HEADER, "")))
 
 
 def read_priority(text: str, field: str) -> Priority | None:
@@ -52,3 +58,12 @@ def _deadline(text: str) -> float | None:
     if not 0 < seconds < math.inf:
         raise WishError("X-OMLX-Deadline must be a number of seconds above 0")
     return seconds
+
+
+def _context(text: str) -> int:
+    text = text.strip()
+    if not text:
+        return 0
+    if not _COUNT.fullmatch(text):
+        raise WishError("X-OMLX-Num-Ctx must be a number of tokens above 0")
+    return max(MIN_CONTEXT, int(text))

@@ -10,6 +10,7 @@ import difflib
 import functools
 import re
 import tomllib
+from collections.abc import Iterable
 from importlib.resources import files
 
 import msgspec
@@ -25,6 +26,8 @@ _QUANT = re.compile(r"i?q\d\w*|(?:mx|nv)?fp\d+|b?f\d+|int\d|\d+bit")
 """What names a quantization, also one that MLX does not have: pulling it says so."""
 _STYLES = re.compile(r"-(?:instruct|it|chat)(?=-|$)")
 """Parts of a tag that say what every model of the catalog is; "text" and "base" would be other models."""
+_ALIKE = 0.6
+"""Likeness from which on one of the user's own models is suggested."""
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -135,17 +138,37 @@ def _split_long(family: Family, tag: str) -> tuple[str, str]:
     return (fitting[0], quant) if same else (tag, "")
 
 
-def near(name: Name, count: int = 3) -> list[str]:
-    """Names of the catalog that look like `name`, with the tag where only the tag is wrong."""
+def near(name: Name, own: Iterable[Name] = (), count: int = 3) -> list[str]:
+    """Names that look like `name`: first of the user's `own` models, then of the catalog, with the tag where only the
+    tag is wrong.
+    """
+    mine = _near_own(name, own, count)
     family = families().get(name.model.lower())
     if family is not None:
-        return [f"{name.model.lower()}:{size}" for size in family.sizes]
-    return difflib.get_close_matches(name.model.lower(), families(), n=count, cutoff=0.5)
+        listed = [f"{name.model.lower()}:{size}" for size in family.sizes]
+    else:
+        listed = difflib.get_close_matches(name.model.lower(), families(), n=count, cutoff=0.5)[: count - len(mine)]
+    return mine + [entry for entry in listed if entry not in mine]
 
 
-def unknown_name(name: Name) -> str:
-    """The sentence for a name that means nothing: near names, and how to search. Clients look for its beginning."""
-    hint = f"Did you mean {', '.join(found)}? " if (found := near(name)) else ""
+def _near_own(name: Name, own: Iterable[Name], count: int) -> list[str]:
+    """The nearest first; the tag counts only among models of one name."""
+    wanted = name.model.lower()
+    found: list[tuple[float, str]] = []
+    for other in own:
+        model = other.model.lower()
+        begins = model.startswith(wanted) or wanted.startswith(model)
+        likeness = difflib.SequenceMatcher(None, wanted, model).ratio()
+        if begins or likeness >= _ALIKE:
+            found.append((-likeness, other.short.removesuffix(":latest")))
+    return [short for _, short in sorted(found)[:count]]
+
+
+def unknown_name(name: Name, own: Iterable[Name] = ()) -> str:
+    """The sentence for a name that means nothing: near names, `own` are those of the user's models, and how to search.
+    Clients look for its beginning.
+    """
+    hint = f"Did you mean {', '.join(found)}? " if (found := near(name, own)) else ""
     return (
         f"pull model manifest: file does not exist: there is no model {name.short} in the catalog. {hint}"
         f"`omlx search {name.model}` finds models on Hugging Face; any repository works as hf.co/ORG/NAME"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import threading
 import time
@@ -138,9 +139,15 @@ def clear_errors(repository: str, doing: str = "pull model manifest") -> Iterato
         from huggingface_hub import constants
 
         raise PullError(
-            f"{doing}: {constants.ENDPOINT} cannot be reached ({str(error).splitlines()[0]}). "
+            f"{doing}: {constants.ENDPOINT} cannot be reached ({_in_words(error)}). "
             "Check the network, HTTPS_PROXY and HF_ENDPOINT"
         ) from error
+
+
+def _in_words(error: Exception) -> str:
+    """The first line of an error, without the number that the system has for it."""
+    text = re.sub(r"\[Errno -?\d+\] ", "", str(error)).strip()
+    return text.splitlines()[0] if text else type(error).__name__
 
 
 # ---------------------------------------------------------------- fetching

@@ -51,7 +51,7 @@ class HubSource:
 
     async def pull(self, name: Name, store: Store, *, insecure: bool) -> AsyncGenerator[Progress]:
         del insecure  # The Hub is reached as HF_ENDPOINT says.
-        target = self._target(name)
+        target = self._target(name, store)
         if target.note:
             yield Progress(f"note: {target.note}")
         with store.working():
@@ -76,11 +76,11 @@ class HubSource:
         # What was only downloaded to be converted is not needed any more; files of a model as it came are.
         await asyncio.to_thread(store.drop, {f"sha256:{file.digest}" for file in fetched.files})
 
-    def _target(self, name: Name) -> Target:
+    def _target(self, name: Name, store: Store) -> Target:
         target = self._aliases.resolve(name) if self._aliases is not None else None
         target = target or resolve(name)
         if target is None:
-            raise PullError(unknown_name(name))
+            raise PullError(unknown_name(name, [entry.name for entry in store.entries()]))
         if target.quantize is not None and _gguf_kind(target) is None and find_recipe(target.quantize) is None:
             raise PullError(
                 f"pull model manifest: file does not exist: {target.quantize} is no quantization oMLX knows; "

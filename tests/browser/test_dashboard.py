@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +11,13 @@ from typing import Any
 
 import httpx
 import pytest
+from omlx_registry import Registry
 from prometheus_client.parser import text_string_to_metric_families
 
 from omlx.server.telemetry.reading import Reading
 from omlx.settings import Settings
-from tests.server.local import SCRIPTED, LocalServer, eventually, stocked
+from tests.server.local import SCRIPTED, LocalServer, ScriptedSource, eventually, stocked
+from tests.support.tiny import DATA
 
 PAGES = ("", "models", "models/plain%3Alatest", "requests", "chat")
 
@@ -38,7 +42,14 @@ def page(browser: Any, server: LocalServer) -> Iterator[Any]:
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     opened = context.new_page()
     complaints: list[str] = []
-    opened.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    # Chromium says so of every answer above 399, also where a test wants one.
+    usual = "Failed to load resource"
+    opened.on(
+        "console",
+        lambda message: (
+            complaints.append(message.text) if message.type == "error" and not message.text.startswith(usual) else None
+        ),
+    )
     opened.on("pageerror", lambda error: complaints.append(str(error)))
     opened.on("request", lambda asked: None if asked.url.startswith(server.url) else complaints.append(asked.url))
     opened.goto(server.url)
@@ -139,6 +150,122 @@ def test_a_chat_streams_and_stops(page: Any, server: LocalServer) -> None:
     page.get_by_role("button", name="Stop").click()
     page.get_by_text("stopped").wait_for()
     assert eventually(lambda: server.running() == 0)
+
+
+def test_an_error_in_the_chat_keeps_the_text_and_leaves_no_trace_in_the_history(page: Any) -> None:
+    go(page, "chat")
+    page.locator("#chat-model").select_option("thinker:latest")
+    box = page.get_by_label("Your message")
+    box.fill("say One")
+    box.press("Enter")
+    page.get_by_text(re.compile("3 tokens in")).wait_for()
+    box.fill("fail internal the model failed")
+    box.press("Enter")
+    page.locator("#talk").get_by_text("the model failed", exact=True).wait_for()
+    assert box.input_value() == "fail internal the model failed"
+    page.get_by_role("button", name="Retry").click()
+    page.get_by_role("button", name="Retry").wait_for()
+    assert page.locator(".turn").count() == 4, "what failed is shown once"
+    box.fill("request ")
+    box.press("Enter")
+    page.get_by_text(re.compile("3 tokens in")).nth(1).wait_for()
+    told = json.loads(page.locator(".turn.assistant").nth(1).locator("div").nth(1).inner_text())
+    assert [(turn["role"], turn["content"]) for turn in told["messages"]] == [
+        ("user", "say One"), ("assistant", "One"), ("user", "request")]  # fmt: skip
+    assert page.get_by_text("the model failed").count() == 0
+
+
+def test_models_made_elsewhere_appear_and_without_any_the_chat_leads_to_models(browser: Any, tmp_path: Path) -> None:
+    registry = Registry(tmp_path / "models", [ScriptedSource()])
+    settings = Settings(models=str(tmp_path / "models"), spare_runner=False)
+    with LocalServer(registry, settings, SCRIPTED) as empty, empty.client() as http:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(f"{empty.url}/#/chat")
+        page.get_by_text("There is no model to talk to yet.").wait_for()
+        assert page.get_by_role("button", name="Send").is_disabled()
+        page.get_by_role("link", name="Pull one").click()
+        page.get_by_role("heading", name="Models", level=1).wait_for()
+        page.get_by_text("There is no model yet.").wait_for()
+        files = []
+        for file in (DATA / "taught-llama").iterdir():
+            data = file.read_bytes()
+            digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+            http.post(f"/api/blobs/{digest}", content=data).raise_for_status()
+            files.append((file.name, digest))
+        made = http.post("/api/create", json={"model": "made", "files": dict(files), "stream": False})
+        assert made.json()["status"] == "success"
+        page.locator("#installed").get_by_text("made:latest").wait_for()
+        go(page, "chat")
+        assert page.locator("#chat-model").input_value() == "made:latest"
+        assert page.get_by_role("button", name="Send").is_enabled()
+        context.close()
+
+
+def test_normal_answers_are_not_red_and_the_name_asked_for_is_shown(page: Any, http: httpx.Client) -> None:
+    say(http, "say A", model="nobody:7b")
+    http.head(f"/api/blobs/sha256:{'0' * 64}")
+    say(http, "fail internal oh dear")
+    go(page, "requests")
+    page.locator("#journal tr", has_text="nobody:7b").get_by_text("404", exact=True).wait_for()
+    page.locator("#journal tr", has_text="500").first.wait_for()
+    red = page.locator("#journal .badge.bad").all_inner_texts()
+    assert red and "404" not in red
+
+
+def test_refused_requests_are_counted_and_advised_about(page: Any, http: httpx.Client) -> None:
+    page.wait_for_timeout(5500)  # a sample from before, to count from
+    for _ in range(2):
+        say(http, "fail busy server busy, please try again")
+    page.locator("#advice").get_by_text(re.compile(r"[2-9]\d* requests were answered with 503")).wait_for()
+    page.locator("#tiles").get_by_text(re.compile(r"answered 503 in the last hour")).wait_for()
+    note = page.locator("#memory-note")
+    note.get_by_text(re.compile("Memory in use: .* by the server")).wait_for()
+
+
+def test_a_model_offers_load_or_unload(page: Any, http: httpx.Client) -> None:
+    go(page, "models/eyes%3Alatest")
+    acts = page.locator("#model-actions")
+    acts.get_by_role("button", name="Load", exact=True).click()
+    acts.get_by_role("button", name="Unload").wait_for()
+    assert acts.get_by_role("button", name="Load", exact=True).count() == 0
+    acts.get_by_role("button", name="Unload").click()
+    acts.get_by_role("button", name="Load", exact=True).wait_for()
+    assert acts.get_by_role("button", name="Unload").count() == 0
+
+
+def test_a_failed_pull_stays_until_it_is_dismissed(page: Any) -> None:
+    go(page, "models")
+    for _ in range(2):
+        page.get_by_label("Pull a model").fill("remote-broken")
+        page.get_by_label("Pull a model").press("Enter")
+        page.locator("#models .pulling.failed").wait_for()
+    card = page.locator("#models .pulling", has_text="remote-broken")
+    assert card.count() == 1, "one card a model"
+    card.get_by_role("alert").get_by_text("unauthorized: access denied").wait_for()
+    page.reload()
+    card.wait_for()
+    before = card.get_attribute("data-key")
+    card.get_by_role("button", name="Retry").click()
+    page.locator(f"#models .pulling.failed:not([data-key='{before}'])").wait_for()
+    assert card.count() == 1
+    card.get_by_role("button", name="Dismiss").click()
+    card.wait_for(state="detached")
+
+
+def test_a_request_takes_two_lines_on_a_phone(browser: Any, server: LocalServer, http: httpx.Client) -> None:
+    say(http, "cached")
+    context = browser.new_context(viewport={"width": 390, "height": 844})
+    page = context.new_page()
+    page.goto(f"{server.url}/#/requests")
+    row = page.locator("#journal tbody tr").first
+    row.wait_for()
+    shown = row.evaluate(
+        "row => [...row.children].filter((cell) => cell.getClientRects().length)"
+        ".map((cell) => Math.round(cell.getBoundingClientRect().top))"
+    )
+    assert len(shown) == 4 and len({top // 14 for top in shown}) <= 3 and row.bounding_box()["height"] < 70
+    context.close()
 
 
 def test_the_inspector_says_why(page: Any, http: httpx.Client) -> None:

@@ -26,6 +26,8 @@ def test_doctor_finds_nothing_wrong_without_a_server_and_starts_none(omlx: Omlx,
     assert "computes on" in lines["mlx"]
     assert "of RAM" in lines["memory"]
     assert "no server runs there" in lines["port"]
+    # This machine has no GPU; with one it depends on its memory.
+    assert "tokens by default" in lines["context"]
     assert not (tmp_path / "models").exists()
 
 
@@ -73,6 +75,14 @@ def test_a_server_that_says_nothing_does_not_hold_up(inline: Omlx, monkeypatch: 
         ran = inline("stop", "--server", host=f"127.0.0.1:{silent.getsockname()[1]}")
     assert ran.code == 1
     assert "does not answer" in ran.err
+
+
+@pytest.mark.parametrize(("tokens", "enough"), [("4096", False), ("65536", True)])
+def test_doctor_says_which_context_requests_get_and_what_agents_need(omlx: Omlx, tokens: str, enough: bool) -> None:
+    ran = omlx("doctor", "--json", host=f"127.0.0.1:{free_port()}", OMLX_CONTEXT_LENGTH=tokens)
+    (found,) = (check for check in json.loads(ran.out)["checks"] if check["name"] == "context")
+    assert (found["state"], found["text"]) == ("ok", f"{int(tokens):,} tokens by default (context_length)")
+    assert ("OMLX_CONTEXT_LENGTH=65536" in found["advice"]) is not enough
 
 
 def test_doctor_stops_at_a_setting_that_cannot_be_used(omlx: Omlx) -> None:

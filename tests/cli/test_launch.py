@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 import yaml
 
-from omlx.cli.launch_tools import TOOLS
+from omlx.cli.launch_tools import TOOLS, choose_context
 from omlx.client import VERSION_HEADER
 from tests.cli.conftest import Omlx, run_omlx
 from tests.cli.standin import SHOWN, StandIn, answer
+
+CONTEXT = "GET /api/omlx/context?model=qwen3%3A8b"
 
 
 def listed(name: str, *capabilities: str) -> dict[str, Any]:
@@ -34,6 +36,7 @@ def server() -> Iterator[StandIn]:
         "HEAD /": answer(200, b"", **{VERSION_HEADER: "1"}),
         "POST /api/show": answer(200, shown),
         "GET /api/tags": answer(200, {"models": models}),
+        CONTEXT: answer(200, {"num_ctx": 40960, "max_num_ctx": 40960}),
     }
     with StandIn(script) as running:
         yield running
@@ -136,19 +139,95 @@ def test_a_configuration_that_is_only_shown_is_not_written(
 
 
 @pytest.mark.parametrize(
-    ("known", "parameters", "said"),
-    [(4096, "", "4096"), (40960, "num_ctx                        8192\n", "8192"), (40960, "", ""), (0, "", "")],
+    ("default", "largest", "wanted", "named", "chosen"),
+    [
+        (4096, 131_072, 65_536, 0, (65_536, 65_536)),
+        (4096, 20_000, 65_536, 0, (20_000, 20_000)),  # as much as there is memory for
+        (32_768, 40_960, 65_536, 0, (40_960, 40_960)),
+        (262_144, 262_144, 65_536, 0, (262_144, 0)),  # the default will do
+        (4096, 4096, 65_536, 0, (4096, 0)),
+        (4096, 0, 65_536, 0, (4096, 0)),  # not known
+        (0, 0, 65_536, 0, (0, 0)),
+        (4096, 131_072, 0, 0, (4096, 0)),  # a tool that needs no more
+        (4096, 131_072, 0, 8192, (8192, 8192)),
+        (262_144, 262_144, 65_536, 16_384, (16_384, 16_384)),
+    ],
 )
-def test_a_context_too_small_for_agents_is_said(
-    inline: Omlx, server: StandIn, home: dict[str, str], known: int, parameters: str, said: str
+def test_the_context_of_a_tool(default: int, largest: int, wanted: int, named: int, chosen: tuple[int, int]) -> None:
+    assert choose_context(default, largest, wanted, named) == chosen
+
+
+@pytest.mark.parametrize(
+    ("default", "largest", "words", "said", "notes"),
+    [
+        (40_960, 40_960, (), 40_960, []),
+        (4096, 40_960, (), 40_960, ["context of 40,960 tokens, the server's default is 4,096"]),
+        (4096, 4096, (), 4096, ["4,096 tokens, too few for most agents"]),
+        (40_960, 40_960, ("--num-ctx", "8192"), 8192, ["context of 8,192 tokens", "8,192 tokens, too few"]),
+        (40_960, 40_960, ("--num-ctx", "99999"), 40_960, ["context of 40,960 tokens"]),  # what it was trained for
+    ],
+)
+def test_an_agent_is_told_the_context_it_is_served_with(
+    inline: Omlx,
+    server: StandIn,
+    home: dict[str, str],
+    default: int,
+    largest: int,
+    words: tuple[str, ...],
+    said: int,
+    notes: list[str],
 ) -> None:
-    info = {"general.architecture": "qwen3", "qwen3.context_length": known}
-    shown = SHOWN | {"model_info": info, "parameters": parameters, "capabilities": ["completion", "tools"]}
-    server.script["POST /api/show"] = answer(200, shown)
-    ran = inline("launch", "claude", "--print", host=server.url, **home)
+    server.script[CONTEXT] = answer(200, {"num_ctx": default, "max_num_ctx": largest})
+    ran = inline("launch", "codex", "--print", *words, host=server.url, **home)
     assert ran.code == 0
-    notes = [line for line in ran.err.splitlines() if line.startswith("note: ")]
-    assert [f"a context of {said} tokens" in note for note in notes] == ([True] if said else [])
+    told = [line for line in ran.err.splitlines() if line.startswith("note: ")]
+    assert len(told) == len(notes)
+    assert all(note in line for note, line in zip(notes, told, strict=True))
+    config = codex_config(ran.out)
+    assert config["model_context_window"] == said
+    headers = config["model_providers"]["omlx"].get("http_headers")
+    assert headers == ({"X-OMLX-Num-Ctx": str(said)} if said != default or words else None)
+
+
+def test_every_agent_asks_for_the_context_in_its_own_way(inline: Omlx, server: StandIn, home: dict[str, str]) -> None:
+    server.script[CONTEXT] = answer(200, {"num_ctx": 4096, "max_num_ctx": 40_960})
+    header = {"X-OMLX-Num-Ctx": "40960"}
+
+    def printed(tool: str, **env: str) -> str:
+        return inline("launch", tool, "--print", host=server.url, **{**home, **env}).out
+
+    claude = exported(printed("claude"))
+    assert claude["ANTHROPIC_CUSTOM_HEADERS"] == "X-OMLX-Num-Ctx: 40960"
+    assert claude["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] == "40960"
+    users = exported(printed("claude", ANTHROPIC_CUSTOM_HEADERS="X-Team: a"))
+    assert users["ANTHROPIC_CUSTOM_HEADERS"] == "X-Team: a\nX-OMLX-Num-Ctx: 40960"
+    opencode = json.loads(exported(printed("opencode"))["OPENCODE_CONFIG_CONTENT"])["provider"]["omlx"]
+    assert opencode["options"]["headers"] == header
+    assert opencode["models"]["qwen3:8b"]["limit"] == {"context": 40_960, "output": 10_240}
+    text = printed("continue").split("<<'END'\n")[1].split("\nEND")[0]
+    (model,) = yaml.safe_load(text)["models"]
+    assert model["requestOptions"]["headers"] == header
+    assert model["defaultCompletionOptions"] == {"contextLength": 40_960}
+
+
+def exported(script: str) -> dict[str, str]:
+    """The variables that a printed script sets."""
+    words = shlex.split(script)
+    return dict(word.split("=", 1) for before, word in pairwise(words) if before == "export")
+
+
+def codex_config(script: str) -> dict[str, Any]:
+    words = shlex.split(script.splitlines()[-1])
+    return tomllib.loads("\n".join(word for flag, word in pairwise(words) if flag == "-c"))
+
+
+def test_a_server_that_tells_no_context_is_used_with_its_default(
+    inline: Omlx, server: StandIn, home: dict[str, str]
+) -> None:
+    del server.script[CONTEXT]  # a genuine Ollama
+    ran = inline("launch", "codex", "--print", host=server.url, **home)
+    assert (ran.code, ran.err) == (0, "using qwen3:8b\n")
+    assert "model_context_window" not in ran.out
 
 
 def test_a_file_that_is_no_json_is_left_alone(inline: Omlx, server: StandIn, home: dict[str, str]) -> None:
@@ -179,7 +258,5 @@ def test_new_files_are_what_their_tools_read(inline: Omlx, server: StandIn, home
 
 
 def test_codex_takes_the_provider_as_one_toml_value(inline: Omlx, server: StandIn, home: dict[str, str]) -> None:
-    printed = inline("launch", "codex", "--print", host=server.url, **home).out.splitlines()[-1]
-    words = shlex.split(printed)
-    values = [word for flag, word in pairwise(words) if flag == "-c"]
-    assert tomllib.loads("\n".join(values))["model_providers"]["omlx"]["wire_api"] == "responses"
+    printed = inline("launch", "codex", "--print", host=server.url, **home).out
+    assert codex_config(printed)["model_providers"]["omlx"]["wire_api"] == "responses"

@@ -12,6 +12,7 @@ from typing import Any
 import pexpect  # type: ignore[import-untyped]
 import pytest
 
+from omlx.cli.repl_input import first_message
 from tests.cli.conftest import PLAIN, THINKER, Omlx
 from tests.cli.standin import SHOWN, StandIn, answer, stream
 from tests.support.lessons import STORY
@@ -81,6 +82,32 @@ def test_a_conversation_remembers_what_was_said(session: Terminal) -> None:
     session.prompted()
     session.say("/bye")
     assert session.leaves() == 0
+
+
+def test_what_is_typed_in_the_first_second_is_sent(server: ServerProcess, home: Path) -> None:
+    terminal = Terminal(server.url, PLAIN, home=home)
+    terminal.say("Hello")  # Python itself has hardly started
+    terminal.types("/cle")
+    terminal.sees(HELLO)
+    terminal.types("ar\r")
+    terminal.sees("Cleared session context")
+    terminal.say("/bye")
+    assert terminal.leaves() == 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "message", "rest"),
+    [
+        ("", None, ""),
+        ("half", None, "half"),
+        ("one\ntwo\nhalf", "one", "two\nhalf"),
+        ('"""a\nb\n"""\nmore', '"""a\nb\n"""', "more"),
+        ('"""a\nb', None, '"""a\nb'),
+        ("\nHi\n", "", "Hi\n"),
+    ],
+)
+def test_the_first_message_of_what_was_typed_ahead(typed: str, message: str | None, rest: str) -> None:
+    assert first_message(typed) == (message, rest)
 
 
 def test_ctrl_d_leaves(session: Terminal) -> None:

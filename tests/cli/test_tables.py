@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from omlx.api import admin
 from omlx.api import ollama as wire
 from omlx.cli.listing import model_table
 from omlx.cli.ps import loaded_table, processor, until
@@ -64,6 +65,26 @@ def test_ps_shows_where_a_model_lies_and_until_when() -> None:
         "a:latest    000000000000    5.6 GB    100% GPU     4096       4 minutes from now    \n"
     )
     assert loaded_table([loaded], NOW, "A").count("\n") == 1, "ps filters by exact letter case"
+
+
+def test_ps_verbose_says_what_names_share_and_what_they_do_not() -> None:
+    def loaded(name: str, **shares: list[str]) -> admin.ModelStatus:
+        return admin.ModelStatus(
+            name=name, state="ready", pinned=False, pid=1, size=1, weights="", context_length=1, running=0, waiting=0,
+            max_batch=0, steps=0, crashes=0, **shares,
+        )  # fmt: skip
+
+    alone = admin.StatusResponse(version="1", waiting=0, models=[loaded("a:latest")], pinned=[])
+    assert loaded_table([], NOW, "", alone).count("\n") == 1
+    models = [loaded("a:latest", other_names=["b:1", "b:2", "c:1"]), loaded("d:latest", same_weights=["a:latest"])]
+    shared = admin.StatusResponse(version="1", waiting=0, models=models, pinned=[])
+    assert loaded_table([], NOW, "", shared).splitlines()[1:] == [
+        "",
+        "a:latest is also called b:1, b:2 and c:1: they share memory, batches and cache",
+        "d:latest has the same weights as a:latest: each has a copy in memory and batches of its own, only prompts "
+        "cached on SSD are shared",
+    ]
+    assert "also called" not in loaded_table([], NOW, "d", shared)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def test_num_predict_ends_with_length_and_the_end_token_with_stop() -> None:
 
 def test_num_predict_zero_reads_the_prompt_and_says_nothing() -> None:
     replies = run(engine(), [spec(0, prompt(20), new=0)])
-    assert (replies.ends[0].finish, replies.text[0], replies.tokens[0]) == ("length", "", [])
+    assert (replies.ends[0].finish, replies.text[0], replies.tokens[0]) == ("stop", "", [])
 
 
 @pytest.mark.parametrize(

@@ -105,3 +105,8 @@ def test_a_model_that_cannot_fit_is_refused_in_ollamas_words_and_with_numbers() 
     )
     assert "max_process_memory" in (refusal(40 * GIB, available=64 * GIB, cap=20 * GIB, model_cap=None) or "")
     assert "max_model_memory" in (refusal(40 * GIB, available=64 * GIB, cap=64 * GIB, model_cap=8 * GIB) or "")
+
+
+def test_small_sizes_are_told_in_mib() -> None:
+    said = refusal(400 << 20, available=GIB, cap=38 << 20, model_cap=None)
+    assert said == "model requires more system memory (400 MiB) than max_process_memory allows (38 MiB)"

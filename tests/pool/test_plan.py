@@ -81,6 +81,16 @@ def test_a_context_somebody_asked_for_is_kept(tmp_path: Path) -> None:
     assert plan(tmp_path, cuda(47), settings={"context_length": 8192}, parameters={"num_ctx": 2048}).context == 2048
 
 
+def test_the_largest_context_is_what_the_rest_of_the_memory_holds(tmp_path: Path) -> None:
+    assert plan(tmp_path, cuda(140)).largest == 131_072  # trained for no more
+    squeezed = plan(tmp_path, cuda(24), context_length=10**7)
+    assert squeezed.context < squeezed.largest < 10**7
+    # 32 layers of 8 heads of 128 numbers, keys and values, 2 bytes each: 131,072 bytes a token.
+    fixed = squeezed.need - 131_072 * squeezed.context
+    assert fixed + 131_072 * squeezed.largest <= squeezed.room.budget < fixed + 131_072 * (squeezed.largest + 1)
+    assert plan(tmp_path, cuda(140), settings={"max_model_memory": "20GB"}).largest < 131_072
+
+
 def test_the_budget_is_the_smaller_of_the_cap_and_what_is_there(tmp_path: Path) -> None:
     small = Machine(ram=64 * GIB, available=20 * GIB)
     assert plan(tmp_path, small, size=GIB).room.budget == 20 * GIB

@@ -209,10 +209,15 @@ def test_a_pull_of_the_page_goes_on_by_itself_and_can_be_cancelled(own_server: L
         assert http.delete(f"/api/omlx/pulls/{number}").status_code == 200
         assert eventually(lambda: pulls(http)[0]["state"] == "cancelled")
         assert "remote-endless" not in ScriptedSource.pulling
+        assert http.delete(f"/api/omlx/pulls/{number}").status_code == 200  # dismissed
+        assert pulls(http) == []
         assert http.delete(f"/api/omlx/pulls/{number}").status_code == 404
         assert http.post("/api/omlx/pulls", json={"model": "remote-broken"}).status_code == 200
         assert eventually(lambda: pulls(http)[0]["state"] == "failed")
         assert "unauthorized" in pulls(http)[0]["error"]
+        # One entry a model, however its name is written; a failed one is replaced by the next try.
+        assert http.post("/api/omlx/pulls", json={"model": "Remote-Broken:latest"}).status_code == 200
+        assert eventually(lambda: [pull["state"] for pull in pulls(http)] == ["failed"])
 
 
 def test_a_clients_pull_is_listed_and_ends_with_an_error_when_cancelled(own_server: LocalServer) -> None:

@@ -151,7 +151,7 @@ def test_what_no_name_leads_to_any_more_leaves_memory(own_server: LocalServer) -
         assert http.post("/api/generate", json={"model": "mine", "keep_alive": -1}).status_code == 200
         assert http.post("/api/copy", json={"source": "mine", "destination": "twin"}).status_code == 200
         create("two")
-        assert loaded() == ["mine:latest"]  # the twin's by now
+        assert loaded() == ["twin:latest"]  # "mine" is another model by now
         assert http.post("/api/generate", json={"model": "mine", "keep_alive": -1}).status_code == 200
         http.request("DELETE", "/api/delete", json={"model": "twin"})
         assert eventually(lambda: len(loaded()) == 1)

@@ -337,6 +337,10 @@ def test_models_are_listed_and_shown_under_the_name_asked_for(http: httpx.Client
          "invalid_request_error", "image URLs are not currently supported, please use base64 encoded data instead"),
         ("chat/completions", {"model": "eyes", "messages": user([{"type": "image_url", "image_url": "data:x"}])}, 400,
          "invalid_request_error", "invalid image input"),
+        ("chat/completions", {"model": "eyes", "messages": user([{"type": "image_url", "image_url":
+            {"url": "data:image/png,x;base64"}}])}, 400, "invalid_request_error", "invalid image input"),
+        ("chat/completions", {"model": "eyes", "messages": user([{"type": "image_url", "image_url":
+            {"url": "data:image/png;base64,?"}}])}, 400, "invalid_request_error", "invalid image input"),
         ("chat/completions", {"model": "plain", "messages": user([{"type": "image_url", "image_url": IMAGE}])}, 400,
          "invalid_request_error", "this model does not support image input"),
         ("chat/completions", {"model": "plain", "messages": [

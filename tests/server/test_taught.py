@@ -74,6 +74,18 @@ def test_thinking_can_be_switched_off(http: httpx.Client) -> None:
     assert reply["message"] == {"role": "assistant", "content": "2 + 2 = 4"}
 
 
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
+def test_no_tokens_wanted_ends_as_in_ollama(http: httpx.Client, path: str) -> None:
+    asked = {"model": "taught", "options": GREEDY | {"num_predict": 0}, "messages": [{"role": "user", "content": "Hi"}],
+             "prompt": "Hi"}  # fmt: skip
+    lines = [json.loads(part) for part in http.post(path, json=asked).text.splitlines()]
+    for last in (lines[-1], http.post(path, json=asked | {"stream": False}).json()):
+        assert (last["done"], last["done_reason"], last["eval_count"]) == (True, "stop", 0)
+        assert (last["message"]["content"] if path == "/api/chat" else last["response"]) == ""
+        assert last["prompt_eval_count"] > 0
+    assert len(lines) == 1
+
+
 def test_limits_and_stops(http: httpx.Client) -> None:
     def story(**options: Any) -> dict[str, Any]:
         reply: dict[str, Any] = http.post("/api/chat", json=body(of, stream=False, options=GREEDY | options)).json()

@@ -86,6 +86,33 @@ def test_every_protocol_shows_the_model_the_same_picture(http_client: httpx.Clie
     assert responses["output"][-1]["content"][0]["text"] == expected
 
 
+@pytest.mark.parametrize(
+    "kind",
+    ["data:image/avif;base64,", "data:image/heic;base64,", "data:application/octet-stream;base64,", "data:;base64,",
+     "DATA:IMAGE/PNG;BASE64,", "data:image/png;charset=utf-8;base64,", "data:image/png;name=a.png;base64, ",
+     "data:image/svg+xml;base64,"],
+)  # fmt: skip
+def test_the_bytes_of_a_data_uri_decide_and_not_its_type(http_client: httpx.Client, kind: str) -> None:
+    expected = content(chat(http_client, as_file(RED)))
+    text = {"type": "text", "text": "What is it?"}
+    for data in (text_of(as_file(RED)), text_of(as_file(RED)).replace("+", "%2B").replace("=", "%3D")):
+        part = {"type": "image_url", "image_url": {"url": kind + data}}
+        body = {"model": "eyes", "messages": [{"role": "user", "content": [part, text]}]}
+        reply = http_client.post("/v1/chat/completions", json=body | {"max_tokens": 8, "temperature": 0}).json()
+        assert reply["choices"][0]["message"]["content"] == expected
+        item = [{"role": "user", "content": [{"type": "input_image", "image_url": kind + data},
+                                             {"type": "input_text", "text": "What is it?"}]}]  # fmt: skip
+        body = {"model": "eyes", "input": item, "max_output_tokens": 8, "temperature": 0, "top_p": 1}
+        reply = http_client.post("/v1/responses", json=body).json()
+        assert reply["output"][-1]["content"][0]["text"] == expected
+
+
+def test_a_true_avif_is_read_whatever_it_is_called(http_client: httpx.Client) -> None:
+    part = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + text_of(as_file(RED, "AVIF"))}}
+    body: dict[str, Any] = {"model": "eyes", "messages": [{"role": "user", "content": [part]}], "max_tokens": 8}
+    assert http_client.post("/v1/chat/completions", json=body).status_code == 200
+
+
 def test_pictures_count_as_prompt_and_must_fit_the_context(http_client: httpx.Client) -> None:
     tokens = [chat(http_client, *[as_file(RED)] * count).json()["prompt_eval_count"] for count in (0, 1, 2)]
     assert tokens[1] - tokens[0] == tokens[2] - tokens[1] == 9 + 2

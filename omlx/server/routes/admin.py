@@ -61,11 +61,19 @@ async def ready(pool: GivenPool, settings: GivenSettings) -> Answer:
 
 @get("/api/omlx/status")
 async def omlx_status(pool: GivenPool, registry: GivenRegistry) -> Answer:
-    return as_json(status_of(pool, pin_warning=await asyncio.to_thread(_pin_warning, pool, registry)))
+    registered = await asyncio.to_thread(registry.list) if pool.loaded() else []
+    return as_json(status_of(pool, registered, pin_warning=await asyncio.to_thread(_pin_warning, pool, registry)))
 
 
 def _pin_warning(pool: Pool, registry: Registry) -> str:
     return pool.pin_warning(registry.list()) if pool.pinned() else ""
+
+
+@get("/api/omlx/context")
+async def context(registry: GivenRegistry, pool: GivenPool, model: FromQuery[str] = "") -> Answer:
+    """The context a model is served with, and the most there is memory for; the model is not loaded for it."""
+    default, most = await pool.contexts(await find(registry, required(model)))
+    return as_json(wire.ContextResponse(default, most))
 
 
 @get("/api/omlx/aliases")

@@ -7,14 +7,14 @@ model's runner.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from litestar import get, post
 from omlx_cache import operate
-from omlx_registry import ModelSpec, NotFound, Registry
+from omlx_registry import ModelSpec, Registry, parse_name
 
 from omlx.api import cache as wire
 from omlx.dialect.refusal import Refusal
@@ -24,7 +24,7 @@ from omlx.pool.lease import Lease
 from omlx.request import Finish, GenerateRequest, Message
 from omlx.server.body import read_json
 from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
-from omlx.server.names import required
+from omlx.server.names import required, single_quoted
 from omlx.server.served import served
 from omlx.server.stream import Answer, Complete, LiveObject, as_json, encode
 from omlx.settings import Settings
@@ -45,10 +45,21 @@ def _stats(spec: ModelSpec, body: dict[str, Any]) -> wire.CacheStats:
 
 
 @get("/api/omlx/cache/folder")
-async def folder(settings: GivenSettings) -> Answer:
+async def folder(registry: GivenRegistry, settings: GivenSettings) -> Answer:
     found = await _in_folder(settings, operate.show)
+    registered = await asyncio.to_thread(registry.list)
     path, most = settings.paged_ssd_cache_dir, cold_bytes(settings)
-    return as_json(msgspec.convert(msgspec.to_builtins(found) | {"path": path, "max_bytes": most}, wire.CacheFolder))
+    models = [msgspec.to_builtins(use) | {"names": _names_of(use, registered)} for use in found.models]
+    shown = msgspec.to_builtins(found) | {"path": path, "max_bytes": most, "models": models}
+    return as_json(msgspec.convert(shown, wire.CacheFolder))
+
+
+def _names_of(use: operate.ModelUse, registered: Sequence[ModelSpec]) -> list[str]:
+    """All models that use these records: those with the same weights. Empty where all of them were removed."""
+    # What follows the fingerprint of the weights says how they are held.
+    weights = use.fingerprint.partition(" ")[0]
+    weights = weights or next((spec.fingerprint for spec in registered if spec.name == use.name), "")
+    return sorted(spec.name for spec in registered if spec.fingerprint == weights)
 
 
 async def _in_folder(settings: Settings, do: Callable[[Path], T]) -> T:
@@ -61,23 +72,39 @@ async def _in_folder(settings: Settings, do: Callable[[Path], T]) -> T:
 @post("/api/omlx/cache/clear", status_code=200)
 async def clear(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.CacheClearRequest, settings.max_body)
-    name = await _stored_name(registry, asked.model)
+    chosen = await _chosen(registry, settings, asked.model) if asked.model else None
     # First in the runners, which hold records in RAM and would write them.
-    loaded = [model.spec for model in pool.loaded() if model.state == "ready" and name in ("", model.spec.name)]
-    answers = await asyncio.gather(*(pool.cache(spec.digest, "clear") for spec in loaded))
-    cleared = sum(answer.get("records", 0) for answer in answers if answer is not None)
-    cleared += await _in_folder(settings, lambda path: operate.clear(path, name or None))
-    return as_json(wire.CacheCleared(cleared))
+    loaded = [model.spec for model in pool.loaded() if model.state == "ready"]
+    cleared = 0
+    for spec in loaded:
+        if chosen is None or spec.name in chosen.names:
+            cleared += (await pool.cache(spec.digest, "clear") or {}).get("records", 0)
+    spaces = chosen.namespaces if chosen is not None else None
+    cleared += await _in_folder(settings, lambda path: operate.clear(path, spaces))
+    return as_json(wire.CacheCleared(cleared, chosen.names if chosen is not None else []))
 
 
-async def _stored_name(registry: Registry, name: str) -> str:
-    """The name under which a model's records are known; a model that was removed can still have some."""
-    if not name:
-        return ""
-    try:
-        return (await asyncio.to_thread(registry.resolve, name)).name
-    except NotFound:
-        return name
+class _Chosen(NamedTuple):
+    """What a name stands for: its records in the folder, and all models that use them."""
+
+    namespaces: list[str]
+    names: list[str]
+
+
+async def _chosen(registry: Registry, settings: Settings, name: str) -> _Chosen:
+    """Models with the same weights share records; a model that was removed can still have some. Raises Refusal."""
+    known = (await _in_folder(settings, operate.show)).models
+    registered = await asyncio.to_thread(registry.list)
+    wanted = parse_name(name).short
+    spec = next((spec for spec in registered if spec.name.lower() == wanted.lower()), None)
+    if spec is None:
+        left = [use for use in known if use.name == wanted]
+        if not left:
+            raise Refusal(404, single_quoted(name))
+        return _Chosen([use.namespace for use in left], [wanted])
+    names = sorted(other.name for other in registered if other.fingerprint == spec.fingerprint)
+    used = [use.namespace for use in known if use.name in names or spec.name in _names_of(use, registered)]
+    return _Chosen(used, names)
 
 
 @post("/api/omlx/cache/verify", status_code=200)

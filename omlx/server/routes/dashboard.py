@@ -144,7 +144,7 @@ async def start_pull(
 @delete("/api/omlx/pulls/{number:int}", status_code=200)
 async def cancel_pull(number: FromPath[int], telemetry: GivenTelemetry) -> Answer:
     if not telemetry.pulls.cancel(number):
-        raise Refusal(404, f"no pull {number} is running")
+        raise Refusal(404, f"there is no pull {number}")
     return Complete()
 
 

@@ -10,7 +10,9 @@ from omlx_registry import ModelSpec
 
 from omlx.api import ollama as wire
 from omlx.dialect import ollama as dialect
+from omlx.dialect.options import parse_options
 from omlx.dialect.refusal import Refusal
+from omlx.dialect.steady import steady
 from omlx.pool import Pool
 from omlx.request import Delta, Finish, GenerateRequest
 from omlx.server.body import read_json
@@ -19,6 +21,7 @@ from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpReque
 from omlx.server.names import find, required, single_quoted
 from omlx.server.served import served
 from omlx.server.stream import Answer, LiveObject, LiveStream, as_json, line
+from omlx.settings import Settings
 
 
 @post("/api/generate", status_code=200)
@@ -51,8 +54,15 @@ async def chat(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, s
     return await served(
         registry,
         model,
-        lambda spec: _answer(pool, spec, asked, dialect.conversation(asked, spec, settings.unsupported_tools), answer),
+        lambda spec: _answer(pool, spec, asked, _prepared(asked, spec, settings), answer),
     )
+
+
+def _prepared(asked: wire.ChatRequest, spec: ModelSpec, settings: Settings) -> GenerateRequest | None:
+    """The request, its prefix made stable where the client or the settings ask for it."""
+    wanted = dialect.conversation(asked, spec, settings.unsupported_tools)
+    stable = asked.options.get("stable_prefix", settings.steady_prefix_native) is True
+    return steady(wanted) if wanted is not None and stable else wanted
 
 
 async def _unload(pool: Pool, spec: ModelSpec, answer: dialect.Answer) -> Answer:
@@ -68,7 +78,8 @@ def _answer(
     answer: dialect.Answer,
 ) -> Answer:
     if wanted is None:
-        return LiveObject(load(pool, spec, answer.empty("load"), asked.keep_alive))
+        num_ctx = parse_options(asked.options, spec.parameters).limits.num_ctx
+        return LiveObject(load(pool, spec, answer.empty("load"), asked.keep_alive, num_ctx))
     job = Job(spec, [wanted], asked.keep_alive)
     if asked.stream and not wanted.render_only:
         return LiveStream(stream(pool, job, _Lines(answer), line))

@@ -12,10 +12,11 @@ from omlx.api import ollama as wire
 from omlx.dialect.ollama import local_time
 from omlx.dialect.refusal import Refusal
 from omlx.pool import LoadedModel
+from omlx.record import current
 from omlx.server.body import read_json
 from omlx.server.dashboard import page
 from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
-from omlx.server.names import refuse_cloud, required, single_quoted
+from omlx.server.names import LONGEST_SHOWN, refuse_cloud, required, single_quoted
 from omlx.server.stream import Answer, Complete, as_json
 
 _READ = [HttpMethod.GET, HttpMethod.HEAD]
@@ -59,6 +60,7 @@ async def ps(pool: GivenPool) -> Answer:
 async def show(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.ShowRequest, settings.max_body)
     name = required(asked.wanted)
+    current().named = name[:LONGEST_SHOWN]
     refuse_cloud(name, "remote model details are unavailable")
     try:
         shown = await asyncio.to_thread(

@@ -35,7 +35,7 @@ async def copy(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, s
         await asyncio.to_thread(registry.copy, asked.source, asked.destination)
     except NotFound:
         raise Refusal(404, f'model "{asked.source}" not found') from None
-    await _unload_nameless(registry, pool)
+    await _names_changed(registry, pool)
     return Complete()
 
 
@@ -49,17 +49,13 @@ async def remove(request: HttpRequest, registry: GivenRegistry, pool: GivenPool,
         raise Refusal(400, f'name "{name}" is invalid') from None
     except NotFound:
         raise Refusal(404, single_quoted(name)) from None
-    await _unload_nameless(registry, pool)
+    await _names_changed(registry, pool)
     return Complete()
 
 
-async def _unload_nameless(registry: Registry, pool: Pool) -> None:
-    """Models in memory that no name leads to any more go once they are idle: nobody could stop them."""
-    if pool.loaded():
-        named = {spec.digest for spec in await asyncio.to_thread(registry.list)}
-        for model in pool.loaded():
-            if model.spec.digest not in named:
-                await pool.unload(model.spec.digest)
+async def _names_changed(registry: Registry, pool: Pool) -> None:
+    """Have the models in memory listed under names that exist; see `Pool.rename`."""
+    await pool.rename(await asyncio.to_thread(registry.list))
 
 
 async def replacing(steps: AsyncGenerator[Progress], registry: Registry, pool: Pool) -> AsyncGenerator[Progress]:
@@ -67,7 +63,7 @@ async def replacing(steps: AsyncGenerator[Progress], registry: Registry, pool: P
     async with aclosing(steps):
         async for step in steps:
             if step.status == "success":
-                await _unload_nameless(registry, pool)
+                await _names_changed(registry, pool)
             yield step
 
 

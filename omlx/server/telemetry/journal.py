@@ -50,7 +50,7 @@ def _row(number: int, record: Record) -> RequestRow:
         route=record.route or record.path,
         dialect=record.dialect,
         key=record.key,
-        model=record.model,
+        model=record.model or record.named,
         stage=record.stage,
         status=record.status,
         seconds=record.seconds,

@@ -26,11 +26,13 @@ def overview(
     uptime: float,
     pulls: list[PullRow],
     advice: list[Advice],
+    names_changed: int,
 ) -> Overview:
     now = Sample.of(reading)
     recent, hour = samples.before(NOW_S, now.at) or now, samples.oldest() or now
     seconds = max(now.at - recent.at, 0.001)
     first = between(now.first, hour.first)
+    refused = int(now.refused - hour.refused)
     return Overview(
         version=__version__,
         uptime=uptime,
@@ -48,10 +50,24 @@ def overview(
         memory_used=int(now.memory),
         memory_limit=int(reading.total("omlx_memory_limit_bytes")),
         kv=_kv(reading, now, hour),
+        refused=refused,
+        names_changed=names_changed,
         models=[_model(reading, model) for model in models],
         pulls=pulls,
-        advice=advice,
+        advice=[*advice, *_about_refused(refused)],
     )
+
+
+def _about_refused(count: int) -> list[Advice]:
+    """What to do about requests that were turned away."""
+    if not count:
+        return []
+    text = f"{count} request was" if count == 1 else f"{count} requests were"
+    how = (
+        "the Requests page tells why each was: a full queue (max_queue, max_concurrent_requests), memory (smaller or "
+        "fewer models, max_process_memory), or a deadline of its own"
+    )
+    return [Advice("requests turned away", "warn", f"{text} answered with 503 in the last hour", how)]
 
 
 def _kv(reading: Reading, now: Sample, hour: Sample) -> Kv:

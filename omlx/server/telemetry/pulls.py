@@ -9,11 +9,12 @@ import asyncio
 import contextvars
 import itertools
 import logging
+import re
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 
-from omlx_registry import Progress, PullError
+from omlx_registry import InvalidName, Progress, PullError, parse_name
 
 from omlx.api.overview import PullRow
 
@@ -22,12 +23,16 @@ log = logging.getLogger("omlx.server")
 MOST = 16
 """Pulls the server runs by itself at once."""
 _SHOWN_S = 60.0
-"""How long an ended pull stays listed."""
+"""How long a pull stays listed that went well or was cancelled; a failed one stays until somebody dismisses it."""
+_MOST_FAILED = 50
+_NUMBER = re.compile(r"\[Errno -?\d+\] ")
+"""What Python puts in front of the system's words; it tells a user nothing."""
 
 
 class _Pull:
     def __init__(self, number: int, name: str) -> None:
         self.number, self.name = number, name
+        self.model = _model_of(name)
         self.state, self.status, self.error = "running", "starting", ""
         self.layers: dict[str, tuple[int, int]] = {}
         """Bytes completed and in total, by digest."""
@@ -40,7 +45,7 @@ class _Pull:
             self.layers[step.digest] = (step.completed, step.total)
 
     def end(self, state: str, error: str = "") -> None:
-        self.state, self.error, self.ended = state, error, time.monotonic()
+        self.state, self.error, self.ended = state, _NUMBER.sub("", error), time.monotonic()
 
     def row(self) -> PullRow:
         done, total = (sum(part) for part in zip(*self.layers.values(), strict=True)) if self.layers else (0, 0)
@@ -50,6 +55,14 @@ class _Pull:
         )  # fmt: skip
 
 
+def _model_of(name: str) -> str:
+    """The same for all ways to write a model's name."""
+    try:
+        return parse_name(name).full.lower()
+    except InvalidName:
+        return name
+
+
 class Pulls:
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -57,10 +70,21 @@ class Pulls:
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def rows(self) -> list[PullRow]:
-        """Those that run, and those that ended within the last minute; the newest first."""
+        """One a model: those that run, those that ended within the last minute, and failed ones; the newest first."""
         limit = time.monotonic() - _SHOWN_S
-        self._pulls = {number: pull for number, pull in self._pulls.items() if not pull.ended or pull.ended > limit}
-        return [pull.row() for pull in reversed(self._pulls.values())]
+        failed = [number for number, pull in self._pulls.items() if pull.state == "failed"][-_MOST_FAILED:]
+        self._pulls = {
+            number: pull
+            for number, pull in self._pulls.items()
+            if not pull.ended or pull.ended > limit or number in failed
+        }
+        shown: dict[str, _Pull] = {}
+        for pull in self._pulls.values():
+            before = shown.get(pull.model)
+            if before is None or before.ended or not pull.ended:
+                shown.pop(pull.model, None)
+                shown[pull.model] = pull
+        return [pull.row() for pull in reversed(shown.values())]
 
     async def follow(self, name: str, steps: AsyncGenerator[Progress]) -> AsyncGenerator[Progress]:
         """`steps` as they come, listed meanwhile. Raises what they raise, and PullError once cancelled."""
@@ -88,11 +112,15 @@ class Pulls:
         return pull.number
 
     def cancel(self, number: int) -> bool:
-        """False where no such pull runs."""
+        """Cancel all pulls of the model, or dismiss them where they have ended; False where there is no such pull."""
         pull = self._pulls.get(number)
-        if pull is None or pull.state != "running":
+        if pull is None:
             return False
-        pull.cancelled.set()
+        for other in [other for other in self._pulls.values() if other.model == pull.model]:
+            if other.ended:
+                del self._pulls[other.number]
+            else:
+                other.cancelled.set()
         return True
 
     async def close(self) -> None:
@@ -103,6 +131,8 @@ class Pulls:
 
     def _new(self, name: str) -> _Pull:
         pull = _Pull(next(self._numbers), name)
+        # What became of earlier pulls of the model is of no interest any more.
+        self._pulls = {n: old for n, old in self._pulls.items() if old.model != pull.model or not old.ended}
         self._pulls[pull.number] = pull
         return pull
 

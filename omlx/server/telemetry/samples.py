@@ -28,6 +28,7 @@ class Sample(NamedTuple):
     running: float
     waiting: float
     memory: float
+    refused: float
 
     @classmethod
     def of(cls, reading: Reading) -> Sample:
@@ -45,6 +46,9 @@ class Sample(NamedTuple):
             running=reading.total("omlx_requests_running"),
             waiting=reading.total("omlx_requests_waiting"),
             memory=reading.total("omlx_memory_used_bytes"),
+            # /ready says so with the same status, to whoever asks.
+            refused=reading.total("omlx_http_requests_total", status="503")
+            - reading.total("omlx_http_requests_total", status="503", dialect="omlx"),
         )
 
 

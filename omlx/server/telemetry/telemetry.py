@@ -142,6 +142,7 @@ class Telemetry:
             uptime=time.monotonic() - self._started,
             pulls=self.pulls.rows(),
             advice=self._advice,
+            names_changed=self._pool.names_changed,
         )
 
     def history(self) -> History:

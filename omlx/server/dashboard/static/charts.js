@@ -122,7 +122,7 @@ export class Charts {
       new Chart("Generated", [["generated_rate", "generated"]], perSecond, 10, short),
       new Chart("Prompts read", [["read_rate", "read"]], perSecond, 10, short),
       new Chart("Requests", [["running", "running"], ["waiting", "waiting"]], count, 4, short),
-      new Chart("Memory of models", [["memory", "memory"]], bytes, 1e9),
+      new Chart("Memory in use", [["memory", "memory"]], bytes, 1e9),
     ];
     box.append(...this.charts.map((chart) => chart.box));
     this.history = null;

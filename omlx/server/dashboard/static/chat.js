@@ -1,7 +1,7 @@
 // A small chat, to try a model.
 
 import { lines } from "./api.js";
-import { $, count, duration, el, rate } from "./dom.js";
+import { $, count, counted, duration, el, rate } from "./dom.js";
 
 export class Chat {
   constructor() {
@@ -24,6 +24,8 @@ export class Chat {
     $("chat-model").replaceChildren(...names.map((name) => el("option", { value: name }, name)));
     if (names.includes(before)) $("chat-model").value = before;
     this.wanted = "";
+    $("send").disabled = !names.length;
+    $("chat-none").hidden = names.length > 0;
   }
 
   choose(name) {
@@ -34,6 +36,7 @@ export class Chat {
   clear() {
     this.running?.abort();
     this.turns = [];
+    this.failed = null;
     $("talk").replaceChildren(el("p", { class: "empty" }, "Nothing is kept: a reload forgets the conversation."));
   }
 
@@ -41,35 +44,57 @@ export class Chat {
     const text = $("chat-text").value.trim(), model = $("chat-model").value;
     if (!text || this.running || !model) return;
     $("chat-text").value = "";
+    this.forgetFailed();
     if (!this.turns.length) $("talk").replaceChildren();
-    this.turns.push({ role: "user", content: text });
-    $("talk").append(el("div", { class: "turn user" }, text));
-    const thought = el("div", { class: "thought", hidden: true }), words = el("div", {}, "…"), note = el("div", { class: "facts-line" });
-    $("talk").append(el("div", { class: "turn assistant" }, thought, words, note));
-    this.running = new AbortController();
+    const asked = el("div", { class: "turn user" }, text);
+    const thought = el("div", { class: "thought", hidden: true }), note = el("div", { class: "facts-line" });
+    const words = el("div", { class: "muted" }, "Waiting …");
+    const reply = el("div", { class: "turn assistant" }, thought, words, note);
+    $("talk").append(asked, reply);
+    const running = this.running = new AbortController();
     this.busy(true);
-    const turns = this.turns, answer = { role: "assistant", content: "" };
-    let thinking = "";
+    const turns = this.turns, question = { role: "user", content: text }, answer = { role: "assistant", content: "" };
+    let thinking = "", problem = "";
     try {
-      for await (const part of lines("/api/chat", { model, messages: turns }, this.running.signal)) {
+      for await (const part of lines("/api/chat", { model, messages: [...turns, question] }, running.signal)) {
         thinking += part.message?.thinking || "";
         answer.content += part.message?.content || "";
         thought.hidden = !thinking;
         thought.textContent = thinking;
-        words.textContent = answer.content || "…";
+        if (answer.content || thinking) {
+          words.className = "";
+          words.textContent = answer.content;
+        }
         this.follow();
         if (part.done) note.textContent = tell(part);
       }
     } catch (error) {
       if (error.name === "AbortError") note.textContent = "stopped";
-      else note.append(el("span", { class: "error" }, error.message));
+      else problem = error.message;
     }
     if (!answer.content) words.textContent = "";
-    turns.push(answer);
+    if (this.turns === turns) {  // no new chat was begun meanwhile
+      if (problem) this.fail(text, problem, [asked, reply], note);
+      else if (answer.content) turns.push(question, answer);
+    }
     this.running = null;
     this.busy(false);
     this.follow();
     $("chat-text").focus();
+  }
+
+  /** Nothing of the exchange is kept but what was typed, which can be sent again. */
+  fail(text, problem, nodes, note) {
+    this.failed = nodes;
+    if (!$("chat-text").value) $("chat-text").value = text;
+    const again = () => { $("chat-text").value = text; this.send(); };
+    note.append(el("p", { class: "error", role: "alert" }, problem),
+      el("button", { type: "button", class: "small", "data-act": "retry", onclick: again }, "Retry"));
+  }
+
+  forgetFailed() {
+    for (const node of this.failed || []) node.remove();
+    this.failed = null;
   }
 
   busy(is) {
@@ -86,7 +111,7 @@ export class Chat {
 
 function tell(last) {
   const seconds = last.eval_duration / 1e9;
-  const speed = seconds > 0 ? ` · ${rate(last.eval_count / seconds)} tok/s` : "";
-  const cached = last.cached_tokens ? ` · ${count(last.cached_tokens)} of ${count(last.prompt_eval_count)} prompt tokens cached` : "";
-  return `${count(last.eval_count)} tokens in ${duration(last.total_duration / 1e9)}${speed}${cached}`;
+  const speed = seconds > 0.001 ? ` · ${rate(last.eval_count / seconds)} tok/s` : "";
+  const cached = last.cached_tokens ? ` · ${count(last.cached_tokens)} of ${counted(last.prompt_eval_count, "prompt token")} cached` : "";
+  return `${counted(last.eval_count, "token")} in ${duration(last.total_duration / 1e9)}${speed}${cached}`;
 }

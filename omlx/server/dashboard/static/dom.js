@@ -71,10 +71,11 @@ export function table(caption, columns) {
 }
 
 let hiding = 0;
-/** Say something for a few seconds. */
-export function say(text) {
+/** Say something for a few seconds; what went wrong looks like it. */
+export function say(text, wrong = false) {
   const note = $("said");
   note.textContent = text;
+  note.className = wrong ? "toast bad" : "toast";
   note.hidden = false;
   clearTimeout(hiding);
   hiding = setTimeout(() => { note.hidden = true; }, 6000);
@@ -93,6 +94,9 @@ export function sure(title, text, yes) {
 
 // ---------------------------------------------------------------- numbers
 export const count = (number) => Math.round(number).toLocaleString("en-US");
+
+/** "1 token", "2 tokens". */
+export const counted = (number, word) => `${count(number)} ${word}${Math.round(number) === 1 ? "" : "s"}`;
 
 export function bytes(number) {
   if (number < 1000) return `${Math.round(number)} B`;

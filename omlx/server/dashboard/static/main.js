@@ -89,7 +89,7 @@ async function live() {
       const past = ask("GET", "/api/omlx/history").then((history) => overview.charts.replace(history));
       await Promise.all([past, watch(watching.signal)]);
     } catch (error) {
-      if (error.name !== "AbortError" && !(error instanceof TypeError)) say(error.message);
+      if (error.name !== "AbortError" && !(error instanceof TypeError)) say(error.message, true);
     }
     watching.abort();
     document.removeEventListener("visibilitychange", away);

@@ -1,7 +1,7 @@
 // Models: those in memory, those on this machine, pulls, and the page of one model.
 
 import { ask } from "./api.js";
-import { $, bytes, count, duration, el, percent, reconcile, say, sure, table } from "./dom.js";
+import { $, bytes, count, counted, duration, el, percent, reconcile, say, sure, table } from "./dom.js";
 
 const STATES = { ready: "good", loading: "accent", leaving: "warn" };
 const link = (name) => `#/models/${encodeURIComponent(name)}`;
@@ -17,7 +17,7 @@ async function attempt(work, done) {
     await work();
     if (done) say(done);
   } catch (error) {
-    say(error.message);
+    say(error.message, true);
   }
 }
 
@@ -69,18 +69,22 @@ export function loadedTable(parent) {
   };
 }
 
+const startPull = (name) => ask("POST", "/api/omlx/pulls", { model: name });
+
 function pullBox(pull) {
-  const running = pull.state === "running";
+  const running = pull.state === "running", failed = pull.state === "failed";
+  const end = (text) => button("cancel", text, () => attempt(() => ask("DELETE", `/api/omlx/pulls/${pull.number}`)));
   const share = pull.total ? pull.completed / pull.total : 0;
   const bar = el("progress", { class: "hidden", max: 100, value: Math.round(share * 100), "aria-label": `Pull of ${pull.name}` });
   const fill = el("i");
   fill.style.width = `${share * 100}%`;
-  return el("div", { class: "card pulling", "data-key": pull.number },
+  return el("div", { class: failed ? "card pulling failed" : "card pulling", "data-key": pull.number },
     el("div", { class: "row" }, el("strong", {}, pull.name),
-      running ? button("cancel", "Cancel", () => attempt(() => ask("DELETE", `/api/omlx/pulls/${pull.number}`)))
-        : el("span", { class: `badge ${pull.state === "done" ? "good" : pull.state === "failed" ? "bad" : ""}` }, pull.state)),
+      running ? end("Cancel") : el("span", { class: "row" },
+        el("span", { class: `badge ${pull.state === "done" ? "good" : failed ? "bad" : ""}` }, pull.state),
+        failed ? [button("retry", "Retry", () => attempt(() => startPull(pull.name))), end("Dismiss")] : null)),
     running ? [bar, el("div", { class: "meter", "aria-hidden": "true" }, fill)] : null,
-    el("div", { class: pull.error ? "error" : "muted" }, pull.error
+    el("div", { class: failed ? "error" : "muted", role: failed ? "alert" : null }, pull.error
       || (pull.total ? `${pull.status} · ${bytes(pull.completed)} of ${bytes(pull.total)} (${percent(share)})` : pull.status)));
 }
 
@@ -90,6 +94,7 @@ export class Models {
     this.names = [];
     this.loaded = new Map();
     this.pulling = "";
+    this.changes = -1;
     $("installed").append(this.installed.box);
     $("pull").addEventListener("submit", (event) => { event.preventDefault(); this.pull($("pull-name").value.trim()); });
     $("search").addEventListener("click", () => this.search());
@@ -102,12 +107,14 @@ export class Models {
     this.loaded = states;
     for (const box of document.querySelectorAll("[data-pulls]")) reconcile(box, now.pulls.map(pullBox));
     const pulling = now.pulls.map((pull) => `${pull.number}${pull.state}`).join();
-    if (pulling !== this.pulling) {
+    if (pulling !== this.pulling || now.names_changed !== this.changes) {
       this.pulling = pulling;
+      this.changes = now.names_changed;
       this.refresh();
     } else if (moved) {
       this.draw();
     }
+    if (moved) document.dispatchEvent(new CustomEvent("loaded", { detail: states }));
   }
 
   async refresh() {
@@ -136,28 +143,33 @@ export class Models {
   async pull(name) {
     if (!name) return $("pull-name").focus();
     await attempt(async () => {
-      await ask("POST", "/api/omlx/pulls", { model: name });
+      await startPull(name);
       $("pull-name").value = "";
       $("hits").replaceChildren();
-      $("pull-note").textContent = "";
+      note("");
     });
   }
 
   async search() {
     const words = $("pull-name").value.trim();
     if (!words) return $("pull-name").focus();
-    $("pull-note").textContent = "Searching Hugging Face …";
+    note("Searching Hugging Face …");
     $("hits").replaceChildren();
     try {
       const { models } = await ask("GET", `/api/omlx/search?limit=12&q=${encodeURIComponent(words)}`);
-      $("pull-note").textContent = models.length ? "" : "Nothing was found.";
+      note(models.length ? "" : "Nothing was found.");
       $("hits").append(...models.map((hit) => el("li", {}, el("span", {}, hit.repository),
-        el("span", { class: "muted" }, hit.size ? bytes(hit.size) : "", " ", `${count(hit.downloads)} downloads`),
+        el("span", { class: "muted" }, hit.size ? bytes(hit.size) : "", " ", counted(hit.downloads, "download")),
         button("pull", "Pull", () => this.pull(`hf.co/${hit.repository}`)))));
     } catch (error) {
-      $("pull-note").textContent = error.message;
+      note(error.message, true);
     }
   }
+}
+
+function note(text, wrong = false) {
+  $("pull-note").textContent = text;
+  $("pull-note").className = wrong ? "error" : "muted";
 }
 
 // ---------------------------------------------------------------- one model
@@ -174,7 +186,7 @@ async function cacheOf(name) {
   if (!found) return el("p", { class: "card empty" }, "Load the model to see what its cache holds.");
   if (!found.enabled) return el("p", { class: "card empty" }, "Nothing of this model is cached.");
   return facts([
-    ["Prompts looked up", `${count(found.lookups)}, of which ${count(found.hits)} found something`],
+    ["Prompts looked up", `${count(found.lookups)}, ${count(found.hits)} of them found something`],
     ["Tokens from RAM", count(found.tokens_from_ram)],
     ["Tokens from SSD", count(found.tokens_from_disk)],
     ["Tokens looked up", count(found.tokens_looked_up)],
@@ -184,6 +196,21 @@ async function cacheOf(name) {
   ]);
 }
 
+let states = new Map();
+/** Load or Unload, as the model is in memory or not. */
+function offerLoad(name) {
+  const state = states.get(name);
+  const act = $("model-actions").querySelector("[data-load]");
+  if (!act) return;
+  act.replaceChildren(state === "ready" ? button("unload", "Unload", () => actions.unload(name))
+    : state ? el("span", { class: `badge ${STATES[state] || ""}` }, state)
+    : button("load", "Load", () => actions.load(name)));
+}
+document.addEventListener("loaded", (event) => {
+  states = event.detail;
+  offerLoad($("model-title").textContent);
+});
+
 export async function showModel(name) {
   $("model-title").textContent = name;
   $("model-actions").replaceChildren();
@@ -192,7 +219,7 @@ export async function showModel(name) {
   try {
     shown = await ask("POST", "/api/show", { model: name });
   } catch (error) {
-    $("model-body").replaceChildren(el("p", { class: "card empty" }, error.message));
+    $("model-body").replaceChildren(el("p", { class: "card empty error" }, error.message));
     return;
   }
   const clear = async () => {
@@ -211,8 +238,9 @@ export async function showModel(name) {
   };
   $("model-actions").append(
     el("a", { href: `#/chat/${encodeURIComponent(name)}` }, "Chat"),
-    button("load", "Load", () => actions.load(name)), button("unload", "Unload", () => actions.unload(name)),
+    el("span", { "data-load": true }),
     button("clear", "Forget cache", clear), button("delete", "Delete", remove, "small danger"));
+  offerLoad(name);
   const info = shown.model_info || {}, arch = info["general.architecture"];
   const body = [
     facts([

@@ -1,7 +1,7 @@
 // The first page: what the server does right now.
 
 import { Charts } from "./charts.js";
-import { $, bytes, count, duration, el, meter, percent, rate, reconcile } from "./dom.js";
+import { $, bytes, count, counted, duration, el, meter, percent, rate, reconcile } from "./dom.js";
 import { loadedTable } from "./models.js";
 
 /** A number with its name. `metric` and `value` say which metric it is, as the tests read them. */
@@ -21,11 +21,12 @@ function tiles(now) {
   return [
     tile("requests", "Requests running", "omlx_requests_running", now.running, count(now.running), "",
       [also("omlx_requests_waiting", now.waiting, `${count(now.waiting)} waiting`), " · ",
-       also("omlx_http_requests_total", now.requests, `${count(now.requests)} so far`)]),
+       also("omlx_http_requests_total", now.requests, `${count(now.requests)} so far`),
+       now.refused ? el("span", { class: "warned" }, ` · ${count(now.refused)} answered 503 in the last hour`) : null].filter(Boolean)),
     tile("generated", "Generating", "rate(omlx_generated_tokens_total)", now.generated_rate, rate(now.generated_rate), "tok/s",
-      also("omlx_generated_tokens_total", now.generated_tokens, `${count(now.generated_tokens)} tokens so far`)),
+      also("omlx_generated_tokens_total", now.generated_tokens, `${counted(now.generated_tokens, "token")} so far`)),
     tile("read", "Reading prompts", "rate(omlx_read_tokens_total)", now.read_rate, rate(now.read_rate), "tok/s",
-      also("omlx_read_tokens_total", now.read_tokens, `${count(now.read_tokens)} tokens so far`)),
+      also("omlx_read_tokens_total", now.read_tokens, `${counted(now.read_tokens, "token")} so far`)),
     tile("first", "Time to first token", "quantile(0.5, omlx_time_to_first_token_seconds)", now.first_token_p50,
       ...split(duration(now.first_token_p50)), ["median; 95 % within ",
         also("quantile(0.95, omlx_time_to_first_token_seconds)", now.first_token_p95, duration(now.first_token_p95))]),
@@ -34,7 +35,7 @@ function tiles(now) {
         also('omlx_cached_tokens_total{tier="disk"}', kv.disk_tokens, `${count(kv.disk_tokens)} SSD`), " · ",
         also("omlx_prompt_tokens_total", kv.prompt_tokens, `of ${count(kv.prompt_tokens)}`)], kv.hit_rate),
     tile("batch", "Batch fill", "omlx_decoded_rows_total / omlx_decode_places_total", now.batch_fill, percent(now.batch_fill), "",
-      now.batch_limit ? also("omlx_batch_limit", now.batch_limit, `up to ${count(now.batch_limit)} requests per step`)
+      now.batch_limit ? also("omlx_batch_limit", now.batch_limit, `up to ${counted(now.batch_limit, "request")} per step`)
         : "no model in memory", now.batch_fill),
     tile("memory", "Memory", "omlx_memory_used_bytes", now.memory_used, ...split(bytes(now.memory_used)),
       also("omlx_memory_limit_bytes", now.memory_limit, `of ${bytes(now.memory_limit)} allowed`),
@@ -52,6 +53,14 @@ function split(text) {
   return [number, unit.join(" ")];
 }
 
+/** How the rows below and the memory in use go together. */
+function memoryNote(now) {
+  const models = now.models.reduce((sum, model) => sum + model.size, 0), rest = now.memory_used - models;
+  if (!now.models.length || rest <= 0) return "";
+  return `Memory in use: ${bytes(models)} by ${now.models.length === 1 ? "this model" : "these models"}, `
+    + `${bytes(rest)} by the server, its runner processes and cached prompts.`;
+}
+
 export class Overview {
   constructor(actions) {
     this.charts = new Charts($("charts"));
@@ -64,5 +73,6 @@ export class Overview {
     reconcile($("advice"), now.advice.map((one) => el("li", { class: one.state, "data-key": one.name + one.text },
       el("strong", {}, one.name), ": ", one.text, one.advice ? el("span", { class: "how" }, one.advice) : null)));
     this.loaded(now.models);
+    $("memory-note").textContent = memoryNote(now);
   }
 }

@@ -1,9 +1,9 @@
 // The inspector: the last requests, where their time went, and why they were not cached.
 
-import { $, clock, count, duration, el, percent, rate, reconcile, table } from "./dom.js";
+import { $, clock, count, counted, duration, el, percent, rate, reconcile, table } from "./dom.js";
 
 const KEPT = 200;
-const STAGES = { arrived: "arrived", loading: "waits for its model", queued: "reading", writing: "writing", done: "done" };
+const STAGES = { arrived: "arrived", loading: "waits for its model", queued: "waiting", writing: "writing", done: "done" };
 const REASONS = {
   whole: "All but the last token came from the cache.", diverged: "The prompt parts from what is stored.",
   stored_ends: "What is stored ends here.", no_snapshot: "No snapshot of the model's state was kept here.",
@@ -15,6 +15,8 @@ const REASONS = {
 function badge(row) {
   if (row.stage !== "done") return el("span", { class: "badge accent" }, STAGES[row.stage]);
   if (row.error === "the client left") return el("span", { class: "badge" }, "left");
+  // Clients ask whether there is a blob or a model: "no" is an answer.
+  if (row.status === 404) return el("span", { class: "badge" }, row.status);
   if (row.error) return el("span", { class: "badge bad" }, row.status >= 400 ? row.status : "failed");
   return el("span", { class: "badge good" }, row.status);
 }
@@ -53,13 +55,13 @@ function stages(row) {
 }
 
 function details(row) {
-  const cached = row.prompt_tokens ? `${count(row.cached_tokens)} of ${count(row.prompt_tokens)} prompt tokens came from the cache`
+  const cached = row.prompt_tokens ? `${count(row.cached_tokens)} of ${counted(row.prompt_tokens, "prompt token")} came from the cache`
     + (row.disk_tokens ? `, ${count(row.disk_tokens)} of them from SSD` : "") : "";
   const pairs = [["Request id", row.id], ["Arrived", new Date(row.at * 1000).toLocaleString("en-GB")], ["Route", row.route],
     ["Dialect", row.dialect], ["Key", row.key], ["First token after", duration(row.first_token)],
-    ["In all", duration(row.seconds)], ["Answer", row.completion_tokens && `${count(row.completion_tokens)} tokens`], ["Speed", speed(row)]];
+    ["In all", duration(row.seconds)], ["Answer", row.completion_tokens && counted(row.completion_tokens, "token")], ["Speed", speed(row)]];
   return [
-    row.error ? el("p", { class: row.error === "the client left" ? "why" : "why error" }, row.error) : null,
+    row.error ? el("p", { class: row.error === "the client left" || row.status === 404 ? "why" : "why error" }, row.error) : null,
     ...stages(row),
     row.cache_reason ? el("div", { class: "why" }, el("strong", {}, cached), el("br"), REASONS[row.cache_reason] || "",
       " ", el("span", { class: "muted" }, row.cache_message)) : null,
@@ -72,6 +74,7 @@ export class Requests {
     this.rows = new Map();
     this.table = table("The last requests", [["Time"], ["Model"], ["Route"], ["Result"], ["First token", "num"], ["Took", "num"],
       ["Prompt", "num"], ["Answer", "num"], ["Speed", "num"]]);
+    this.table.box.classList.add("brief");
     this.empty = el("p", { class: "card empty" }, "No request has come yet.");
     $("journal").append(this.empty);
     this.open = null;
