@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 WORKERS ?= 2
 PROMPT ?= Why is the sky blue?
 
-.PHONY: run test test-openwebui test-slow test-clients faults fuzz fuzz-api soak audit release lint format types check docs clean help
+.PHONY: run test test-gpu test-openwebui test-slow test-clients faults fuzz fuzz-api soak audit release lint format types check docs clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -17,6 +17,9 @@ run: $(VENV)/.installed  ## install, then ask the bundled small model a question
 
 test: $(VENV)/.chromium  ## the whole everyday suite
 	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadfile
+
+test-gpu: $(VENV)/.installed-dev  ## on a machine with a GPU: exactness on it, with and without TF32
+	$(BIN)/python -m tests.gpu
 
 test-slow: $(VENV)/.installed-dev  ## the heavier tests
 	$(BIN)/python -m pytest -m slow

@@ -152,6 +152,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Literal["auto", "quantized", "dequantized", "float32", "bfloat16", "float16"],
         _setting("How weights are held: auto, quantized, dequantized, float32, bfloat16 or float16"),
     ] = "auto"
+    tf32: Annotated[
+        bool,
+        _setting("Multiply float32 matrices in TF32 on a GPU: faster for float32 weights, exact to three digits"),
+    ] = False
     trust_remote_code: Annotated[bool, _setting("Run Python code that a model repository brings")] = False
     spare_runner: Annotated[bool, _setting("Keep one process ready so that the next load starts faster")] = True
     hot_cache_max_size: Annotated[

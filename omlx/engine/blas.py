@@ -52,6 +52,8 @@ def _allow_many_shapes() -> None:
     """
     os.environ.setdefault("MLX_ENABLE_CACHE_THRASHING_CHECK", "0")
     os.environ.setdefault("MLX_CUDA_SDPA_CACHE_SIZE", "1024")
+    # What loads a model decides (omlx.engine.precision); this is for programs that use the engine by itself.
+    os.environ.setdefault("MLX_ENABLE_TF32", "0")
 
 
 def _leave_cores_to_others() -> None:

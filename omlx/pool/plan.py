@@ -142,6 +142,7 @@ def load_spec(
         num_ctx=context,
         max_concurrent=1 if "batching" in off else concurrent,
         weights=settings.weights,
+        tf32=settings.tf32,
         trust_remote_code=settings.trust_remote_code,
         max_decode_gap_ms=settings.max_decode_gap,
         memory_bytes=memory_bytes,

@@ -13,6 +13,7 @@ import msgspec
 
 from omlx.engine.embed import load_embedder
 from omlx.engine.loader import LoadError
+from omlx.engine.precision import use_tf32
 from omlx.engine.rerank import load_reranker
 from omlx.request import Failure
 from omlx.runner.channel import Channel
@@ -55,6 +56,7 @@ def load(spec: LoadSpec, channel: Channel) -> Encoding:
     def progress(done: int, total: int) -> None:
         channel.send(Loading(done, total))
 
+    use_tf32(spec.tf32)
     match spec.kind:
         case "embed":
             embedder, weights, size = load_embedder(spec, progress)

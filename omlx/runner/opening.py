@@ -19,6 +19,7 @@ from omlx.engine import load_checks
 from omlx.engine.embed import chat_embedder
 from omlx.engine.engine import Engine, EngineConfig
 from omlx.engine.loader import LoadedModel, device, load_model
+from omlx.engine.precision import use_tf32
 from omlx.engine.ranks import Ranks
 from omlx.engine.speculative import open_draft
 from omlx.runner.channel import Channel
@@ -68,6 +69,7 @@ def open_engine(
     spec: LoadSpec, ranks: Ranks, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> Opened:
     """Load the model and start its engine: the same on every rank. Raises LoadError."""
+    use_tf32(spec.tf32)
     model = load_model(spec, progress, ranks=ranks)
     template, dialect = read_template(spec, model.tokenizer)
     # Some models end their turns with tokens that their configuration does not list.

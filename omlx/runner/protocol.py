@@ -43,6 +43,8 @@ class LoadSpec(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Context in tokens that a request gets when it asks for none; already clamped to the model's maximum."""
     max_concurrent: int = 8
     weights: str = "auto"
+    tf32: bool = False
+    """Round the factors of float32 products on a GPU to TF32."""
     trust_remote_code: bool = False
     max_decode_gap_ms: float = 100.0
     memory_bytes: int = 0

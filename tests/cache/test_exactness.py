@@ -10,13 +10,14 @@ from omlx_cache import Kind, PrefixStore
 from omlx_cache.records import Record
 
 from tests.cache.driver import BLOCK, compute, layout, open_store, proceed, prompt, serve
+from tests.support.precision import noise
 
 ARCHITECTURES = (
     "llama", "qwen3", "qwen3_moe", "gemma3_text", "gemma3n", "gpt_oss", "qwen3_next", "mamba", "mamba2", "falcon_h1",
     "lfm2", "deepseek_v3", "nemotron_h", "jamba", "llama4",
 )  # fmt: skip
-NOISE = 1e-4
-"""What cutting a prefill into other chunks does to logits in float32 on its own (their scale is 1 and more)."""
+NOISE = noise()
+"""What cutting a prefill into other chunks does to logits in float32 on its own."""
 LENGTH = 101
 
 

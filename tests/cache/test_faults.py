@@ -28,13 +28,14 @@ from tests.cache.busy_process import content, host_record, open_tier, pieces
 from tests.cache.toy import Toy, open_toy, play
 
 ROOT = Path(__file__).parents[2]
+PATHS = [path for path in (os.environ.get("PYTHONPATH"),) if path]
 CAP = 4 << 20
 TOKENS = list(range(100, 180))
 
 
 def start_busy(folder: Path, seed: int, seconds: float, *, cap: int = CAP, **options: object) -> subprocess.Popen[str]:
     command = [sys.executable, busy_process.__file__, str(folder), str(seed), str(cap), str(seconds)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "cache")])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "cache"), *PATHS])}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, **options)  # type: ignore[call-overload]
     assert process.stdout.readline() == "ready\n"
     return process  # type: ignore[no-any-return]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -456,8 +457,8 @@ def test_a_block_size_out_of_range_is_refused() -> None:
 
 def test_the_package_does_not_import_mlx() -> None:
     code = "import sys, omlx_cache, omlx_cache.operate; sys.exit('mlx.core' in sys.modules or 'numpy' in sys.modules)"
-    cache = str(Path(__file__).parents[2] / "cache")
-    assert subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": cache}).returncode == 0
+    path = os.pathsep.join([str(Path(__file__).parents[2] / "cache"), os.environ.get("PYTHONPATH", "")])
+    assert subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": path}).returncode == 0
 
 
 def test_closing_does_not_wait_for_a_budget_that_is_spent(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from omlx.engine.loader import LoadedModel, load_model
 from omlx.engine.sequence import Output, SequenceSpec
 from omlx.request import Limits, Sampling
 from omlx.runner.protocol import LoadSpec
+from tests.support.precision import Greedy, noise, tf32
 from tests.support.tiny import tiny_model
 
 GREEDY = Sampling(temperature=0)
@@ -99,6 +100,14 @@ def run(
 
 
 def bare(architecture: str, tokens: list[int], new: int) -> list[int]:
-    """The yardstick: mlx-lm's own loop over one sequence, greedy."""
+    """The yardstick: mlx-lm's own loop over one sequence, greedy. In TF32 its tokens are compared by their margins."""
     steps = generate_step(mx.array(tokens), loaded(architecture).model, max_tokens=new)
-    return [int(token) for token, _ in steps]
+    if not tf32():
+        return [int(token) for token, _ in steps]
+    answer, margins, scale = [], [], 0.0
+    for token, logprobs in steps:
+        best = mx.topk(logprobs, 2).tolist()
+        answer.append(int(token))
+        margins.append(abs(best[0] - best[1]))
+        scale = max(scale, float(mx.max(logprobs) - mx.min(logprobs)))
+    return Greedy(answer, margins, 2 * noise(scale=scale))

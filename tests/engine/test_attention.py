@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omlx.engine.attention import columns, padded, size_class, suits, unfused
+from tests.support.precision import within
 
 HEADS, GROUPS, LENGTH, SIZE, WIDTH = 6, 2, 5, 9, 16
 
@@ -45,7 +46,7 @@ def test_same_as_mlx(kind: str, with_sinks: bool) -> None:
     wanted = mx.fast.scaled_dot_product_attention(queries, keys, values, **options)
     found = unfused(queries, keys, values, **options)
     assert found.shape == wanted.shape
-    assert mx.allclose(found, wanted, rtol=1e-4, atol=1e-5).item()
+    assert mx.allclose(found, wanted, rtol=1e-4, atol=within(1e-5)).item()
 
 
 @pytest.mark.parametrize("kind", MASKS)
@@ -57,7 +58,7 @@ def test_same_when_padded(kind: str, with_sinks: bool) -> None:
     wanted = fused(queries, keys, values, **options)
     found = padded(fused, queries, keys, values, **options)
     assert found.shape == wanted.shape
-    assert mx.allclose(found, wanted, rtol=1e-4, atol=1e-5).item()
+    assert mx.allclose(found, wanted, rtol=1e-4, atol=within(1e-5)).item()
 
 
 @given(st.integers(1, 1 << 20))

@@ -21,6 +21,7 @@ import numpy as np
 from omlx.engine.embed import load_embedder, normalised
 from omlx.engine.rows import Encoder
 from omlx.runner.protocol import LoadSpec
+from tests.support.precision import within
 from tests.support.tiny_encoder import Reference
 
 # Read while collecting: the suite clears such variables before tests run.
@@ -60,8 +61,8 @@ def test_vectors_are_those_of_a_float64_computation_in_a_batch_and_alone(embedde
     together: Any = normalised(embedder.compute(rows))
     alone = np.concatenate([normalised(embedder.compute([row])) for row in rows])
     assert (together * wanted).sum(axis=1).min() >= 0.999999
-    np.testing.assert_allclose(together, wanted, atol=2e-6)
-    np.testing.assert_allclose(together, alone, atol=2e-6)
+    np.testing.assert_allclose(together, wanted, atol=within(2e-6))
+    np.testing.assert_allclose(together, alone, atol=within(2e-6))
 
 
 def test_what_is_related_is_found(embedder: Encoder) -> None:

@@ -20,6 +20,7 @@ from omlx.engine.loader import LoadError, load_model
 from omlx.engine.rerank import CrossEncoder, GenerativeReranker, load_reranker
 from omlx.engine.rows import Text
 from omlx.runner.protocol import LoadSpec
+from tests.support.precision import within
 from tests.support.tiny import ARCHITECTURES, VOCABULARY, make, tiny_model
 from tests.support.tiny_encoder import Reference, make_encoder
 
@@ -43,7 +44,7 @@ def test_a_pair_gets_the_same_score_alone_and_among_others(model_type: str, tmp_
     together = reranker.compute(rows)
     alone = np.concatenate([reranker.compute([row]) for row in rows])
     assert together.shape == (len(PAIRS), 1)
-    np.testing.assert_allclose(together, alone, atol=5e-6)
+    np.testing.assert_allclose(together, alone, atol=within(5e-6))
     assert ((together >= 0) & (together <= 1)).all()
     assert len({round(float(score), 6) for score in together[:, 0]}) == len(PAIRS)
 
@@ -54,7 +55,7 @@ def test_a_cross_encoder_scores_like_a_float64_bert(tmp_path: Path) -> None:
     rows = reranker.rows(PAIRS, truncate=True)
     assert any(row.segments for row in rows)
     wanted = [reference.score(row.tokens, row.segments) for row in rows]
-    np.testing.assert_allclose(reranker.compute(rows)[:, 0], wanted, atol=2e-6)
+    np.testing.assert_allclose(reranker.compute(rows)[:, 0], wanted, atol=within(2e-6))
 
 
 def test_a_long_document_is_cut_and_the_query_kept(tmp_path: Path) -> None:
@@ -81,12 +82,12 @@ def test_a_generative_reranker_answers_the_probability_of_yes(judging: Path) -> 
     rows = reranker.rows(PAIRS, truncate=True)
     together = reranker.compute(rows)[:, 0]
     alone = [float(reranker.compute([row])[0, 0]) for row in rows]
-    np.testing.assert_allclose(together, alone, atol=1e-5)
+    np.testing.assert_allclose(together, alone, atol=within(1e-5))
     tokenizer = Tokenizer.from_file(str(judging / "tokenizer.json"))
     yes, no = (tokenizer.encode(word).ids[0] for word in ("yes", "no"))
     judge = load_model(LoadSpec(name="judge", path=str(judging), fingerprint="", num_ctx=512), measure=False)
     logits = judge.model(mx.array([rows[0].tokens]))[0, -1]
-    assert together[0] == pytest.approx(float(mx.sigmoid(logits[yes] - logits[no])), abs=1e-5)
+    assert together[0] == pytest.approx(float(mx.sigmoid(logits[yes] - logits[no])), abs=within(1e-5))
     text = tokenizer.decode(rows[0].tokens, skip_special_tokens=False)
     assert text.startswith("<|im_start|>system\nJudge whether")
     assert text.endswith("</think>\n\n")

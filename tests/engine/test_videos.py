@@ -20,6 +20,7 @@ from omlx.request import Video
 from tests.engine.seeing import BLUE, RED, asked, cached, machine, model_of, reply, upstream, vision_of
 from tests.engine.support import prompt, run, spec, store_for
 from tests.support.films import film
+from tests.support.precision import within
 from tests.support.tiny_vlm import as_file, draw
 
 KINDS = ["qwen2_5_vl", "qwen3_vl", "smolvlm"]
@@ -56,7 +57,7 @@ def test_a_video_is_read_as_mlx_vlm_reads_it(kind: str) -> None:
     whole, apart = vision.family.encode([together]), vision.family.encode(pixels)
     for layer, own in enumerate(whole[0]):
         joined = mx.concatenate([features[layer] for features in apart])
-        assert mx.abs(own - joined).max().item() < 1e-4
+        assert mx.abs(own - joined).max().item() < within(1e-4)
     tokens = mx.array([request.tokens])
     expected, deltas = vision.family.language_model.get_rope_index(tokens, video_grid_thw=mx.array(together["grid"]))
     if kind == "qwen3_vl":
