@@ -47,7 +47,7 @@ class Capture:
             self._stops = snapshot_stops(
                 len(tokens), self._position, known=[*boundaries, *([match.branch] if match else [])],
                 every=store.config.snapshot_every, block_size=store.block_size, state_bytes=store.layout.state_bytes,
-                budget=store.hot.max_bytes or store.config.cold_bytes,
+                budget=store.hot.max_bytes or store.config.cold_bytes, least=store.config.snapshot_least,
             )  # fmt: skip
         else:
             for boundary in boundaries:
@@ -166,8 +166,16 @@ class Capture:
         return Record(piece, kind, arrays, sum(array.nbytes for array in arrays), meta, skip)
 
     def _replace_partials(self, piece: Piece) -> None:
-        """More of a block is stored now than before: shorter pieces of it are of no more use."""
-        shorter = self._partials.pop(piece.start // self._store.block_size, [])
+        """More of a block is stored now than before: shorter pieces of it are of no more use.
+
+        Where recurrent layers have a snapshot at the end of a shorter piece, what windowed layers held there stays with
+        it until the block is complete: longer pieces may be found in its place that have forgotten it.
+        """
+        level = piece.start // self._store.block_size
+        shorter = self._partials.pop(level, [])
+        if Kind.STATE in self._layout.needs and piece.size < self._store.block_size:
+            self._partials[level] = [name for name in shorter if name.kind == Kind.WINDOW]
+            shorter = [name for name in shorter if name.kind != Kind.WINDOW]
         covered = [name for name in shorter if name.key != piece.key and self._store.holds(Name(piece.key, name.kind))]
         if covered:
             self._store.forget(covered)

@@ -66,7 +66,9 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Write every record at once instead of when it is pushed out of RAM or at a checkpoint."""
     checkpoint_interval: float = 300.0
     snapshot_every: int = 2048
-    """Tokens between state snapshots in long prompts (models with recurrent layers)."""
+    """Most tokens between state snapshots in long prompts (models with recurrent layers), where memory allows."""
+    snapshot_least: int = 0
+    """Tokens that are computed again sooner than a snapshot is placed for them."""
 
 
 class Match(NamedTuple):

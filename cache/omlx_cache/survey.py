@@ -80,7 +80,10 @@ def _first_incomplete(levels: list[list[Found]], full: int) -> int:
 
 
 def _add_snapshots(chain: Chain, levels: list[list[Found]], hot: HotTier, cold: ColdTier | None) -> None:
-    """Add state snapshots that lie within a block (those at block ends are found with the blocks)."""
+    """Add state snapshots that lie within a block (those at block ends are found with the blocks).
+
+    What windowed layers held there comes with them: longer pieces of the block may have forgotten it.
+    """
     pieces: dict[int, list[Piece]] = {}
     for level in range(len(levels)):
         parent = chain.parent(level)
@@ -93,7 +96,7 @@ def _add_snapshots(chain: Chain, levels: list[list[Found]], hot: HotTier, cold: 
     on_disk = cold.find(keys) if cold and keys else {}
     for level, found in pieces.items():
         for piece in found:
-            levels[level] += _exact(piece, (Kind.STATE,), hot, on_disk)
+            levels[level] += _exact(piece, (Kind.STATE, Kind.WINDOW), hot, on_disk)
 
 
 def _neighbours(

@@ -515,8 +515,8 @@ class Engine:
             read = read.plus(self._read_chunk(self._known[id], budget, outputs), owing=not eager)
             if (self._newcomers and not decoding) or (read.owing and decoding):
                 break  # the first token of all is not kept waiting for other prompts, nor decodes for a long one
-        for failed, failure in self._prefill.catch_up(launched_before):
-            outputs += self._recover_prefill(failed, failure)
+        for ids, failure in self._prefill.catch_up(launched_before):
+            outputs += self._recover_prefill([self._known[id] for id in ids if id in self._known], failure)
         outputs += self._join_batches()
         self._pace.read(read, decoding=decoding)
         if self._store is not None and read.tokens >= _REPORT_PROMPTS:

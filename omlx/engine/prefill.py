@@ -26,8 +26,8 @@ from omlx.engine.vision import Vision
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-Launched = tuple[list[Sequence], mx.array]
-"""The sequences of a forward, and an array that is there once it is computed."""
+Launched = tuple[list[int], mx.array]
+"""The ids of a forward's sequences, and an array that is there once it is computed."""
 
 
 class Prefill:
@@ -86,7 +86,7 @@ class Prefill:
         launch(*state)
         if sequence.capture is not None:
             self._stored(sequence, partial(sequence.capture.after_chunk, sequence.cache, end))
-        self._launched += [([sequence], array) for array in state[-1:]]
+        self._launched += [([sequence.id], array) for array in state[-1:]]
         if end == total and sequence.spec.media is not None:
             sequence.spec.media.release()
         return end - start, logits[:, -1, :] if end == total else None
@@ -116,7 +116,7 @@ class Prefill:
             row.position += size
             if row.capture is not None:
                 self._stored(row, partial(row.capture.after_chunk, row.cache, row.position))
-        self._launched += [(rows, array) for array in state[-1:]]
+        self._launched += [([row.id for row in rows], array) for array in state[-1:]]
 
     def _chunk_end(self, sequence: Sequence, budget: int) -> int:
         start = sequence.position
@@ -164,10 +164,10 @@ class Prefill:
                 return match
             most = min(found)
 
-    def catch_up(self, launched_before: list[Launched]) -> list[tuple[list[Sequence], Exception]]:
+    def catch_up(self, launched_before: list[Launched]) -> list[tuple[list[int], Exception]]:
         """Wait for chunks of an earlier step: the host must not run ahead of the device without end.
 
-        Returns the sequences of each forward that could not be computed.
+        Returns the ids of the sequences of each forward that could not be computed.
         """
         try:
             mx.eval(*(array for _, array in launched_before))
@@ -181,9 +181,9 @@ class Prefill:
         return launched
 
 
-def _failure(sequences: list[Sequence], array: mx.array) -> list[tuple[list[Sequence], Exception]]:
+def _failure(ids: list[int], array: mx.array) -> list[tuple[list[int], Exception]]:
     try:
         mx.eval(array)
     except Exception as error:
-        return [(sequences, error)]
+        return [(ids, error)]
     return []

@@ -36,6 +36,10 @@ _LEAST_KV_BYTES = 64_000_000
 """A model that was let in may always hold this much: a short chat."""
 _WARM_BYTES = 256_000_000
 """Most of the recently used prefixes that a load brings back from disk into RAM: a fraction of a second's reading."""
+_STOP_COST = 2
+"""A restore point of recurrent layers is not placed for fewer tokens than are computed in so many decode steps: it
+splits a chunk of the prompt, which costs about one."""
+_MOST_STOP_TOKENS = 256
 
 
 class Opened(NamedTuple):
@@ -74,7 +78,7 @@ def open_engine(
     template, dialect = read_template(spec, model.tokenizer)
     # Some models end their turns with tokens that their configuration does not list.
     model.end_tokens.update(model.tokenizer.convert_tokens_to_ids(list(dialect.end_tokens)))
-    checks = check(spec, model, ranks)
+    checks = check(spec, model, ranks, lambda: progress(model.weight_bytes, model.weight_bytes))
     model.can_batch = model.can_batch and checks.passed("batch")
     model.can_prefill_together = model.can_batch and checks.passed("prefill")
     store = open_store(spec, model, ranks) if checks.passed("restore") else None
@@ -94,13 +98,13 @@ def open_engine(
     return Opened(model, template, dialect, store, Engine(model, config, store, ranks, draft), checks)
 
 
-def check(spec: LoadSpec, model: LoadedModel, ranks: Ranks) -> LoadChecks:
+def check(spec: LoadSpec, model: LoadedModel, ranks: Ranks, progress: Callable[[], None]) -> LoadChecks:
     """What the load checks find: as an earlier load found it, or made now."""
     holds_for = basis(device())
     if spec.checks is not None and load_checks.known(spec.checks, holds_for):
         return spec.checks
     subject = load_checks.Subject(model.model, model.layout, model.vocabulary)
-    return load_checks.run(subject, holds_for, ranks)
+    return load_checks.run(subject, holds_for, ranks, progress)
 
 
 def prepare(spec: LoadSpec, channel: Channel, ranks: Ranks) -> Served:
@@ -166,6 +170,7 @@ def open_store(spec: LoadSpec, model: LoadedModel, ranks: Ranks) -> PrefixStore 
         hourly_write_bytes=spec.cache_write_budget,
         write_through=spec.cache_write_through,
         checkpoint_interval=spec.cache_checkpoint_s,
+        snapshot_least=min(int(_STOP_COST * model.step_s / model.token_s), _MOST_STOP_TOKENS),
     )
     return PrefixStore(model.layout, config)
 

@@ -12,7 +12,8 @@ import mlx.core as mx
 from mlx_lm.utils import load_model
 from omlx_cache import CacheLayout, Match, Media, PrefixStore, StoreConfig
 
-from tests.support.tiny import VOCABULARY, tiny_model
+from tests.support.tiny import ARCHITECTURES, VOCABULARY, tiny_model
+from tests.support.zoo import build
 
 BLOCK = 16
 
@@ -20,7 +21,7 @@ BLOCK = 16
 @cache
 def model(architecture: str) -> Any:
     """A tiny random model, loaded once per run."""
-    return load_model(Path(tiny_model(architecture)))[0]
+    return load_model(Path(tiny_model(architecture)))[0] if architecture in ARCHITECTURES else build(architecture)
 
 
 @cache

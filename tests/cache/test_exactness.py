@@ -98,6 +98,32 @@ def test_records_that_went_through_the_disk_are_exact(architecture: str, tmp_pat
     reopened.close()
 
 
+@pytest.mark.parametrize("architecture", ["baichuan_m1", "recurrent_gemma"])
+@pytest.mark.parametrize("answered", [3, 40])
+def test_an_edited_answer_keeps_the_prompt_where_windows_meet_states(architecture: str, answered: int) -> None:
+    """Longer pieces of the block have forgotten what the window needs at the prompt's end: the shorter one counts."""
+    for seed in range(4):
+        store = open_store(architecture, snapshot_every=1024)
+        question = prompt(70, seed)
+        _, answer = serve(store, architecture, question, answered, boundaries=[66])
+        for edit in range(3):
+            edited = [*question[:66], *prompt(12, seed=100 * seed + edit)]
+            assert assert_same(architecture, store, edited) == 66
+            assert assert_same(architecture, store, [*question, *answer, *prompt(3, seed=edit)]) == 70 + answered
+
+
+@pytest.mark.parametrize(
+    "architecture", ["qwen3_next", "mamba2", "falcon_h1", "lfm2", "baichuan_m1", "recurrent_gemma"]
+)
+def test_a_branch_in_the_middle_computes_at_most_15_percent_again(architecture: str) -> None:
+    store = open_store(architecture, snapshot_every=2048)
+    question = prompt(500)
+    serve(store, architecture, question, 2, chunk=512)
+    for parting in (470, 350, 250, 130):
+        restored = assert_same(architecture, store, [*question[:parting], *prompt(9, seed=parting)])
+        assert 0.85 * parting <= restored <= parting
+
+
 # -------------------------------------------------------------------- negative controls: these must be noticed
 def corrupt(store: PrefixStore, kind: Kind, change: Any) -> None:
     """Replace the records of one kind by changed ones, in place."""

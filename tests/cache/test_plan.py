@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 from omlx_cache.keys import Media, child, common_media, common_tokens, media_mark, pack, unpack
@@ -110,16 +112,29 @@ def test_no_better_position_exists(stored: list[Found], needs: Needs, tokens: in
 
 
 def test_stops_are_where_snapshots_pay() -> None:
-    settings = {"every": 512, "block_size": 256, "state_bytes": 1000, "budget": 1 << 30}
-    assert snapshot_stops(1300, 0, known=[100], **settings) == [100, 512, 1024, 1299]
-    assert snapshot_stops(1300, 1024, known=[100], **settings) == [1299]
-    assert snapshot_stops(1300, 0, known=[3], **settings) == [
-        512,
-        1024,
-        1299,
-    ]  # Three tokens are not worth their bytes.
+    settings = {"every": 2048, "block_size": 256, "state_bytes": 1000, "budget": 1 << 30}
+    grid = [64, 128, 192, 256, 320, 384, 448, 512, 576, 640, 704, 768, 896, 1024, 1152]
+    assert snapshot_stops(1300, 0, known=[100], **settings) == sorted([*grid, 100, 1299])
+    assert snapshot_stops(1300, 1024, known=[100], **settings) == [1152, 1299]
+    assert 3 not in snapshot_stops(1300, 0, known=[3], **settings)  # Three tokens are not worth their bytes.
+    # Where a chunk of its own costs more than it saves, stops are farther apart.
+    assert snapshot_stops(1300, 0, known=[], least=256, **settings) == [256, 512, 768, 1024, 1280, 1299]
+    # A long prompt has no wider gap than it is told.
+    far = snapshot_stops(60_000, 0, known=[], **settings)
+    assert max(after - before for before, after in pairwise(far)) == 2048
     scarce = settings | {"budget": 24_000}  # Room for three.
-    assert snapshot_stops(10_000, 0, known=[], **scarce) == [3584, 7168, 9999]
+    assert len(snapshot_stops(10_000, 0, known=[], **scarce)) <= 4
+
+
+@given(st.integers(20, 50_000), st.data(), st.integers(1, 200))
+def test_a_prompt_that_parts_anywhere_computes_little_again(length: int, data: st.DataObject, room: int) -> None:
+    settings = {"every": 2048, "block_size": 64, "state_bytes": 1000}
+    stops = snapshot_stops(length, 0, known=[], budget=1 << 40, **settings)
+    parting = data.draw(st.integers(1, length - 1))
+    restored = max((stop for stop in stops if stop <= parting), default=0)
+    assert parting - restored <= max(0.15 * parting, 64)
+    # And never more snapshots than there is memory for, beside the one at the end.
+    assert len(snapshot_stops(length, 0, known=[], budget=8000 * room, **settings)) <= room + 1
 
 
 tokens = st.lists(st.integers(0, 2**32 - 1), max_size=40)

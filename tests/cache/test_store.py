@@ -259,7 +259,7 @@ def test_a_turn_behind_an_image_computes_only_what_is_new() -> None:
 
 # -------------------------------------------------------------------- snapshots of recurrent state
 def test_recurrent_state_is_kept_where_the_next_prompt_will_begin() -> None:
-    store = open_toy(HYBRID, snapshot_every=1024)
+    store = open_toy(HYBRID, snapshot_least=1024)
     tokens, system = line(90), 37
     match = store.lookup(tokens)
     capture = store.begin(tokens, match=match, boundaries=[system])
@@ -279,7 +279,7 @@ def test_recurrent_state_is_kept_where_the_next_prompt_will_begin() -> None:
 
 
 def test_where_prompts_have_parted_once_a_snapshot_is_taken() -> None:
-    store = open_toy(HYBRID, snapshot_every=1024)
+    store = open_toy(HYBRID, snapshot_least=1024)
     shared = line(70)
     play(store, HYBRID, shared + line(40, 1))
     assert play(store, HYBRID, shared + line(40, 2)).cached_tokens == 0
@@ -319,7 +319,7 @@ def test_explain_tells_why_else_a_prompt_is_not_restored(tmp_path: Path) -> None
     told = store.explain(line(100, 5))
     assert told.reason == "other_weights" and "old:latest" in told.message
     store.close()
-    hybrid = open_toy(HYBRID, snapshot_every=1024)
+    hybrid = open_toy(HYBRID, snapshot_least=1024)
     play(hybrid, HYBRID, line(100))
     assert hybrid.explain(line(90) + line(9, 1)).reason == "no_snapshot"
 

@@ -283,10 +283,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "phi": _DENSE | _SQUARE,
     "phi3": _DENSE | _SQUARE,
-    "phi3small": _DENSE | {
-        "dense_attention_every_n_layers": 2, "ff_intermediate_size": 96, "gegelu_limit": 20.0,
-        "blocksparse_block_size": 32, "blocksparse_num_local_blocks": 2, "blocksparse_vert_stride": 2,
-    },
     "phimoe": _DENSE | _EXPERTS | _SQUARE | {
         "rope_scaling": {"long_factor": [1.0] * 16, "short_factor": [1.0] * 16, "long_mscale": 1.0,
                          "short_mscale": 1.0, "original_max_position_embeddings": 4096, "type": "longrope"},
@@ -331,6 +327,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "telechat3": _DENSE | _SQUARE,
     "youtu_llm": _DENSE | _LATENT,
 }  # fmt: skip
+
+NOT_HERE = {"bitnet", "muse_spark", "olmo", "phi3small", "prism_hadamard_qwen35"}
+"""Types that cannot run here: bitnet and muse_spark have kernels for Metal only, olmo needs a package of its own
+(ai2-olmo), prism_hadamard_qwen35 reads packed weights only, and the compiled activation of phi3small writes over memory
+on MLX's CPU backend."""
 
 ALIASES = {
     "mistral": "llama", "llava": "mistral3", "phi-msft": "phixtral", "falcon_mamba": "mamba",
