@@ -33,7 +33,7 @@ sys.path[:0] = [str(Path(__file__).parents[1] / part) for part in ("", "registry
 from bench.peers import PEERS, Model, python_of
 from bench.peers.running import OMLX, Given, Running, make
 from bench.table import Results, Row, table
-from bench.workloads import SIZES, WORKLOADS, Figures, Restartable, Scene, alternate, restart, warm_up
+from bench.workloads import LARGE, SIZES, WORKLOADS, Figures, Restartable, Scene, alternate, restart, warm_up
 from omlx.bench.machine import Nvml, Watch, describe_machine
 from omlx.bench.prompts import STORY, WORDS, Writer
 
@@ -160,7 +160,7 @@ class Suite:
 
     def run(self) -> None:
         for at in range(self._options.rounds):
-            for name, workload in WORKLOADS.items():
+            for name, workload in {**WORKLOADS, **LARGE}.items():
                 if name not in self._options.workloads:
                     continue
                 # Who begins changes from round to round.
@@ -249,7 +249,9 @@ def options() -> argparse.Namespace:
         "--also", nargs=3, action="append", default=[], metavar=("NAME", "URL", "MODEL"),
         help="a server that runs already and speaks OpenAI's API, with the same model",
     )  # fmt: skip
-    parser.add_argument("--workloads", nargs="+", choices=[*WORKLOADS, *SPECIAL], default=[*WORKLOADS, *SPECIAL])
+    parser.add_argument(
+        "--workloads", nargs="+", choices=[*WORKLOADS, *LARGE, *SPECIAL], default=[*WORKLOADS, *SPECIAL]
+    )
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=60, help="begin nothing new after this time")
     parser.add_argument("--json", type=Path)

@@ -89,7 +89,21 @@ async def single(scene: Scene) -> Figures:
 
 async def sixteen(scene: Scene) -> Figures:
     """Sixteen at once."""
-    replies = await together(scene, 16, scene.sizes.prompt, scene.sizes.answer)
+    return await at_once(scene, 16)
+
+
+async def sixtyfour(scene: Scene) -> Figures:
+    """Sixty-four at once."""
+    return await at_once(scene, 64)
+
+
+async def two_hundred_fifty_six(scene: Scene) -> Figures:
+    """As many at once as the largest batch holds."""
+    return await at_once(scene, 256)
+
+
+async def at_once(scene: Scene, count: int) -> Figures:
+    replies = await together(scene, count, scene.sizes.prompt, scene.sizes.answer)
     firsts = [each.first_token_s for each in replies]
     return {
         "whole tok/s": whole_rate(replies),
@@ -179,6 +193,10 @@ WORKLOADS: dict[str, Callable[[Scene], Awaitable[Figures]]] = {
     "agent": agent,
     "shared": shared,
 }
+
+
+LARGE: dict[str, Callable[[Scene], Awaitable[Figures]]] = {"sixtyfour": sixtyfour, "256": two_hundred_fifty_six}
+"""For a GPU, where they are asked for by name."""
 
 
 # ---------------------------------------------------------------- with the server in hand

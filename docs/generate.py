@@ -44,7 +44,10 @@ things are taken as Ollama takes them: a switch is on with any text but 0, f, fa
 """
 _NOT_SAME = {
     "OLLAMA_MODELS": ("differs", "another default folder; the models in it are MLX's"),
-    "OLLAMA_NUM_PARALLEL": ("differs", "0 or unset: 4 to 16 by memory (Ollama: 1); requests share one batch"),
+    "OLLAMA_NUM_PARALLEL": (
+        "differs",
+        "0 or unset: as many as memory allows, up to 256 (Ollama: 1); requests share one batch",
+    ),
     "OLLAMA_MAX_LOADED_MODELS": ("differs", "0 or unset: three if memory allows (Ollama: three per GPU)"),
     "OLLAMA_DEBUG": ("differs", "2 (trace) is the same as 1"),
     "OLLAMA_EDITOR": ("same", "the editor behind Ctrl+G in a session"),

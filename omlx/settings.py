@@ -89,7 +89,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = []
     max_concurrent_requests: Annotated[
         int,
-        _setting("Most requests one model works on at once; 0: 4 to 16, by memory", ollama="OLLAMA_NUM_PARALLEL"),
+        _setting(
+            "Most requests one model works on at once; 0: as many as memory allows, up to 256",
+            ollama="OLLAMA_NUM_PARALLEL",
+        ),
     ] = 0
     max_queue: Annotated[
         int, _setting("Most requests that may wait; one more is answered 503", ollama="OLLAMA_MAX_QUEUE")

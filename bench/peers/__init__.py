@@ -18,6 +18,8 @@ from typing import NamedTuple
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 ENVIRONMENTS = ROOT / ".venv-peers"
+_PLACES = ["--decode-concurrency", "256", "--prompt-concurrency", "32"]
+"""As many requests at once as oMLX takes."""
 _OWN_MLX = "mlx" if sys.platform == "darwin" else "mlx[cpu]"
 
 
@@ -49,7 +51,11 @@ class Peer(NamedTuple):
 
 
 def _mlx_lm(python: str, model: Model, port: int) -> list[str]:
-    return [python, str(HERE / "launch.py"), "mlx_lm.server", "--model", str(model.mlx), "--port", str(port)]
+    return [python, str(HERE / "launch.py"), "mlx_lm.server", "--model", str(model.mlx), "--port", str(port), *_PLACES]
+
+
+def _mlx_vlm(python: str, model: Model, port: int) -> list[str]:
+    return [python, str(HERE / "launch.py"), "mlx_vlm.server", "--model", str(model.mlx), "--port", str(port)]
 
 
 def _vllm_mlx(python: str, model: Model, port: int) -> list[str]:
@@ -65,6 +71,11 @@ PEERS = {
     "mlx_lm": Peer(
         title="mlx_lm.server", module="mlx_lm", packages=(f"{_OWN_MLX}~=0.32.4", "mlx-lm~=0.32.2"),
         command=_mlx_lm, called=lambda model: str(model.mlx), switches=True,
+    ),
+    "mlx_vlm": Peer(
+        title="mlx_vlm.server", module="mlx_vlm",
+        packages=(f"{_OWN_MLX}~=0.32.4", "mlx-lm~=0.32.2", "mlx-vlm~=0.7.10"),
+        command=_mlx_vlm, called=lambda model: str(model.mlx), switches=True,
     ),
     "vllm-mlx": Peer(
         title="vllm-mlx", module="vllm_mlx", bare=("vllm-mlx==0.6.0",),

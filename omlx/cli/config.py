@@ -80,8 +80,8 @@ def _here(loaded: Settings) -> dict[str, Here]:
         sizes["max_model_memory"] = admission.parse_cap(loaded.max_model_memory, machine)
     found = {name: Here(size, human_bytes(size)) for name, size in sizes.items()}
     if not loaded.max_concurrent_requests:
-        places = admission.profile(machine.ram).concurrent
-        found["max_concurrent_requests"] = Here(places, str(places))
+        most = admission.MOST_CONCURRENT
+        found["max_concurrent_requests"] = Here(most, f"up to {most}")
     return found
 
 

@@ -87,14 +87,13 @@ _DEVICES = {"cpu": "the CPU", "metal": "the GPU (Metal)", "cuda": "the GPU (CUDA
 
 def _memory(settings: Settings, hello: Hello | None) -> Finding:
     machine = admission.machine(hello.device, hello.device_memory) if hello else admission.machine()
-    profile = admission.profile(machine.ram)
     cap = admission.parse_cap(settings.max_process_memory, machine)
-    places = settings.max_concurrent_requests or profile.concurrent
+    places = settings.max_concurrent_requests or admission.MOST_CONCURRENT
     hot = admission.hot_bytes(settings.hot_cache_max_size, machine.ram)
     gpu = f", {human_bytes(machine.device_memory)} for the GPU" if machine.gpu else ""
     text = (
         f"{human_bytes(machine.ram)} of RAM, {human_bytes(machine.available)} free{gpu}; models may take "
-        f"{human_bytes(cap)}, cached prefixes {human_bytes(hot)} of RAM; {places} requests at once per model"
+        f"{human_bytes(cap)}, cached prefixes {human_bytes(hot)} of RAM; up to {places} requests at once per model"
     )
     if cap > machine.base:
         return Finding("memory", "warn", text, "max_process_memory is more than there is")

@@ -29,12 +29,21 @@ class Pending(NamedTuple):
 
 
 class Newcomer(NamedTuple):
-    """A sequence whose prompt is read: its cache, the tokens in it, and the draw of its first token [1]."""
+    """A sequence that joins a batch: its cache and the tokens in it.
+
+    `draw` is the sample of its first token [1]; None: the cache lacks the prompt's last token, whose forward is the
+    next decode step.
+    """
 
     sequence: Sequence
     cache: caches.Caches
     length: int
-    draw: Draw
+    draw: Draw | None
+
+    @property
+    def token(self) -> mx.array:
+        """[1] the newest token, which is not in the cache."""
+        return self.draw.tokens if self.draw is not None else mx.array(self.sequence.tokens[-1:], dtype=mx.int32)
 
 
 class Batch:
@@ -72,11 +81,11 @@ class Batch:
         self._forget_sampler()
         parts = [(self._caches, self.lengths)] if self.rows else []
         joined = caches.join(parts + [(new.cache, [new.length]) for new in newcomers])
-        self.tokens = mx.concatenate([self.tokens, *(new.draw.tokens for new in newcomers)])
+        self.tokens = mx.concatenate([self.tokens, *(new.token for new in newcomers)])
         self._caches = joined
         self.rows = self.rows + [new.sequence for new in newcomers]
         self.lengths = self.lengths + [new.length for new in newcomers]
-        self.pending += [Pending(new.draw, [new.sequence]) for new in newcomers]
+        self.pending += [Pending(new.draw, [new.sequence]) for new in newcomers if new.draw is not None]
 
     def leave(self, gone: set[int]) -> None:
         """Drop the rows of the sequences with these ids. Where it raises, the batch must be taken apart."""
@@ -161,9 +170,10 @@ class Batch:
         """Choose every row's next token. `unread` are draws that are not in the rows' records yet."""
         inputs: mx.array | None = self.tokens
         if self._sampler is None:
-            drawn = [row.generated + sum(pending.sequences.count(row) for pending in unread) for row in self.rows]
+            unknown = [sum(pending.sequences.count(row) for pending in unread) for row in self.rows]
+            drawn = [row.generated + count for row, count in zip(self.rows, unknown, strict=True)]
             self._sampler = Sampler(self.rows, drawn, self._vocabulary)
-            inputs = self.tokens if unread else None
+            inputs = _unless_known(self.tokens, unknown)
         draw = self._sampler(logits, inputs, mask)
         draw = draw._replace(tokens=self._ranks.share(draw.tokens))
         self.tokens = draw.tokens
@@ -179,6 +189,13 @@ class Batch:
         if self._sampler is not None:
             self._sampler.close(self.rows)
             self._sampler = None
+
+
+def _unless_known(tokens: mx.array, unknown: list[int]) -> mx.array | None:
+    """`tokens` [B], -1 for rows whose record holds theirs (`unknown` 0); None where all do."""
+    if all(unknown):
+        return tokens
+    return mx.where(mx.array(unknown) > 0, tokens, -1) if any(unknown) else None
 
 
 def grammar_masks(rows: list[Sequence], logits: mx.array, words: int) -> mx.array | None:

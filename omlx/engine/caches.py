@@ -115,6 +115,64 @@ def _sized(array: mx.array, end: int, columns: int) -> mx.array:
     return mx.pad(array[..., :end, :], [(0, 0), (0, 0), (0, columns - end), (0, 0)])
 
 
+def padding(caches: Caches, *, fresh: bool) -> bool | None:
+    """Whether rows with such caches can be prefilled in one forward although they take unequal numbers of tokens.
+
+    Shorter rows are padded behind their tokens, where attention does not look. False: a recurrent state would take the
+    padding in, and a window would lose tokens to it unless it is still `fresh` (empty). None: only one row at a time.
+    """
+    if not can_batch(caches):
+        return None
+    kinds = {type(leaf) for leaf in leaves(caches)}
+    return ArraysCache not in kinds and (fresh or RotatingKVCache not in kinds)
+
+
+def gather(model: Any, parts: list[tuple[Caches, int]]) -> Caches:
+    """Caches for one forward over several rows: a part is a row's caches and its length. All are empty, or none is."""
+    return join([(caches, [length]) for caches, length in parts]) if parts[0][1] else new(model)
+
+
+def split(caches: Caches, lengths: list[int], counts: list[int]) -> list[Caches]:
+    """The rows of `gather` after a forward, as plain caches of their own.
+
+    Row i held `lengths[i]` tokens and has taken in `counts[i]`; behind them is padding up to the largest count.
+    """
+    width = max(counts)
+    end = max(lengths) + width
+    return [
+        [_cut(cache, at, end - (width - count), length + count) for cache in caches]
+        for at, (length, count) in enumerate(zip(lengths, counts, strict=True))
+    ]
+
+
+def _cut(cache: Any, at: int, end: int, length: int) -> Any:
+    """Row `at` of a cache as a plain one of `length` tokens; in a padded rectangle they stand before column `end`."""
+    if isinstance(cache, CacheList):
+        return CacheList(*(_cut(inner, at, end, length) for inner in cache.caches))
+    fresh = _copy(cache)
+    if isinstance(cache, ArraysCache):
+        fresh.cache = [None if array is None else array[at : at + 1] for array in cache.cache]
+        fresh.left_padding = fresh.lengths = None
+        return fresh
+    if cache.keys is None:
+        return fresh
+    if isinstance(cache, BatchRotatingKVCache):
+        fresh.filter(mx.array([at]))
+        return _plain(fresh, length)
+    keys, values, start = cache.keys, cache.values, 0
+    if isinstance(cache, PaddedKVCache):
+        fresh, start = KVCache(), end - length
+    elif isinstance(cache, RotatingKVCache):
+        # It holds the last tokens, the padding behind them.
+        keys, values = cache._temporal_order(keys), cache._temporal_order(values)
+        fresh._idx = end = keys.shape[2] - (cache.offset - length)
+    else:
+        end = length
+    fresh.keys, fresh.values = keys[at : at + 1, :, start:end], values[at : at + 1, :, start:end]
+    fresh.offset = length
+    return fresh
+
+
 def advance(caches: Caches, count: int) -> None:
     """A forward has put `count` more tokens into every row."""
     for leaf in leaves(caches):

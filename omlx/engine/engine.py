@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from typing import TypeVar
@@ -18,6 +18,7 @@ import mlx.core as mx
 import msgspec
 from omlx_cache.store import PrefixStore
 
+from omlx.engine import caches
 from omlx.engine.batch import Batch, Newcomer, Pending, grammar_masks
 from omlx.engine.batches import Batches
 from omlx.engine.detokenize import TextStream, TokenTexts
@@ -30,7 +31,7 @@ from omlx.engine.pace import Pace, Read
 from omlx.engine.prefill import Prefill
 from omlx.engine.ranks import SOLO, Orders, Ranks
 from omlx.engine.sampling import Draw, Sampler
-from omlx.engine.scheduler import FairShare, WaitingLine, next_prefill
+from omlx.engine.scheduler import Chunk, FairShare, WaitingLine, choose_together, next_prefill
 from omlx.engine.sequence import EngineError, Output, Sequence, SequenceSpec, shift
 from omlx.engine.sharing import Sharing
 from omlx.engine.speculative import Speculator
@@ -113,6 +114,8 @@ class Engine:
         self._prefill = Prefill(
             model.model, logits_rows=model.logits_rows, store=store, ranks=ranks, vision=model.vision
         )
+        self._empty = caches.new(model.model)
+        """What a row's caches are, to be asked what they allow."""
         self._grammars = GrammarCompiler(model.text_tokenizer, model.vocabulary, model.end_tokens)
         self._texts = TokenTexts(model.text_tokenizer)
         self._batches = Batches(
@@ -372,7 +375,7 @@ class Engine:
 
     def _launch(self, batch: Batch) -> list[Pending]:
         """The next step of a batch: with the draft model's help where it helps, else plain."""
-        if self._speculator is not None and self.running == 1 == len(batch):
+        if self._speculator is not None and self.running == 1 == len(batch) and batch.pending:
             unread = self._speculate(self._speculator.step, batch)
             if unread is not None:
                 return unread
@@ -509,17 +512,11 @@ class Engine:
             id, budget, eager = self._ranks.decide(choose, tuple[int, int, bool])
             if not budget:
                 break
-            sequence = self._known[id]
-            try:
-                count = self._read_chunk(sequence, budget, outputs)
-                read = read.plus(count, owing=not eager)
-            except Exception as error:
-                outputs += self._fail_forward([sequence], error)
+            read = read.plus(self._read_chunk(self._known[id], budget, outputs), owing=not eager)
             if (self._newcomers and not decoding) or (read.owing and decoding):
                 break  # the first token of all is not kept waiting for other prompts, nor decodes for a long one
-        for id, failure in self._prefill.catch_up(launched_before):
-            if id in self._known:
-                outputs += self._fail_forward([self._known[id]], failure)
+        for ids, failure in self._prefill.catch_up(launched_before):
+            outputs += self._recover_prefill([self._known[id] for id in ids if id in self._known], failure)
         outputs += self._join_batches()
         self._pace.read(read, decoding=decoding)
         if self._store is not None and read.tokens >= _REPORT_PROMPTS:
@@ -554,31 +551,106 @@ class Engine:
         return sequence.position - sequence.cached_tokens < self._pace.eager_tokens
 
     def _read_chunk(self, sequence: Sequence, budget: int, outputs: list[Output]) -> int:
-        if sequence.phase == "waiting":
-            self._prefill.start(sequence)
+        """Prefill a chunk of a prompt, with chunks of others where that is possible. Returns the tokens it costs."""
+        together = [(sequence, 0)]
+        try:
+            if sequence.phase == "waiting":
+                self._prefill.start(sequence)
+            together = self._companions(sequence, budget)
+            if len(together) == 1 and together[0][1]:
+                return self._read_alone(sequence, budget, outputs)
+            counts = [(one, count) for one, count in together if count]
+            if counts:
+                self._prefill.advance_together(counts)
+        except Exception as error:
+            outputs += self._recover_prefill([one for one, _ in together], error)
+            return 0
+        for one, count in together:
+            last = one.remaining == 1
+            self._count_read(one, count + last, one.position + last, outputs)
+            if last:
+                self._prefilling.remove(one)
+                self._start_decoding(one, None, outputs)
+        return len(counts) * max((count for _, count in counts), default=0)
+
+    def _read_alone(self, sequence: Sequence, budget: int, outputs: list[Output]) -> int:
         count, logits = self._prefill.advance(sequence, budget, decoding=bool(self._batches))
+        self._count_read(sequence, count, sequence.position, outputs)
+        if logits is not None:
+            self._prefilling.remove(sequence)
+            self._start_decoding(sequence, logits, outputs)
+        return count
+
+    def _count_read(self, sequence: Sequence, count: int, position: int, outputs: list[Output]) -> None:
         self._share.charge(sequence.spec.priority, count)
         self.tokens_read += count
         if sequence.generated == 0 and sequence.prompt_length >= _REPORT_PROMPTS:
-            outputs.append(Output(id=sequence.id, progress=(sequence.position, sequence.prompt_length)))
-        if logits is not None:
-            self._prefilling.remove(sequence)
-            self._draw_first(sequence, logits, outputs)
-        return count
+            outputs.append(Output(id=sequence.id, progress=(position, sequence.prompt_length)))
 
-    def _draw_first(self, sequence: Sequence, logits: mx.array, outputs: list[Output]) -> None:
-        """Draw the first token from the prompt's own logits; the sequence joins a batch at the end of the step."""
+    def _companions(self, first: Sequence, budget: int) -> list[tuple[Sequence, int]]:
+        """The started sequence `first` and those to prefill with it, each with its tokens; 0: only its last is left."""
+        if not self._model.can_prefill_together or self._ranks.size > 1 or not _may_share(first):
+            return [(first, 0)] if first.remaining == 1 and _may_share(first) else [(first, first.remaining)]
+        known = {first.id: first}
+        done: list[tuple[Sequence, int]] = []
+
+        def chunks() -> Iterator[Chunk]:
+            for other in [*self._readable(bool(self._batches))]:
+                if other is first or not _may_share(other) or other.spec.priority != first.spec.priority:
+                    continue
+                if self._is_eager(other) != self._is_eager(first):
+                    continue
+                if other.phase == "waiting":
+                    self._prefill.start(other)
+                if other.remaining == 1:
+                    done.append((other, 0))
+                    continue
+                known[other.id] = other
+                yield Chunk(other.id, self._prefill.chunk(other, budget), other.position == 0)
+
+        if first.remaining == 1:
+            return [(first, 0)]
+        own = Chunk(first.id, self._prefill.chunk(first, budget), first.position == 0)
+        chosen = choose_together(own, chunks(), budget, padding=self._padding)
+        return [*((known[id], count) for id, count in chosen.items()), *done]
+
+    def _padding(self, fresh: bool) -> bool | None:
+        return caches.padding(self._empty, fresh=fresh)
+
+    def _recover_prefill(self, sequences: list[Sequence], error: Exception) -> list[Output]:
+        """A forward over prompts has raised. A lone one is the cause; of several, each is computed again by itself."""
+        if len(sequences) == 1 or self._ranks.size > 1:
+            return self._fail_forward(sequences, error)
+        log.warning(
+            "the prefill of %d requests failed: each is computed again by itself", len(sequences), exc_info=error
+        )
+        for sequence in sequences:
+            if sequence.phase != "done":
+                self._leave_batches({sequence.id})
+                self._newcomers = [newcomer for newcomer in self._newcomers if newcomer.sequence is not sequence]
+                sequence.alone = True
+                self._restart(sequence)
+        return []
+
+    def _start_decoding(self, sequence: Sequence, logits: mx.array | None, outputs: list[Output]) -> None:
+        """A prompt is read: its sequence joins a batch at the end of the step.
+
+        With the prompt's own `logits` [1, V] its first token is sampled at once; else its last token is still to be
+        computed, which the next decode step does.
+        """
         if sequence.max_new == 0:
             now = sequence.first_token_ns = time.monotonic_ns()
             # As in Ollama, nobody was cut off who asked for nothing; a prompt that fills the context was.
             reason: FinishReason = "stop" if sequence.spec.limits.num_predict == 0 else "length"
             outputs.append(self._finish(sequence, Output(id=sequence.id), reason, now))
             return
-        sampler = Sampler([sequence], [sequence.generated], self._model.vocabulary)
-        drawn: Draw = sampler(logits, None, grammar_masks([sequence], logits, self._grammars.words))
-        draw = drawn._replace(tokens=self._ranks.share(drawn.tokens))
-        sampler.close([sequence])
-        launch(*draw.arrays())
+        draw = None
+        if logits is not None:
+            sampler = Sampler([sequence], [sequence.generated], self._model.vocabulary)
+            drawn: Draw = sampler(logits, None, grammar_masks([sequence], logits, self._grammars.words))
+            draw = drawn._replace(tokens=self._ranks.share(drawn.tokens))
+            sampler.close([sequence])
+            launch(*draw.arrays())
         assert sequence.cache is not None
         sequence.phase = "decode"
         self._newcomers.append(Newcomer(sequence, sequence.cache, sequence.position, draw))
@@ -621,6 +693,11 @@ def _calibrated(model: LoadedModel, max_gap_s: float) -> Pace:
 
 def _unusable(error: GrammarError) -> tuple[FailureKind, str]:
     return "invalid", f"the format cannot be used: {error}"
+
+
+def _may_share(sequence: Sequence) -> bool:
+    """Whether its prompt may be prefilled with others."""
+    return not sequence.alone and sequence.spec.media is None
 
 
 def _may_shift(sequence: Sequence) -> bool:

@@ -136,7 +136,26 @@ def check_restore(subject: Subject, source: random.Random) -> None:
         store.close()
 
 
-CHECKS: dict[str, Check] = {"batch": check_batch, "restore": check_restore}
+def check_prefill(subject: Subject, source: random.Random) -> None:
+    """Prompts in one forward get the logits that each gets alone: from their start, and further on."""
+    cache = caches.new(subject.model)
+    for fresh in (True, False):
+        padding = caches.padding(cache, fresh=fresh)
+        if padding is None:
+            raise _Failed("its caches cannot be joined")
+        before = [[] if fresh else _random(subject, source, count) for count in (_LONG, _SHORT, _LONG)]
+        prompts = [_random(subject, source, count if padding else _LONG) for count in (_LONG, _SHORT, _LONG // 2)]
+        following = _random(subject, source, _STEPS)
+        held = [_prefilled(subject.model, tokens) if tokens else caches.new(subject.model) for tokens in before]
+        rows = _prefilled_together(subject.model, held, before, prompts)
+        for row, head, prompt in zip(rows, before, prompts, strict=True):
+            alone = _prefilled(subject.model, [*head, *prompt])
+            found, expected = (_decoded(subject.model, following, one) for one in (row, alone))
+            if not _error(found, expected) <= _limit(alone, 0.0):
+                raise _Failed("prompts in one forward are not answered as alone")
+
+
+CHECKS: dict[str, Check] = {"batch": check_batch, "prefill": check_prefill, "restore": check_restore}
 """By name, which `omlx.selftest.result.RESTS_ON` maps to the feature that rests on it. In this order."""
 
 
@@ -157,6 +176,20 @@ def _prefilled(model: Any, tokens: list[int]) -> caches.Caches:
     cache = caches.new(model)
     _forward(model, tokens, cache)
     return cache
+
+
+def _prefilled_together(
+    model: Any, held: list[caches.Caches], before: list[list[int]], prompts: list[list[int]]
+) -> list[caches.Caches]:
+    """Caches of rows that hold `before` and whose `prompts` have gone through one forward."""
+    lengths, counts = [len(tokens) for tokens in before], [len(tokens) for tokens in prompts]
+    width = max(counts)
+    together = caches.gather(model, list(zip(held, lengths, strict=True)))
+    caches.make_room(together, width)
+    model(mx.array([tokens + [0] * (width - len(tokens)) for tokens in prompts]), cache=together)
+    caches.advance(together, width)
+    mx.eval(*caches.arrays(together))
+    return caches.split(together, lengths, counts)
 
 
 def _decoded(model: Any, tokens: list[int], cache: caches.Caches) -> mx.array:

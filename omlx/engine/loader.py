@@ -72,6 +72,8 @@ class LoadedModel(msgspec.Struct, kw_only=True):
     transient_bytes: int
     """What a forward over a chunk of a prompt needs beside weights and caches; 0 where it was not measured."""
     can_batch: bool
+    can_prefill_together: bool
+    """Whether several prompts may share a forward."""
     vocabulary: int
     """Width of the logits; may exceed the tokenizer's vocabulary."""
     end_tokens: set[int]
@@ -200,6 +202,7 @@ def wrap(
         kv_bytes_per_token=layout.bytes_per_token,
         transient_bytes=speeds.transient_bytes,
         can_batch=caches.can_batch(caches.new(model)),
+        can_prefill_together=caches.can_batch(caches.new(model)),
         vocabulary=vocabulary,
         end_tokens=set(tokenizer.eos_token_ids),
         max_context=max_context,

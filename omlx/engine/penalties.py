@@ -46,7 +46,7 @@ class Penalties:
         self._frequency = mx.array([s.frequency_penalty for s in settings])[:, None]
 
     def __call__(self, logits: mx.array, inputs: mx.array | None) -> mx.array:
-        """`logits` [B, V] after the penalties; `inputs` [B] are tokens the rows' records do not hold yet."""
+        """`logits` [B, V] after the penalties; `inputs` [B] are tokens the rows' records lack, -1 for none."""
         if inputs is not None:
             self._push(inputs)
         # 16 bits are too coarse for a small penalty on a large logit.
@@ -61,12 +61,15 @@ class Penalties:
 
     def _push(self, inputs: mx.array) -> None:
         """Take a token into each window, and the one that falls out off its count."""
+        inputs = inputs.astype(mx.int32)
+        pushed = (inputs >= 0).astype(mx.int32)
         oldest = self._window[self._rows, self._places]
-        fell_out = (oldest >= 0).astype(mx.int32) * self._active
+        fell_out = (oldest >= 0).astype(mx.int32) * pushed * self._active
         counts = self._counts.at[self._rows, mx.maximum(oldest, 0)].add(-fell_out)
-        self._counts = counts.at[self._rows, inputs].add(self._active)
-        self._window = mx.put_along_axis(self._window, self._places[:, None], inputs.astype(mx.int32)[:, None], axis=1)
-        self._places = (self._places + 1) % self._sizes
+        self._counts = counts.at[self._rows, mx.maximum(inputs, 0)].add(pushed * self._active)
+        newest = mx.where(pushed > 0, inputs, oldest)
+        self._window = mx.put_along_axis(self._window, self._places[:, None], newest[:, None], axis=1)
+        self._places = (self._places + pushed) % self._sizes
 
 
 def penalty_window(row: Sampling, context: int) -> int:

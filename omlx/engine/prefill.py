@@ -1,7 +1,9 @@
-"""Reading prompts: one sequence at a time, unpadded, in chunks, until its first token can be drawn.
+"""Prefill: prompts go through the model in chunks, alone or several in one forward, until they can be decoded.
 
-Unpadded, because half of the hybrid models give wrong results when prompts of unequal length are padded together. A
-chunk is launched and not waited for: the device works through it while the host goes on, at most one step behind.
+A forward over several prompts pads the shorter ones behind their tokens, and only where the model's layers do not take
+the padding in (`caches.padding`). It ends before the prompts' last tokens: their forward is the first decode step of
+all rows together, so no output layer is computed over whole prompts. A chunk is launched and not waited for: the device
+works through it while the host goes on, at most one step behind.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from omlx.engine.vision import Vision
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-Launched = tuple[int, mx.array]
-"""The id of a chunk's sequence, and an array that is there once the chunk is computed."""
+Launched = tuple[list[int], mx.array]
+"""The ids of a forward's sequences, and an array that is there once it is computed."""
 
 
 class Prefill:
@@ -84,10 +86,37 @@ class Prefill:
         launch(*state)
         if sequence.capture is not None:
             self._stored(sequence, partial(sequence.capture.after_chunk, sequence.cache, end))
-        self._launched += [(sequence.id, array) for array in state[-1:]]
+        self._launched += [([sequence.id], array) for array in state[-1:]]
         if end == total and sequence.spec.media is not None:
             sequence.spec.media.release()
         return end - start, logits[:, -1, :] if end == total else None
+
+    def chunk(self, sequence: Sequence, budget: int) -> int:
+        """Tokens that a started sequence takes in a forward of several: at most `budget`, never the last one."""
+        end = min(self._chunk_end(sequence, budget), len(sequence.tokens) - 1)
+        return end - sequence.position
+
+    def advance_together(self, counts: list[tuple[Sequence, int]]) -> None:
+        """Launch one forward over the next tokens of several started sequences, as `choose_together` allows."""
+        rows = [sequence for sequence, _ in counts]
+        lengths, sizes = [row.position for row in rows], [count for _, count in counts]
+        width = max(sizes)
+        tokens = [
+            row.tokens[start : start + size] + [0] * (width - size)
+            for row, start, size in zip(rows, lengths, sizes, strict=True)
+        ]
+        held = caches.gather(self._model, [(row.cache or [], row.position) for row in rows])
+        caches.make_room(held, width)
+        self._model(mx.array(tokens, dtype=mx.int32), cache=held)
+        caches.advance(held, width)
+        state = caches.arrays(held)
+        launch(*state)
+        for (row, size), cache in zip(counts, caches.split(held, lengths, sizes), strict=True):
+            row.cache = cache
+            row.position += size
+            if row.capture is not None:
+                self._stored(row, partial(row.capture.after_chunk, row.cache, row.position))
+        self._launched += [([row.id for row in rows], array) for array in state[-1:]]
 
     def _chunk_end(self, sequence: Sequence, budget: int) -> int:
         start = sequence.position
@@ -135,10 +164,10 @@ class Prefill:
                 return match
             most = min(found)
 
-    def catch_up(self, launched_before: list[Launched]) -> list[tuple[int, Exception]]:
+    def catch_up(self, launched_before: list[Launched]) -> list[tuple[list[int], Exception]]:
         """Wait for chunks of an earlier step: the host must not run ahead of the device without end.
 
-        Returns the ids of the sequences whose chunks could not be computed.
+        Returns the ids of the sequences of each forward that could not be computed.
         """
         try:
             mx.eval(*(array for _, array in launched_before))
@@ -152,9 +181,9 @@ class Prefill:
         return launched
 
 
-def _failure(id: int, array: mx.array) -> list[tuple[int, Exception]]:
+def _failure(ids: list[int], array: mx.array) -> list[tuple[list[int], Exception]]:
     try:
         mx.eval(array)
     except Exception as error:
-        return [(id, error)]
+        return [(ids, error)]
     return []

@@ -81,8 +81,8 @@ class Sampler:
     def __call__(self, logits: mx.array, inputs: mx.array | None = None, mask: mx.array | None = None) -> Draw:
         """Draw from `logits` [B, V].
 
-        `inputs` [B] are the tokens these logits follow, where the rows do not know them yet; `mask` [B, V] is true for
-        tokens the grammars allow.
+        `inputs` [B] are the tokens these logits follow, -1 for rows that know theirs, None where all do; `mask` [B, V]
+        is true for tokens the grammars allow.
         """
         raw = logits
         if self._penalties is not None:

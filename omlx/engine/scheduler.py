@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 from omlx.engine.sequence import Sequence
 from omlx.request import Priority
@@ -24,6 +25,8 @@ DECODE_SHARE = 0.5
 
 _REST = 0.25
 """Of a chunk."""
+_PADDING = 0.25
+"""Of a forward over several prompts, or of what the first of them could take."""
 
 
 class FairShare:
@@ -103,6 +106,46 @@ def chunk_end(position: int, total: int, budget: int, *, logits_rows: int) -> in
     """
     last = total - 1 if total - position > max(logits_rows, 1) else total
     return last if last - position <= budget * (1 + _REST) else position + budget
+
+
+class Chunk(NamedTuple):
+    """What a prompt would take in the next forward."""
+
+    id: int
+    tokens: int
+    fresh: bool
+    """Nothing of the prompt has been prefilled or restored yet."""
+
+
+def choose_together(
+    first: Chunk, others: Iterable[Chunk], budget: int, *, padding: Callable[[bool], bool | None]
+) -> dict[int, int]:
+    """Which prompts are prefilled in one forward with `first`, and how many tokens each takes, by id.
+
+    A forward costs its rows times its widest row, which stays within `budget` tokens. `padding(fresh)` says whether
+    rows may take unequal numbers of tokens (`caches.padding`): where they may, padding is kept to `_PADDING` of the
+    forward, else every row takes as many as the smallest. `others` is asked for no more than fit.
+    """
+    allowed = padding(first.fresh)
+    taken = {first.id: first.tokens}
+    width = first.tokens
+    if allowed is None:
+        return taken
+    for other in others:
+        if other.fresh != first.fresh:
+            continue
+        rows = len(taken) + 1
+        wide = max(width, other.tokens) if allowed else min(width, other.tokens)
+        if rows * wide > budget:
+            if rows * width > budget:
+                break
+            continue
+        used = sum(taken.values()) + other.tokens if allowed else rows * wide
+        if used < (1 - _PADDING) * rows * wide or wide < (1 - _PADDING) * first.tokens:
+            continue
+        width = wide
+        taken[other.id] = other.tokens
+    return taken if allowed else dict.fromkeys(taken, width)
 
 
 def choose_group(length: int, groups: list[list[int]], *, token_bytes: int, weight_bytes: int) -> int | None:

@@ -24,6 +24,8 @@ RESERVE = 8_000_000_000
 """Bytes that "auto" leaves to the rest of the machine."""
 _MOST_COLD = 100_000_000_000
 """Bytes on disk that "auto" gives to cached prefixes at most."""
+MOST_CONCURRENT = 256
+"""Requests of one model that run at once where the settings say nothing: as many of these as their KV fits memory."""
 RUNNER_OVERHEAD = 300_000_000
 """Bytes of a runner process beside the model: the interpreter, MLX, the tokenizer."""
 
@@ -52,13 +54,6 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     def free(self, held: int) -> int:
         """Bytes for all models together, those that hold `held` now included."""
         return self.device_memory if self.gpu else self.available + held
-
-
-class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """Defaults that follow the machine: requests of one model at once, share of RAM for cached prefixes."""
-
-    concurrent: int
-    hot_percent: int
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,17 +123,10 @@ def clamp_context(wanted: int, trained: int) -> int:
     return max(4, min(wanted, trained) if trained else wanted)
 
 
-def profile(ram: int) -> Profile:
-    """What a machine with `ram` bytes of memory does where the settings leave it to us."""
-    if ram < 24_000_000_000:
-        return Profile(concurrent=4, hot_percent=10)
-    return Profile(concurrent=8, hot_percent=20) if ram < 128_000_000_000 else Profile(concurrent=16, hot_percent=30)
-
-
 def hot_bytes(setting: str, ram: int) -> int:
     """Bytes of RAM for cached prefixes; "auto" follows the machine."""
     if setting == "auto":
-        setting = f"{profile(ram).hot_percent}%"
+        setting = "10%" if ram < 24_000_000_000 else "20%" if ram < 128_000_000_000 else "30%"
     return parse_cap(setting, Machine(ram=ram, available=ram)) if setting else 0
 
 

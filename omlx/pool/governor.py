@@ -82,7 +82,7 @@ class Governor:
         """A runner has said which device models run on."""
         self.short = False
         """Nothing can give way any more: new work has to wait."""
-        self.places = settings.max_concurrent_requests or admission.profile(self._machine.ram).concurrent
+        self.places = settings.max_concurrent_requests or admission.MOST_CONCURRENT
         """Requests of one model that run at once."""
 
     # ------------------------------------------------------------ loads

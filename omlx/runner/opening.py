@@ -82,6 +82,7 @@ def open_engine(
     model.end_tokens.update(model.tokenizer.convert_tokens_to_ids(list(dialect.end_tokens)))
     checks = check(spec, model, ranks, lambda: progress(model.weight_bytes, model.weight_bytes))
     model.can_batch = model.can_batch and checks.passed("batch")
+    model.can_prefill_together = model.can_batch and checks.passed("prefill")
     store = open_store(spec, model, ranks) if checks.passed("restore") else None
     config = EngineConfig(
         num_ctx=spec.num_ctx,

@@ -10,15 +10,18 @@ from typing import Any, Literal
 
 import msgspec
 
-Feature = Literal["cache", "batching", "tools", "format"]
+Feature = Literal["cache", "batching", "joint prefill", "tools", "format"]
 Outcome = Literal["passed", "failed", "skipped", "inconclusive"]
 
-RESTS_ON: dict[str, Feature] = {"restore": "cache", "batch": "batching", "tools": "tools", "schema": "format"}
+RESTS_ON: dict[str, Feature] = {
+    "restore": "cache", "batch": "batching", "prefill": "joint prefill", "tools": "tools", "schema": "format",
+}  # fmt: skip
 """Check → feature. The checks without one (seed, needle) tell something, but there is nothing to switch off."""
 
 NOTES: dict[Feature, str] = {
     "cache": "its prompts are not cached",
     "batching": "its requests run one at a time",
+    "joint prefill": "its prompts are prefilled one at a time",
     "tools": "it is offered no tools",
     "format": "it is held to no format",
 }

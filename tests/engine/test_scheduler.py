@@ -5,8 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
+from omlx.engine.engine import Engine, EngineConfig
 from omlx.engine.pace import Pace, Read
 from omlx.engine.scheduler import (
     FairShare,
@@ -16,7 +18,7 @@ from omlx.engine.scheduler import (
     next_prefill,
 )
 from omlx.engine.weights import WeightsError, choose
-from tests.engine.support import engine, prompt, run, spec
+from tests.engine.support import prompt, run, spec
 
 
 def waiting(id: int, priority: str = "interactive", tokens: int = 100) -> Any:
@@ -100,15 +102,13 @@ def test_rows_are_padded_together_only_while_that_costs_less_than_the_weights(
 
 
 def test_long_and_short_sequences_run_in_groups_of_their_own_with_the_same_replies() -> None:
-    from tests.engine.support import bare
+    from tests.engine.support import bare, loaded
 
-    machine = engine(endless=True)
-    machine._model.weight_bytes, weight_bytes = 60 * machine._model.kv_bytes_per_token, machine._model.weight_bytes
-    try:
-        lengths = [400, 20, 300, 10, 390]
-        replies = run(machine, [spec(at, prompt(length, at), new=20) for at, length in enumerate(lengths)], every=1)
-    finally:
-        machine._model.weight_bytes = weight_bytes
+    model = loaded("llama", endless=True)
+    small = msgspec.structs.replace(model, weight_bytes=60 * model.kv_bytes_per_token)
+    machine = Engine(small, EngineConfig(num_ctx=4096, max_concurrent=16))
+    lengths = [400, 20, 300, 10, 390]
+    replies = run(machine, [spec(at, prompt(length, at), new=20) for at, length in enumerate(lengths)], every=1)
     assert 2 <= machine.max_batch < 5
     for at, length in enumerate(lengths):
         assert replies.tokens[at] == bare("llama", prompt(length, at), 20)

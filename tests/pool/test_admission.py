@@ -15,7 +15,6 @@ from omlx.pool.admission import (
     hot_bytes,
     kv_bytes_per_token,
     parse_cap,
-    profile,
     refusal,
 )
 
@@ -85,13 +84,9 @@ def test_memory_for_models_is_the_gpus_or_what_is_free_and_what_they_hold() -> N
     assert gpu(24).free(held=4 * GIB) == 24 * GIB
 
 
-@pytest.mark.parametrize(
-    ("ram", "concurrent", "hot"),
-    [(16, 4, 1_600_000_000), (64, 8, 12_800_000_000), (192, 16, 57_600_000_000)],
-)
-def test_defaults_follow_the_machine(ram: int, concurrent: int, hot: int) -> None:
+@pytest.mark.parametrize(("ram", "hot"), [(16, 1_600_000_000), (64, 12_800_000_000), (192, 57_600_000_000)])
+def test_defaults_follow_the_machine(ram: int, hot: int) -> None:
     size = ram * 10**9
-    assert profile(size).concurrent == concurrent
     assert hot_bytes("auto", size) == hot
     assert hot_bytes("1GB", size) == 10**9
     assert hot_bytes("50%", size) == size // 2
