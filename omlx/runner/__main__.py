@@ -16,6 +16,7 @@ import sys
 
 from omlx.engine import blas
 from omlx.runner.channel import SERVER_GONE, Channel
+from omlx.runner.open_files import limits_kept
 
 log = logging.getLogger("omlx.runner")
 
@@ -30,7 +31,8 @@ def main(fd: int) -> int:
     # The I/O threads get their turn within half a millisecond, even while the main thread builds graphs.
     sys.setswitchinterval(0.0005)
     used = blas.prepare()
-    from omlx.runner.serve import Runner
+    with limits_kept():
+        from omlx.runner.serve import Runner
 
     return Runner(channel, used).run()
 

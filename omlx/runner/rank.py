@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from omlx.engine import blas
 from omlx.runner.__main__ import die_with_the_server
 from omlx.runner.channel import Channel
+from omlx.runner.open_files import limits_kept
 
 if TYPE_CHECKING:
     from omlx.runner.group import Group
@@ -32,7 +33,8 @@ def main(server: str, backend: str, control: str, parallel: str) -> int:
     used = blas.prepare()
 
     def join() -> Group:
-        from omlx.runner.group import join_group
+        with limits_kept():
+            from omlx.runner.group import join_group
 
         return join_group(backend, control, secret, parallel)  # type: ignore[arg-type]
 
@@ -42,10 +44,12 @@ def main(server: str, backend: str, control: str, parallel: str) -> int:
         channel = Channel(connection)
         channel.start()
         sys.setswitchinterval(0.0005)
-        from omlx.runner.serve import Runner
+        with limits_kept():
+            from omlx.runner.serve import Runner
 
         return Runner(channel, used, join).run()
-    from omlx.runner.follow import follow
+    with limits_kept():
+        from omlx.runner.follow import follow
 
     return follow(join())
 

@@ -12,12 +12,13 @@ import contextlib
 import errno
 import gc
 import os
-import resource
 import signal
 import socket
 import sys
 from collections.abc import Generator
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import uvicorn
 from omlx_registry import Registry, RegistryError
@@ -30,6 +31,7 @@ from omlx.runner.launch import LaunchError
 from omlx.server import keys, log
 from omlx.server.app import create_app
 from omlx.server.connection import Connection
+from omlx.server.connection_limits import Connections, allow_open_files
 from omlx.server.guards import OriginError
 from omlx.server.telemetry import Telemetry
 from omlx.settings import Settings, bind_address
@@ -39,7 +41,6 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _LINGER_S = 1
 """How long answers get to end once their runners are gone."""
 _IDLE_CONNECTION_S = 120
-_OPEN_FILES = 8192
 
 
 def run(settings: Settings) -> int:
@@ -48,7 +49,7 @@ def run(settings: Settings) -> int:
     )
     # What people ask their models stays theirs: models, caches and logs are for their owner, runners' files included.
     os.umask(0o077)
-    _allow_many_files()
+    connections = Connections(allow_open_files())
     unusable = why_unusable(Path(settings.models), create=True)
     if unusable:
         where = f"the models folder {settings.models} cannot be used: {unusable}"
@@ -66,7 +67,7 @@ def run(settings: Settings) -> int:
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http=Connection,
+        http=cast(Any, partial(Connection, limits=connections)),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -169,15 +170,6 @@ class _Server(uvicorn.Server):
         await self._pool.close()
         await super().shutdown(sockets)
         log.logger.info("Stopped")
-
-
-def _allow_many_files() -> None:
-    """Each connection is an open file, and macOS lets a process have 256 unless it asks for more."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
-    if soft < wanted:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _refuse(sentence: str) -> int:

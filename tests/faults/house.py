@@ -30,9 +30,9 @@ def ask(url: str, *, timeout: float = 120, **fields: Any) -> httpx.Response:
 class House(ServerProcess):
     """Starts with the model registered and answering."""
 
-    def __init__(self, folder: Path, *, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, *, env: Mapping[str, str] | None = None, open_files: int | None = None) -> None:
         quiet = {"OMLX_SPARE_RUNNER": "false", "OMLX_SHUTDOWN_GRACE": "1", "OMLX_STALL_TIMEOUT": "6"}
-        super().__init__(folder, env={**quiet, **(env or {})})
+        super().__init__(folder, env={**quiet, **(env or {})}, open_files=open_files)
         self.files_before = 0
         self.spares = int((env or {}).get("OMLX_SPARE_RUNNER") == "true")
         """Runners that may be there without a model."""
