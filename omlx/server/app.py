@@ -56,14 +56,15 @@ HANDLERS: Sequence[ControllerRouterHandler] = (
 )
 
 
-def create_app(settings: Settings, registry: Registry, pool: Pool) -> Gate:
-    """The whole server as one ASGI application; its lifespan starts and closes the pool.
+def create_app(settings: Settings, registry: Registry, pool: Pool, address: str = "127.0.0.1") -> Gate:
+    """The whole server as one ASGI application; its lifespan starts and closes the pool. `address`: the IP address of
+    the socket that it listens on.
 
     Raises OriginError where `settings.origins` holds an entry that cannot be used, SettingError for other settings.
     """
     responses, telemetry = ResponsesStore(), Telemetry(settings, registry, pool)
     fleet = open_fleet(settings)
-    origins, hosts = Origins(settings.origins), Hosts(bind_address(settings)[0])
+    origins, hosts = Origins(settings.origins), Hosts(address, bind_address(settings)[0])
     with _hidden("pydantic", "attrs"):
         app = Litestar(
             route_handlers=list(HANDLERS),

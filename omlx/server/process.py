@@ -57,13 +57,10 @@ def run(settings: Settings) -> int:
     try:
         registry, pool = Registry(Path(settings.models), check_template=check_template), Pool(settings)
         registry.bring_up_to_date()
-        app = create_app(settings, registry, pool)
+        listener = _listen(settings)
+        app = create_app(settings, registry, pool, listener.getsockname()[0])
     except (LaunchError, OriginError, OSError, RegistryError) as error:
         return _refuse(str(error))
-    try:
-        listener = listen(*bind_address(settings))
-    except OSError as error:
-        return _refuse(f"listen tcp {_address(settings)}: bind: {_reason(error)}")
     config = uvicorn.Config(
         app,
         loop="uvloop",
@@ -77,7 +74,7 @@ def run(settings: Settings) -> int:
         timeout_keep_alive=_IDLE_CONNECTION_S,
         timeout_graceful_shutdown=_LINGER_S,
     )
-    server = _Server(config, settings, registry, pool, app.telemetry)
+    server = _Server(config, settings, registry, pool, app.telemetry, bound_to=listener.getsockname()[0])
     server.run(sockets=[listener])
     return 0 if server.started else 1
 
@@ -91,13 +88,29 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def _listen(settings: Settings) -> socket.socket:
+    """Raises OSError in the words of Ollama."""
+    try:
+        return listen(*bind_address(settings))
+    except OSError as error:
+        raise OSError(f"listen tcp {_address(settings)}: bind: {_reason(error)}") from error
+
+
 class _Server(uvicorn.Server):
     """uvicorn with our signals, our log lines and our order of ending."""
 
     def __init__(
-        self, config: uvicorn.Config, settings: Settings, registry: Registry, pool: Pool, telemetry: Telemetry
+        self,
+        config: uvicorn.Config,
+        settings: Settings,
+        registry: Registry,
+        pool: Pool,
+        telemetry: Telemetry,
+        *,
+        bound_to: str,
     ) -> None:
         super().__init__(config)
+        self._bound_to = bound_to
         self._settings = settings
         self._registry = registry
         self._pool = pool
@@ -112,7 +125,7 @@ class _Server(uvicorn.Server):
             gc.enable()
             version = self._settings.ollama_version
             log.logger.info("Listening on %s (version %s, omlx %s)", _address(self._settings), version, __version__)
-            unguarded = keys.warning(self._settings)
+            unguarded = keys.warning(self._settings, self._bound_to)
             if unguarded:
                 log.logger.warning("%s", unguarded)
             self._afterwards = asyncio.create_task(self._once_up())
