@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from omlx_registry import storage_errors
 
 from omlx.pool import policy
-from omlx.pool.errors import GONE, QUEUE_FULL, PoolError
+from omlx.pool.errors import GONE, QUEUE_FULL, SHUTTING_DOWN, PoolError
 from omlx.pool.events import PoolEvents, Unheard, UnloadReason
 from omlx.pool.governor import Governor, MemoryReport
 from omlx.pool.lease import Lease
@@ -49,7 +49,6 @@ _HOLD_S = 5.0
 """How long a new request waits for memory that all models together lack, before it is told to come back later."""
 _STALL_SHOWS_S = 30.0
 """A model without progress for so long, or for half the stall timeout, shows as stalled."""
-_SHUTTING_DOWN = "the server is shutting down"
 _SHORT_OF_MEMORY = "server busy, please try again.  the loaded models use all the memory that max_process_memory allows"
 
 
@@ -242,7 +241,7 @@ class Pool:
         """Become a user of the model's slot, once it is ready. `again`: a replay, which no queue limit may refuse."""
         while True:
             if self._closed or (self._draining and not again):
-                raise PoolError("busy", _SHUTTING_DOWN)
+                raise PoolError("busy", SHUTTING_DOWN)
             slot = self._slots.get(spec.digest)
             if slot is not None and not slot.joinable:
                 await self._wait_outside(again)
@@ -414,7 +413,7 @@ class Pool:
             # Either nobody waits any more, or the server ends and those who wait shall hear it.
             log.info("%s: the load was given up", slot.spec.name)
             self.events.load_failed(slot.spec.name, "given_up")
-            failure = PoolError("busy", _SHUTTING_DOWN)
+            failure = PoolError("busy", SHUTTING_DOWN)
         elif slot.lost:
             failure = PoolError("gone", GONE)
             log.info("%s: the load was given up: %s", slot.spec.name, GONE)

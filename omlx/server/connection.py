@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from typing import TYPE_CHECKING, Literal
 
@@ -22,7 +23,6 @@ from omlx.server.connection_limits import BODY_PIECE, Connections
 from omlx.server.http_versions import head_without_upgrade, send_unframed
 
 if TYPE_CHECKING:
-    import asyncio
     from typing import Any
 
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -193,7 +193,7 @@ class Connection(HttpToolsProtocol):
         self._running = cycle
         if cycle.scope["http_version"] == "1.0":
             send_unframed(cycle)
-        super()._start_asgi_task(cycle, app)
+        super()._start_asgi_task(cycle, _ending_quietly(cycle, app))
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -309,3 +309,16 @@ class Connection(HttpToolsProtocol):
                 self._wait_for_reader()
 
         self._unread = self.loop.call_later(self._limits.times.answer, look)
+
+
+def _ending_quietly(cycle: RequestResponseCycle, app: Any) -> Any:
+    """`app`, whose answers break off without a traceback in the log when the server ends and cancels them."""
+
+    async def run(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await app(scope, receive, send)
+        except asyncio.CancelledError:
+            cycle.disconnected = True
+            cycle.transport.close()
+
+    return run

@@ -8,6 +8,7 @@ gives each request its id and writes its line in the log. Rules are compiled onc
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import itertools
 import re
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
+from omlx.pool.errors import SHUTTING_DOWN
 from omlx.server.envelopes import worded_for
 from omlx.server.errors import JSON_TYPE, Problem
 from omlx.server.keys import WELCOME, Admission, Keys, is_loopback, note
@@ -307,6 +309,12 @@ class Gate:
                 await _answer(watched, verdict)
             else:
                 await self.app(scope, receive, watched)
+        except asyncio.CancelledError:  # the server ends
+            if status:
+                raise
+            ending = worded_for(path, Problem(503, SHUTTING_DOWN))
+            extra.append((b"retry-after", b"1"))
+            await _answer(watched, Verdict(503, text=ending))
         finally:
             share.settle(0)
             record.left = not complete or status == 499

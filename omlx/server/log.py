@@ -84,8 +84,8 @@ def configure(level: str, *, form: str = "text", prompts: bool = False) -> None:
         part = logging.getLogger(name)
         part.handlers = [handler]
         part.propagate = False
-        # uvicorn's own start and stop messages would repeat ours.
-        part.setLevel(logging.WARNING if name == "uvicorn" and level == "info" else level.upper())
+        # What uvicorn says beside errors repeats our lines, or is about clients that speak no HTTP.
+        part.setLevel(logging.ERROR if name == "uvicorn" and level != "debug" else level.upper())
     PROMPTS.setLevel(logging.INFO if prompts else logging.CRITICAL)
 
 

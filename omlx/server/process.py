@@ -38,8 +38,9 @@ from omlx.settings import Settings, bind_address
 from omlx.units import human_bytes
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_LINGER_S = 1
-"""How long answers get to end once their runners are gone."""
+_LINGER_S = 1.0
+"""How long answers get to end once their runners are gone, and again once they are cancelled."""
+_LOOK_S = 0.02
 _IDLE_CONNECTION_S = 120
 
 
@@ -72,7 +73,7 @@ def run(settings: Settings) -> int:
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=_IDLE_CONNECTION_S,
-        timeout_graceful_shutdown=_LINGER_S,
+        timeout_graceful_shutdown=1,
     )
     server = _Server(config, settings, registry, pool, app.telemetry, bound_to=listener.getsockname()[0])
     server.run(sockets=[listener])
@@ -181,8 +182,26 @@ class _Server(uvicorn.Server):
         self._drain = asyncio.create_task(self._pool.drain(self._settings.shutdown_grace))
         await asyncio.wait([self._drain])
         await self._pool.close()
+        await self._end_requests()
+        # uvicorn leaves the application running when it is in a hurry; by now that takes no time.
+        self.force_exit = False
         await super().shutdown(sockets)
         log.logger.info("Stopped")
+
+    async def _end_requests(self) -> None:
+        """Let answers end now that their runners are gone; then cancel those that do not, which tells their clients."""
+        state = self.server_state
+        for connection in list(state.connections):
+            connection.shutdown()
+        for cancel in (False, True):
+            for task in list(state.tasks) if cancel else ():
+                task.cancel()
+            until = asyncio.get_running_loop().time() + (_LOOK_S if self.force_exit else _LINGER_S)
+            # Nothing tells when a connection has sent its last byte.
+            while (state.tasks or state.connections) and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110
+                await asyncio.sleep(_LOOK_S)
+        for connection in list(state.connections):
+            cast(Connection, connection).drop()
 
 
 def _refuse(sentence: str) -> int:

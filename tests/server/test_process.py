@@ -121,6 +121,57 @@ def test_a_signal_ends_it_promptly_with_streams_open(tmp_path: Path, started: li
     assert "ERROR" not in log
 
 
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_signal_gives_waiting_requests_503(tmp_path: Path, started: list[Process], signals: int) -> None:
+    """Whether they wait for a model, for a reply or for the rest of their own body; a second signal changes nothing."""
+    stocked(tmp_path)
+    port = free_port()
+    server = Process(tmp_path, port, *SCRIPTED, OMLX_SHUTDOWN_GRACE="1s")
+    started.append(server)
+    server.wait_until_up()
+    whole = json.dumps({"model": "plain", "prompt": "hang", "stream": False}).encode()
+    sent = {
+        "a reply": ("/api/generate", whole, len(whole)),
+        "the rest of a body": ("/v1/messages", b"{", 100),
+        "the rest of a blob": (f"/api/blobs/sha256:{'a' * 64}", b"{", 100),
+    }
+    waiting = {}
+    for name, (path, body, length) in sent.items():
+        waiting[name] = socket.create_connection(("127.0.0.1", port), timeout=30)
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n"
+        waiting[name].sendall(head.encode() + body)
+
+    def open_ones() -> int:
+        rows = httpx.get(f"{server.url}/api/omlx/requests", trust_env=False).json()["requests"]
+        return sum(row["stage"] != "done" for row in rows)
+
+    assert eventually(lambda: open_ones() > 0, 20)
+    for _ in range(signals):
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.1)
+    for name, connection in waiting.items():
+        reply = b"".join(iter(lambda connection=connection: connection.recv(65536), b""))  # type: ignore[misc]
+        assert reply.startswith(b"HTTP/1.1 503 ") and b"the server is shutting down" in reply, name
+        assert b"retry-after: 1\r\n" in reply
+    _, log = server.process.communicate(timeout=15)
+    assert server.process.returncode == 0
+    assert "Traceback" not in log and "ERROR" not in log
+
+
+def test_a_signal_at_once_leaves_no_traceback(tmp_path: Path, started: list[Process]) -> None:
+    stocked(tmp_path)
+    for delay in (0.0, 0.05, 0.2):
+        server = Process(tmp_path, free_port(), *SCRIPTED)
+        started.append(server)
+        server.wait_until_up()
+        time.sleep(delay)
+        server.process.send_signal(signal.SIGTERM)
+        server.process.send_signal(signal.SIGTERM)
+        _, log = server.process.communicate(timeout=15)
+        assert server.process.returncode == 0
+        assert "Traceback" not in log and "uvicorn" not in log
+
+
 def test_a_taken_port_is_told_in_a_sentence(tmp_path: Path, started: list[Process]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
