@@ -45,6 +45,7 @@ log = logging.getLogger("omlx.pool")
 
 _SPARE_AFTER_S = 3.0
 """Seconds after the start until the first spare runner is made: the server answers first."""
+_SPARE_CHECK_S = 5.0
 _HOLD_S = 5.0
 """How long a new request waits for memory that all models together lack, before it is told to come back later."""
 _STALL_SHOWS_S = 30.0
@@ -93,7 +94,7 @@ class Pool:
             self._background(self._governor.watch(), "memory"),
         ]
         if self._settings.spare_runner:
-            self._watching.append(self._background(self._first_spare(), "first spare runner"))
+            self._watching.append(self._background(self._keep_spare(), "spare runner"))
 
     async def drain(self, seconds: float) -> None:
         """Take no new work and wait until what is open is done, at most so long; then `close`."""
@@ -493,9 +494,12 @@ class Pool:
     def _ready_hosts(self) -> list[RunnerHost]:
         return [s.host for s in self._slots.values() if s.state == "ready" and s.host is not None]
 
-    async def _first_spare(self) -> None:
+    async def _keep_spare(self) -> None:
         await asyncio.sleep(_SPARE_AFTER_S)
         await self._refill_spare()
+        while True:
+            await asyncio.sleep(_SPARE_CHECK_S)
+            await self._spare.check()
 
     async def _refill_spare(self) -> None:
         if self._governor.room_for_spare:

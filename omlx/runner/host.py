@@ -122,6 +122,7 @@ class RunnerHost:
         self.ready: Ready | None = None
         self.heartbeat = Heartbeat(steps=0, running=0, waiting=0, memory_bytes=0, max_batch=0)
         self.last_progress = self._now()
+        self._started_at = self._now()
         self.gone = asyncio.Event()
         """Set once the process has ended and been reaped."""
 
@@ -191,6 +192,16 @@ class RunnerHost:
     def stalled_for(self) -> float:
         """Seconds without any progress while requests are open; 0 when none is."""
         return self._now() - self.last_progress if self._open else 0.0
+
+    @property
+    def starting(self) -> bool:
+        """Its imports are not done."""
+        return not self._hello.done()
+
+    @property
+    def age(self) -> float:
+        """Seconds since it was started."""
+        return self._now() - self._started_at
 
     @property
     def exit_text(self) -> str:
@@ -291,6 +302,14 @@ class RunnerHost:
     async def stats(self) -> dict[str, Any]:
         """The runner's own counters. Raises RequestFailed, also when no answer comes within seconds."""
         return await self._ask(lambda number: GetStats(number))
+
+    async def answers(self, within: float) -> bool:
+        """Whether a runner without work says something within so many seconds: it may live and yet be hung."""
+        with contextlib.suppress(RequestFailed, TimeoutError):
+            async with asyncio.timeout(within):
+                await self.stats()
+                return True
+        return False
 
     async def cache(self, op: CacheCall, text: str = "", *, session: str = "") -> dict[str, Any]:
         """Ask the KV store of this model something. Raises RequestFailed."""
