@@ -7,7 +7,6 @@ import gc
 import logging
 import os
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -118,9 +117,8 @@ async def test_no_progress_shows_although_the_process_lives_and_beats() -> None:
 
 async def test_a_runner_that_ignores_everything_is_killed_in_bounded_time() -> None:
     async with loaded("ignores-shutdown") as host:
-        begun = time.monotonic()
-        await host.close(grace=0.3)
-        assert time.monotonic() - begun < 5
+        async with asyncio.timeout(60):
+            await host.close(grace=0.3)
         assert not exists(host.pid)
 
 

@@ -78,7 +78,7 @@ def stocked(root: Path) -> Registry:
     return registry
 
 
-def eventually(holds: Callable[[], bool], timeout_s: float = 5.0) -> bool:
+def eventually(holds: Callable[[], bool], timeout_s: float = 30.0) -> bool:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if holds():
