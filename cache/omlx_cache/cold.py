@@ -318,7 +318,8 @@ class ColdTier:
 
     def _write_one(self, index: Index | None, item: _Write) -> bool:
         """Whether the tier has the record now."""
-        if index is None:
+        # What was queued when a write failed would fail alike, one by one.
+        if index is None or self._clock() < self._paused_until:
             return False
         name, (host, _) = item.name, item.payload[0]
         parts = encode(host)
@@ -366,5 +367,7 @@ class ColdTier:
         self._bad.discard(name)
 
     def _pause(self, error: Exception) -> None:
+        paused = self._clock() < self._paused_until
         self._paused_until = self._clock() + _PAUSE_S
-        log.warning("nothing is written to the cache folder for %d s: %s", _PAUSE_S, error)
+        if not paused:
+            log.warning("nothing is written to the cache folder for %d s: %s", _PAUSE_S, error)
