@@ -92,6 +92,7 @@ class Engine:
         self._waiting = WaitingLine()
         self._prefilling: list[Sequence] = []
         self._batches: list[Batch] = []
+        self._logged_plan = ""
         self._cancelled: set[int] = set()
         self._ended: set[int] = set()
         self._known: dict[int, Sequence] = {}
@@ -306,6 +307,10 @@ class Engine:
             if sequence is None:
                 return
             sequence.started_ns = time.monotonic_ns()
+            log.debug(
+                "[%s] admitted: %d prompt tokens, class %s, %d running",
+                sequence.spec.trace, len(sequence.tokens), sequence.spec.priority, self.running,
+            )  # fmt: skip
             if self._sharing is not None:
                 self._sharing.attach(sequence, self._prefilling)
             self._prefill.expect(sequence)
@@ -563,12 +568,22 @@ class Engine:
 
     def _count_step(self) -> None:
         self.steps += 1
+        if log.isEnabledFor(logging.DEBUG):
+            self._log_plan()
         if self._finished:
             self._let_go()
         if self._store is not None:
             self._store.tick()
         if self.steps % _CLEAR_EVERY == 0:
             mx.clear_cache()
+
+    def _log_plan(self) -> None:
+        """Say what the step worked on, where that has changed since the one before."""
+        batches = [len(batch) for batch in self._batches]
+        plan = f"{len(self._waiting)} waiting, {len(self._prefilling)} prefilling, decoding in batches of {batches}"
+        if plan != self._logged_plan:
+            self._logged_plan = plan
+            log.debug("step %d: %s", self.steps, plan)
 
 
 def _calibrated(model: LoadedModel, max_gap_s: float) -> Pace:

@@ -6,6 +6,7 @@ chunk is launched and not waited for: the device works through it while the host
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,8 @@ from omlx.engine.scheduler import chunk_end
 from omlx.engine.sequence import Sequence
 from omlx.engine.tensors import launch
 from omlx.engine.vision import Vision
+
+log = logging.getLogger(__name__)
 
 
 class Prefill:
@@ -45,6 +48,11 @@ class Prefill:
             sequence.cached_tokens, sequence.disk_tokens = match.cached_tokens, match.from_disk
             if match.why is not None:
                 sequence.cache_reason, sequence.cache_message = match.why.reason, match.why.message
+        log.debug(
+            "[%s] prefix cache: %d of %d tokens restored, %d of them from disk%s",
+            sequence.spec.trace, match.cached_tokens, len(sequence.tokens), match.from_disk,
+            f"; the rest: {match.why.reason}" if match.why is not None else "",
+        )  # fmt: skip
         stops = sequence.stops if sequence.generated == 0 else ()  # A context that has shifted is another text.
         sequence.capture = self._store.begin(sequence.tokens, sequence.media_keys, match=match, boundaries=stops)
 

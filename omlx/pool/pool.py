@@ -252,6 +252,7 @@ class Pool:
             if slot is None:
                 slot = self._begin_load(spec, keep_alive)
             self._join(slot, keep_alive)
+            log.debug("%s: %d request(s) use the model, which is %s", spec.name, slot.users, slot.state)
             if slot.state == "ready":
                 return slot
             try:
@@ -305,6 +306,7 @@ class Pool:
         if slot.goes_when_idle or after == 0:
             self._dismiss(slot, "asked", "nobody needs it any more")
         elif after is not None:
+            log.debug("%s is idle and stays for %.0f s", slot.spec.name, after)
             slot.expires_at = self._now() + after
             slot.timer = asyncio.get_running_loop().call_later(
                 after, self._dismiss, slot, "expired", "its keep-alive has passed", context=contextvars.Context()
@@ -316,6 +318,7 @@ class Pool:
 
     def _check_queue(self) -> None:
         if self.waiting >= self._settings.max_queue:
+            log.debug("refused: %d requests wait, max_queue allows %d", self.waiting, self._settings.max_queue)
             raise PoolError("busy", QUEUE_FULL)
 
     async def _wait_outside(self, again: bool) -> None:
@@ -366,6 +369,7 @@ class Pool:
             slot.processes = self._machines.here if group else 1
             host = await (self._spare.take() if group is None else RunnerHost.spawn_group(group))
             host.name = slot.spec.name
+            log.debug("%s is loaded by process %d, %.1f s old", slot.spec.name, host.pid, host.age)
             hello = await host.hello()
             async with self._finding_room:
                 await self._find_room(slot, hello)
@@ -438,7 +442,12 @@ class Pool:
             while True:
                 changed = self._changed
                 others = [s.resident() for s in self._slots.values() if s is not slot and s.admitted]
-                match policy.make_room(others, plan.need, plan.room):
+                decision = policy.make_room(others, plan.need, plan.room)
+                log.debug(
+                    "%s needs %s beside %d other model(s): %s", slot.spec.name, human_bytes(plan.need), len(others),
+                    type(decision).__name__.lower(),
+                )  # fmt: skip
+                match decision:
                     case policy.Fits():
                         slot.admitted, slot.memory = True, plan.need
                         return

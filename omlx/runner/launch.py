@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from omlx.runner.process import ENVIRONMENT, Started, start_with_output
+from omlx.runner.process import ENVIRONMENT, LOG_LEVEL, Started, log_level, start_with_output
 from omlx.runner.protocol import Backend, Parallel
 
 _LAUNCHER = "from mlx._distributed_utils.launch import main; main()"
@@ -120,7 +120,7 @@ def _command(plan: GroupPlan, folder: Path) -> list[str]:
         copy = folder / "hosts.json"
         copy.write_bytes(plan.machines.hostfile)
         where = ["--hostfile", str(copy)]
-    given = {**ENVIRONMENT, "OMLX_GROUP_SECRET": secrets.token_hex(16)}
+    given = {**ENVIRONMENT, LOG_LEVEL: log_level(), "OMLX_GROUP_SECRET": secrets.token_hex(16)}
     if "PYTHONPATH" in os.environ:
         given["PYTHONPATH"] = os.environ["PYTHONPATH"]
     return [

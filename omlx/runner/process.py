@@ -7,6 +7,8 @@ belong to a client's connection. A socket object is told that it has no number a
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import signal
 import socket
@@ -30,6 +32,22 @@ ENVIRONMENT = {
 }
 
 
+LOG_LEVEL = "OMLX_RUNNER_LOG"
+"""The variable that tells a runner the level of our own loggers; those of libraries may name what prompts say."""
+
+
+def log_level() -> str:
+    """What a runner of this process is told."""
+    return logging.getLevelName(logging.getLogger("omlx.runner").getEffectiveLevel())
+
+
+def set_log_level() -> None:
+    """In a runner: log as the server does. A level that is none leaves all as it is."""
+    for name in ("omlx", "omlx_cache"):
+        with contextlib.suppress(ValueError):
+            logging.getLogger(name).setLevel(os.environ.get(LOG_LEVEL, "INFO"))
+
+
 class Started(NamedTuple):
     """A new process, the server's end of the socket for frames, and of the one that its output comes through."""
 
@@ -51,7 +69,7 @@ def start(command: Sequence[str] = RUNNER) -> Started:
                 [*command, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, **ENVIRONMENT},
+                env={**os.environ, **ENVIRONMENT, LOG_LEVEL: log_level()},
             )
         except BaseException:
             ours.close()

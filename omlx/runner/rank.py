@@ -16,6 +16,7 @@ from omlx.engine import blas
 from omlx.runner.__main__ import die_with_the_server
 from omlx.runner.channel import Channel
 from omlx.runner.open_files import limits_kept
+from omlx.runner.process import set_log_level
 
 if TYPE_CHECKING:
     from omlx.runner.group import Group
@@ -29,6 +30,7 @@ def main(server: str, backend: str, control: str, parallel: str) -> int:
     rank = int(os.environ.get("MLX_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK") or 0)
     where = "" if rank == 0 else f"rank {rank}: "
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=f"%(levelname)s: {where}%(message)s")
+    set_log_level()
     secret = os.environ.pop("OMLX_GROUP_SECRET", "")
     used = blas.prepare()
 
