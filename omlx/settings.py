@@ -19,6 +19,7 @@ import msgspec
 import platformdirs
 
 from omlx.units import parse_keep_alive, parse_size
+from omlx.urls import without_credentials
 
 DEFAULT_PORT = 11434
 
@@ -325,7 +326,7 @@ def _parse(setting: Setting, value: Any, source: str) -> Any:
     try:
         return _convert(setting, value, lenient=source == f"env {setting.kind.ollama}")
     except (ValueError, TypeError) as error:
-        shown = "…" if setting.kind.secret else repr(value)
+        shown = "…" if setting.kind.secret else without_credentials(repr(value))
         raise SettingError(f"{setting.name} = {shown} (from {source}) cannot be used: {error}") from error
 
 

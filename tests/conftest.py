@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
+
+# Time is no property of ours: a machine with other work to do is slow at making examples.
+hypothesis.settings.register_profile("suite", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("suite")
 
 
 @pytest.fixture(scope="session")

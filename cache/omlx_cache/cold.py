@@ -286,7 +286,9 @@ class ColdTier:
         try:
             if index is not None:
                 index.touch(batch.touched)
-                kept = self._write_records(index, batch.writes) if batch.writes else kept
+                # What was queued when a write failed would fail alike, one by one.
+                if batch.writes and self._clock() >= self._paused_until:
+                    kept = self._write_records(index, batch.writes)
         finally:
             self._done.extend((item.name, item.name in kept, item.payload) for item in batch.writes)
             self._queue.release(batch)
@@ -350,5 +352,7 @@ class ColdTier:
         self._bad.discard(name)
 
     def _pause(self, error: Exception) -> None:
+        paused = self._clock() < self._paused_until
         self._paused_until = self._clock() + _PAUSE_S
-        log.warning("nothing is written to the cache folder for %d s: %s", _PAUSE_S, error)
+        if not paused:
+            log.warning("nothing is written to the cache folder for %d s: %s", _PAUSE_S, error)

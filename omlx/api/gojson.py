@@ -115,8 +115,9 @@ def _second_look(text: str) -> Any:
         raise Malformed("exceeded max depth") from None
     except json.JSONDecodeError as error:
         raise Malformed(_syntax_text(text, error)) from None
-    except (ValueError, msgspec.DecodeError) as error:
-        raise Malformed(f"json: cannot unmarshal number into Go value: {error}") from None
+    except (ValueError, msgspec.DecodeError):
+        # Of the libraries' own limits: more than 4300 digits, or a float beyond all floats.
+        raise Malformed("json: cannot unmarshal number: it is out of range") from None
 
 
 def _syntax_text(text: str, error: json.JSONDecodeError) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import rich_click as click
 
 from omlx.cli.command import Count, verb
+from omlx.urls import without_credentials
 
 if TYPE_CHECKING:
     from omlx.settings import Settings
@@ -86,9 +87,13 @@ def _here(loaded: Settings) -> dict[str, Here]:
 
 
 def _visible(setting: Any, loaded: Any) -> Any:
-    """The value; of a secret only that there is one."""
+    """The value; of a secret only that there is one, and of a URL not whom it logs in."""
     value = getattr(loaded, setting.name)
-    return ["(hidden)"] * len(value) if setting.kind.secret else value
+    if setting.kind.secret:
+        return ["(hidden)"] * len(value)
+    if isinstance(value, list):
+        return [without_credentials(entry) if isinstance(entry, str) else entry for entry in value]
+    return without_credentials(value) if isinstance(value, str) else value
 
 
 def _plain(value: Any) -> Any:

@@ -20,11 +20,20 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+_SPELLED = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+_SPELLED |= {code: f"\\u{code:04x}" for code in (0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))}
+
 
 def out(text: str, end: str = "\n") -> None:
     """Write to stdout at once."""
     sys.stdout.write(text + end)
     sys.stdout.flush()
+
+
+def printable(text: str) -> str:
+    """`text` from elsewhere as it may be shown on a terminal: what would move the cursor, change colours or turn the
+    direction of writing is spelled out. Lines and tabs stay."""
+    return text.replace("\r\n", "\n").translate(_SPELLED)
 
 
 def err(text: str, end: str = "\n") -> None:

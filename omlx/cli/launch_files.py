@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,28 +26,41 @@ def text_of(file: File) -> str:
 
 
 def write(file: File, text: str) -> Path | None:
-    """Write the user's file; returns the backup where there was one to make. Raises CliError.
+    """Write the user's file; returns the backup of what was there, None where that was nothing or the same.
 
-    The first backup stays: it is the original.
+    Each change leaves a backup of its own. Raises CliError.
     """
-    saved = backup_of(file.path)
+    saved = None
     try:
         file.path.parent.mkdir(parents=True, exist_ok=True)
-        made = file.path.exists() and not saved.exists()
-        if made:
-            saved.write_bytes(file.path.read_bytes())
-            saved.chmod(0o600)
+        if file.path.exists():
+            before = file.path.read_bytes()
+            if before == text.encode():
+                return None
+            saved = _backups(file.path)[-1]
+            saved.touch(0o600)
+            saved.write_bytes(before)
+            shutil.copymode(file.path, saved)
         _replace(file.path, text)
     except OSError as error:
         raise CliError(f"{file.path} cannot be written: {error.strerror}") from error
-    return saved if made else None
+    return saved
+
+
+def _backups(path: Path) -> list[Path]:
+    """The backups there are, the oldest first, and behind them the name of the next."""
+    found = [backup_of(path)]
+    while found[-1].exists():
+        found.append(path.with_name(f"{path.name}{_BACKUP}-{len(found) + 1}"))
+    return found
 
 
 def restore(path: Path) -> None:
-    """Put the backup back. Raises CliError."""
-    saved = backup_of(path)
-    if not saved.exists():
+    """Put the latest backup back. Raises CliError."""
+    *backups, _ = _backups(path)
+    if not backups:
         raise CliError(f"there is no backup of {path}")
+    saved = backups[-1]
     try:
         saved.replace(path)
     except OSError as error:
@@ -54,11 +68,15 @@ def restore(path: Path) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Never half a file; readable by its owner alone, since it may hold a key. A link's target is what is written."""
+    """Never half a file. It keeps its mode; a new one is readable by its owner alone, since it may hold a key. A link's
+    target is what is written."""
     path = path.resolve()
     draft = path.with_name(path.name + ".omlx-new")
+    draft.unlink(missing_ok=True)
     draft.touch(0o600)
     draft.write_text(text, "utf-8")
+    if path.exists():
+        shutil.copymode(path, draft)
     draft.replace(path)
 
 

@@ -27,7 +27,7 @@ _ARRAY_WIDTH = 10
 @click.option("-v", "--verbose", is_flag=True, help="Show detailed model information")
 def command(args: tuple[str, ...], verbose: bool, **parts: bool) -> None:
     """Show information for a model"""
-    from omlx.cli.console import out, run_async
+    from omlx.cli.console import is_terminal, out, printable, run_async
 
     wanted = [name for name in _PARTS if parts[name]]
     if len(wanted) > 1:
@@ -37,9 +37,12 @@ def command(args: tuple[str, ...], verbose: bool, **parts: bool) -> None:
     model = run_async(_show(args[0], verbose))
     if wanted:
         # Ollama ends these two with whatever the text ends with.
-        out(getattr(model, wanted[0]), end="" if wanted[0] in {"system", "template"} else "\n")
+        text = getattr(model, wanted[0])
+        # In a file or a pipe every byte counts.
+        shown = printable(text) if is_terminal(sys.stdout) else text
+        out(shown, end="" if wanted[0] in {"system", "template"} else "\n")
     else:
-        out(describe(model, verbose=verbose), end="")
+        out(printable(describe(model, verbose=verbose)), end="")
 
 
 async def _show(model: str, verbose: bool) -> wire.ShowResponse:

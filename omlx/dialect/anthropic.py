@@ -122,6 +122,8 @@ def _tools(asked: wire.CountRequest) -> list[dict[str, Any]]:
 
 def _choice(asked: wire.CountRequest) -> Choice:
     kind = asked.tool_choice.get("type")
+    if kind not in (None, "auto", "any", "tool", "none"):
+        raise Refusal(400, 'tool_choice.type must be "auto", "any", "tool" or "none"')
     choice = {"name": asked.tool_choice.get("name")} if kind == "tool" else "required" if kind == "any" else kind
     return read_choice(_tools(asked), choice)
 

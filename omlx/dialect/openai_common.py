@@ -117,12 +117,17 @@ class Choice(NamedTuple):
         return msgspec.structs.replace(request, must_call=self.must_call, one_call=one_call)
 
 
+_CHOICES = (None, "", "none", "auto", "required")
+
+
 def read_choice(tools: Sequence[dict[str, Any]], choice: Any) -> Choice:
     """What `tool_choice` ("auto", "none", "required", a function, or allowed_tools) makes of `tools`. Raises Refusal.
 
     Where one is named the others are offered all the same: the prompt is then the one that the cache knows.
     """
     offered = list(tools)
+    if not isinstance(choice, Mapping) and choice not in _CHOICES:
+        raise Refusal(400, 'tool_choice must be "none", "auto", "required" or name a function')
     if choice == "none":
         return Choice([])
     if not isinstance(choice, Mapping) or not offered:

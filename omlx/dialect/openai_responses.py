@@ -26,6 +26,8 @@ def chat_request(asked: wire.ResponsesRequest, messages: Sequence[native.Message
     system = [native.Message(role="system", content=asked.instructions)] if asked.instructions else []
     if not messages:
         raise Refusal(400, "[] is too short - 'input'")
+    if asked.background:
+        raise Refusal(400, "background is not supported: ask without it, and stream the answer")
     options = {
         "num_predict": asked.max_output_tokens,
         "temperature": 1.0 if asked.temperature is None else asked.temperature,

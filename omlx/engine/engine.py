@@ -94,6 +94,7 @@ class Engine:
         self._store = store = store if store is not None and store.enabled else None
         self._waiting = WaitingLine()
         self._prefilling: list[Sequence] = []
+        self._logged_plan = ""
         self._cancelled: set[int] = set()
         self._ended: set[int] = set()
         self._known: dict[int, Sequence] = {}
@@ -333,6 +334,10 @@ class Engine:
             if sequence is None:
                 return outputs
             sequence.started_ns = time.monotonic_ns()
+            log.debug(
+                "[%s] admitted: %d prompt tokens, class %s, %d running",
+                sequence.spec.trace, len(sequence.tokens), sequence.spec.priority, self.running,
+            )  # fmt: skip
             self._prefilling.append(sequence)
             try:
                 if self._sharing is not None:
@@ -666,6 +671,8 @@ class Engine:
 
     def _count_step(self) -> None:
         self.steps += 1
+        if log.isEnabledFor(logging.DEBUG):
+            self._log_plan()
         if self._finished:
             self._let_go()
         if self._store is not None:
@@ -680,6 +687,14 @@ class Engine:
             if not self._store_failed:
                 log.warning("the prefix store failed in its upkeep", exc_info=True)
             self._store_failed = True
+
+    def _log_plan(self) -> None:
+        """Say what the step worked on, where that has changed since the one before."""
+        batches = [len(batch) for batch in self._batches]
+        plan = f"{len(self._waiting)} waiting, {len(self._prefilling)} prefilling, decoding in batches of {batches}"
+        if plan != self._logged_plan:
+            self._logged_plan = plan
+            log.debug("step %d: %s", self.steps, plan)
 
 
 class _DraftError(Exception):

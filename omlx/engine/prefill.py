@@ -57,6 +57,11 @@ class Prefill:
             sequence.cached_tokens, sequence.disk_tokens = match.cached_tokens, match.from_disk
             if match.why is not None:
                 sequence.cache_reason, sequence.cache_message = match.why.reason, match.why.message
+        log.debug(
+            "[%s] prefix cache: %d of %d tokens restored, %d of them from disk%s",
+            sequence.spec.trace, match.cached_tokens, len(sequence.tokens), match.from_disk,
+            f"; the rest: {match.why.reason}" if match.why is not None else "",
+        )  # fmt: skip
         stops = sequence.stops if sequence.generated == 0 else ()  # A context that has shifted is another text.
         begin = partial(self._store.begin, sequence.tokens, sequence.media_keys, match=match, boundaries=stops)
         sequence.capture = self._stored(sequence, begin)

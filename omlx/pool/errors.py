@@ -12,6 +12,8 @@ QUEUE_FULL = "server busy, please try again.  maximum pending requests exceeded"
 
 GONE = "the model was changed or deleted while the request waited for it"
 
+SHUTTING_DOWN = "the server is shutting down"
+
 
 class PoolError(Exception):
     """A model could not be provided; `message` is a sentence for the user."""

@@ -182,6 +182,8 @@ class Governor:
         found = Pressure(used=usage.used, cap=usage.cap, hot=self._hot_part if self._hot_bytes else 0.0)
         relief = relieve(found, [slot.resident() for slot in self._slots.values()])
         text = f"memory: {gib(usage.used)} in use, {gib(usage.cap)} allowed"
+        if relief.hot != self._hot_part or relief.evict or relief.refuse:
+            log.debug("%s: %.0f%% of the RAM for cached prefixes", text, 100 * relief.hot)
         self._hot_part = relief.hot
         self.deal()
         if relief.evict is not None and relief.evict in self._slots:

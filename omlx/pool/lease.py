@@ -158,14 +158,15 @@ class Lease:
             if self._host is not dead:
                 return
             spec, keep_alive = self._held.spec, self._held.keep_alive
-            log.warning("%s: a request that had streamed nothing is replayed on a new runner", spec.name)
             self.release()
             try:
                 self._slot = await self._pool.enter(spec, keep_alive, again=True)
             except PoolError as error:
-                if error.kind == "gone":
+                # "busy": the server ends.
+                if error.kind in {"gone", "busy"}:
                     raise
                 raise RequestFailed("crashed", f"{CRASHED} (reload failed: {error.message})") from error
+            log.warning("%s: a request that had streamed nothing is replayed on a new runner", spec.name)
 
     @property
     def _held(self) -> Slot:

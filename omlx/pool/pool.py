@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from omlx_registry import storage_errors
 
 from omlx.pool import policy
-from omlx.pool.errors import GONE, QUEUE_FULL, PoolError
+from omlx.pool.errors import GONE, QUEUE_FULL, SHUTTING_DOWN, PoolError
 from omlx.pool.events import PoolEvents, Unheard, UnloadReason
 from omlx.pool.governor import Governor, MemoryReport
 from omlx.pool.kept_checks import KeptChecks
@@ -47,11 +47,11 @@ log = logging.getLogger("omlx.pool")
 
 _SPARE_AFTER_S = 3.0
 """Seconds after the start until the first spare runner is made: the server answers first."""
+_SPARE_CHECK_S = 5.0
 _HOLD_S = 5.0
 """How long a new request waits for memory that all models together lack, before it is told to come back later."""
 _STALL_SHOWS_S = 30.0
 """A model without progress for so long, or for half the stall timeout, shows as stalled."""
-_SHUTTING_DOWN = "the server is shutting down"
 _SHORT_OF_MEMORY = "server busy, please try again.  the loaded models use all the memory that max_process_memory allows"
 
 
@@ -99,7 +99,7 @@ class Pool:
             self._background(self._governor.watch(), "memory"),
         ]
         if self._settings.spare_runner:
-            self._watching.append(self._background(self._first_spare(), "first spare runner"))
+            self._watching.append(self._background(self._keep_spare(), "spare runner"))
 
     async def drain(self, seconds: float) -> None:
         """Take no new work and wait until what is open is done, at most so long; then `close`."""
@@ -286,7 +286,7 @@ class Pool:
         """Become a user of the model's slot, once it is ready. `again`: a replay, which no queue limit may refuse."""
         while True:
             if self._closed or (self._draining and not again):
-                raise PoolError("busy", _SHUTTING_DOWN)
+                raise PoolError("busy", SHUTTING_DOWN)
             slot = self._slots.get(spec.digest)
             if slot is not None and not slot.joinable:
                 await self._wait_outside(again)
@@ -297,6 +297,7 @@ class Pool:
                 slot = self._begin_load(spec, keep_alive)
             slot.used_as = spec
             self._join(slot, keep_alive)
+            log.debug("%s: %d request(s) use the model, which is %s", spec.name, slot.users, slot.state)
             if slot.state == "ready":
                 return slot
             try:
@@ -350,6 +351,7 @@ class Pool:
         if slot.goes_when_idle or after == 0:
             self._dismiss(slot, "asked", "nobody needs it any more")
         elif after is not None:
+            log.debug("%s is idle and stays for %.0f s", slot.spec.name, after)
             slot.expires_at = self._now() + after
             slot.timer = asyncio.get_running_loop().call_later(
                 after, self._dismiss, slot, "expired", "its keep-alive has passed", context=contextvars.Context()
@@ -361,6 +363,7 @@ class Pool:
 
     def _check_queue(self) -> None:
         if self.waiting >= self._settings.max_queue:
+            log.debug("refused: %d requests wait, max_queue allows %d", self.waiting, self._settings.max_queue)
             raise PoolError("busy", QUEUE_FULL)
 
     async def _wait_outside(self, again: bool) -> None:
@@ -411,6 +414,7 @@ class Pool:
             slot.processes = self._machines.here if group else 1
             host = await (self._spare.take() if group is None else RunnerHost.spawn_group(group))
             host.name = slot.spec.name
+            log.debug("%s is loaded by process %d, %.1f s old", slot.spec.name, host.pid, host.age)
             hello = await host.hello()
             async with self._finding_room:
                 await self._find_room(slot, hello)
@@ -464,7 +468,7 @@ class Pool:
             # Either nobody waits any more, or the server ends and those who wait shall hear it.
             log.info("%s: the load was given up", slot.spec.name)
             self.events.load_failed(slot.spec.name, "given_up")
-            failure = PoolError("busy", _SHUTTING_DOWN)
+            failure = PoolError("busy", SHUTTING_DOWN)
         elif slot.lost:
             failure = PoolError("gone", GONE)
             log.info("%s: the load was given up: %s", slot.spec.name, GONE)
@@ -488,7 +492,12 @@ class Pool:
             while True:
                 changed = self._changed
                 others = [s.resident() for s in self._slots.values() if s is not slot and s.admitted]
-                match policy.make_room(others, plan.need, plan.room):
+                decision = policy.make_room(others, plan.need, plan.room)
+                log.debug(
+                    "%s needs %s beside %d other model(s): %s", slot.spec.name, human_bytes(plan.need), len(others),
+                    type(decision).__name__.lower(),
+                )  # fmt: skip
+                match decision:
                     case policy.Fits():
                         slot.admitted, slot.memory = True, plan.need
                         return
@@ -544,9 +553,12 @@ class Pool:
     def _ready_hosts(self) -> list[RunnerHost]:
         return [s.host for s in self._slots.values() if s.state == "ready" and s.host is not None]
 
-    async def _first_spare(self) -> None:
+    async def _keep_spare(self) -> None:
         await asyncio.sleep(_SPARE_AFTER_S)
         await self._refill_spare()
+        while True:
+            await asyncio.sleep(_SPARE_CHECK_S)
+            await self._spare.check()
 
     async def _refill_spare(self) -> None:
         if self._governor.room_for_spare:

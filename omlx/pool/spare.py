@@ -4,13 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 from collections.abc import Sequence
 
-from omlx.runner.host import RunnerHost
+from omlx.runner.host import LoadError, RunnerHost
 from omlx.runner.protocol import Hello
 
 log = logging.getLogger("omlx.pool")
+
+
+_IMPORTS_S = 30.0
+"""A spare that has not done its imports by then is hung."""
+_ANSWER_S = 2.0
+"""So is one that does not answer within this time: it has nothing else to do."""
+
+
+async def is_hung(host: RunnerHost) -> bool:
+    """Whether a process without a model does not answer, though it lives: stopped, or stuck."""
+    if host.starting:
+        with contextlib.suppress(LoadError, TimeoutError):
+            async with asyncio.timeout(max(0.0, _IMPORTS_S - host.age)):
+                await host.hello()
+                return False
+        return True
+    return not await host.answers(_ANSWER_S)
 
 
 class Spare:
@@ -21,12 +39,19 @@ class Spare:
         self._enabled = enabled
         self._host: RunnerHost | None = None
         self._refilling = asyncio.Lock()
+        self._ending: set[asyncio.Task[None]] = set()
 
     async def take(self) -> RunnerHost:
-        """The spare, or a process started now."""
+        """The spare, or a process started now; a spare that does not answer is nobody's to wait for."""
         host, self._host = self._host, None
         if host is not None and host.alive:
-            return host
+            try:
+                if not await is_hung(host):
+                    return host
+            except BaseException:
+                self._end(host)
+                raise
+            self._give_up(host)
         return await RunnerHost.spawn(self._command)
 
     async def hello(self) -> Hello:
@@ -42,6 +67,27 @@ class Spare:
                 self._host = host
             else:
                 await host.close(grace=0.5)
+
+    async def check(self) -> None:
+        """Replace a spare that does not answer."""
+        host = self._host
+        # One that is starting has its time; who takes it meanwhile checks it then.
+        if host is None or not host.alive or (host.starting and host.age < _IMPORTS_S) or not await is_hung(host):
+            return
+        if self._host is host:
+            self._host = None
+            self._give_up(host)
+            await self.refill()
+
+    def _give_up(self, host: RunnerHost) -> None:
+        log.warning("the spare runner (pid %d) does not answer and is replaced", host.pid)
+        self._end(host)
+
+    def _end(self, host: RunnerHost) -> None:
+        host.kill()
+        ending = asyncio.create_task(host.close(grace=0), context=contextvars.Context())
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
 
     async def refill(self) -> None:
         """Start a spare unless there is one."""
@@ -65,3 +111,4 @@ class Spare:
     async def close(self) -> None:
         self._enabled = False
         await self.drop()
+        await asyncio.gather(*self._ending, return_exceptions=True)

@@ -14,6 +14,7 @@ import msgspec
 
 from omlx.api.admin import StatusResponse
 from omlx.replicas.choice import View, full_name
+from omlx.urls import without_credentials
 
 log = logging.getLogger("omlx.server")
 
@@ -27,6 +28,8 @@ class Replica:
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
+        self.name = without_credentials(self.url)
+        """The URL as clients and the log may see it."""
         self.healthy = False
         self.models: frozenset[str] = frozenset()
         self.tags: list[dict[str, Any]] = []
@@ -60,14 +63,19 @@ class Replica:
             self.running = running.raise_for_status().json().get("models") or []
         except (httpx.HTTPError, ValueError) as error:
             if self.healthy:
-                log.warning("replica %s does not answer: %s", self.url, str(error) or type(error).__name__)
+                log.warning("replica %s does not answer: %s", self.name, reason(error))
             self.healthy = False
             return
         self.models = frozenset(full_name(model.get("name")) for model in self.tags)
         self._others = max(0, _open(status) - self.ours)
         if not self.healthy:
-            log.info("replica %s answers, with %d model(s)", self.url, len(self.models))
+            log.info("replica %s answers, with %d model(s)", self.name, len(self.models))
         self.healthy = True
+
+
+def reason(error: Exception) -> str:
+    """For the log; the HTTP client names URLs."""
+    return without_credentials(str(error)) or type(error).__name__
 
 
 def _open(status: httpx.Response) -> int:
@@ -89,7 +97,7 @@ class Fleet:
         for url in urls:
             parts = urlsplit(url)
             if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path not in {"", "/"}:
-                raise ValueError(f"{url} is no URL of a server, such as http://studio.local:11434")
+                raise ValueError(f"{without_credentials(url)} is no URL of a server, such as http://studio.local:11434")
         self.replicas = [Replica(url) for url in urls]
         # Replies may be silent for as long as a model loads; a connection that cannot be made is noticed at once.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)

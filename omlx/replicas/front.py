@@ -19,12 +19,13 @@ from litestar import Request
 from omlx.dialect.refusal import Refusal
 from omlx.replicas import choice
 from omlx.replicas.choice import Asked
-from omlx.replicas.fleet import Fleet, Replica
+from omlx.replicas.fleet import Fleet, Replica, reason
 from omlx.server.body import parse, read_bytes
 from omlx.server.envelopes import worded_for
 from omlx.server.errors import JSON_TYPE, ClientGone, Problem
 from omlx.server.inflate import inflate
 from omlx.server.room import Share
+from omlx.urls import climbs
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp, Receive, Send
@@ -43,6 +44,7 @@ _NOT_PASSED = {
     *(b"proxy-authorization", b"proxy-connection", b"content-length", b"expect"),
 }
 _NONE_THERE = "none of the servers behind this one answers: see its log, and omlx doctor on each of them"
+_CLIMBS = "the path may not hold . or .. as a part"
 _BROKE_OFF = "the server that was answering has gone away: please ask again"
 
 
@@ -74,10 +76,12 @@ class Front:
         elif path == "/api/ps":
             await _answer(send, 200, {"models": _union(self._fleet, "running")})
         elif path in _KEPT_THERE or path.startswith("/api/blobs/"):
-            where = ", ".join(replica.url for replica in self._fleet.replicas)
+            where = ", ".join(replica.name for replica in self._fleet.replicas)
             await _refuse(
                 send, path, Problem(400, f"this address stands for several servers; do this on each: {where}")
             )
+        elif climbs(path):
+            await _refuse(send, path, Problem(400, _CLIMBS))
         elif path in _PASSED or path.startswith(_PASSED_BELOW):
             try:
                 heard = await self._hear(scope, receive)
@@ -141,7 +145,7 @@ class Front:
         try:
             answer = await self._fleet.client.send(request, stream=True)
         except httpx.HTTPError as error:
-            log.warning("replica %s failed: %s", replica.url, str(error) or type(error).__name__)
+            log.warning("replica %s failed: %s", replica.name, reason(error))
             await replica.look(self._fleet.client)
             return False
         async with contextlib.aclosing(answer):
@@ -149,19 +153,19 @@ class Front:
                 return False
             headers = [(name, value) for name, value in answer.headers.raw if name.lower() not in _NOT_PASSED]
             await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
-            async for part in _parts(answer, heard.path):
+            async for part in _parts(answer, heard.path, replica.name):
                 await send({"type": "http.response.body", "body": part, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         return True
 
 
-async def _parts(answer: httpx.Response, path: str) -> AsyncIterator[bytes]:
+async def _parts(answer: httpx.Response, path: str, name: str) -> AsyncIterator[bytes]:
     """The body as it comes; where it breaks off, an error in the words of its dialect."""
     try:
         async for part in answer.aiter_raw():
             yield part
     except httpx.HTTPError as error:
-        log.warning("an answer from %s broke off: %s", answer.url, str(error) or type(error).__name__)
+        log.warning("an answer from %s broke off: %s", name, reason(error))
         text = worded_for(path, Problem(500, _BROKE_OFF))
         if answer.headers.get("content-type", "").startswith("text/event-stream"):
             named = "event: error\n" if path.startswith("/v1/messages") else ""

@@ -16,6 +16,8 @@ import sys
 
 from omlx.engine import blas
 from omlx.runner.channel import SERVER_GONE, Channel
+from omlx.runner.open_files import limits_kept
+from omlx.runner.process import set_log_level
 
 log = logging.getLogger("omlx.runner")
 
@@ -25,12 +27,14 @@ _PR_SET_PDEATHSIG = 1
 def main(fd: int) -> int:
     die_with_the_server()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s: %(message)s")
+    set_log_level()
     channel = Channel(socket.socket(fileno=fd))
     channel.start()
     # The I/O threads get their turn within half a millisecond, even while the main thread builds graphs.
     sys.setswitchinterval(0.0005)
     used = blas.prepare()
-    from omlx.runner.serve import Runner
+    with limits_kept():
+        from omlx.runner.serve import Runner
 
     return Runner(channel, used).run()
 

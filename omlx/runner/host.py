@@ -15,7 +15,6 @@ import contextvars
 import logging
 import math
 import re
-import socket
 import subprocess
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import Any, Literal, TypeVar
@@ -28,6 +27,7 @@ from omlx.runner import launch
 from omlx.runner import process as runner_process
 from omlx.runner.launch import GroupPlan
 from omlx.runner.mailbox import Item, Mailbox
+from omlx.runner.process import Started
 from omlx.runner.protocol import (
     HEADER_SIZE,
     CacheCall,
@@ -122,6 +122,7 @@ class RunnerHost:
         self.ready: Ready | None = None
         self.heartbeat = Heartbeat(steps=0, running=0, waiting=0, memory_bytes=0, max_batch=0)
         self.last_progress = self._now()
+        self._started_at = self._now()
         self.gone = asyncio.Event()
         """Set once the process has ended and been reaped."""
 
@@ -129,31 +130,48 @@ class RunnerHost:
     async def spawn(cls, command: Sequence[str] = runner_process.RUNNER) -> RunnerHost:
         """Start a runner process; returns as soon as it exists, before its imports are done."""
         # Not in a worker thread: Linux ends the runner together with the thread that started it.
-        return await cls._attach(*runner_process.start(command))
+        return await cls._take_over(runner_process.start(command))
 
     @classmethod
     async def spawn_group(cls, plan: GroupPlan) -> RunnerHost:
         """Start the processes of a distributed model; returns once rank 0 has come. Raises LoadError."""
         try:
-            return await cls._attach(*await launch.start(plan))
+            return await cls._take_over(await launch.start(plan))
         except (launch.LaunchError, OSError) as error:
             raise LoadError(str(error)) from error
 
     @classmethod
-    async def _attach(cls, process: subprocess.Popen[bytes], ours: socket.socket) -> RunnerHost:
-        loop = asyncio.get_running_loop()
+    async def _take_over(cls, started: Started) -> RunnerHost:
+        """The host of a new process. A caller that is cancelled meanwhile does not stop it half-way, where nobody would
+        own the sockets: the host is made, and ended."""
+        making = asyncio.create_task(cls._attach(started), context=contextvars.Context())
         try:
-            reader, writer = await asyncio.open_unix_connection(sock=ours, limit=1 << 20)
-            output = asyncio.StreamReader()
-            transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(output), process.stdout)
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            making.add_done_callback(_end_unwanted)
+            raise
+
+    @classmethod
+    async def _attach(cls, started: Started) -> RunnerHost:
+        process, writers = started.process, list[asyncio.StreamWriter]()
+        try:
+            reader, writer = await asyncio.open_unix_connection(sock=started.frames, limit=1 << 20)
+            writers.append(writer)
+            output, log_writer = await asyncio.open_unix_connection(sock=started.output)
         except BaseException:
-            _end(process, ours)
+            process.kill()
+            process.wait()
+            for one in writers:
+                one.close()
+            started.output.close()
+            if not writers:
+                started.frames.close()
             raise
         host = cls(process, reader, writer)
         # A runner outlives the request that started it, and its log lines are not about that one.
         host._tasks = [
             asyncio.create_task(work, name=f"runner {process.pid} {what}", context=contextvars.Context())
-            for work, what in ((host._read(), "frames"), (host._relay_log(output, transport), "log"))
+            for work, what in ((host._read(), "frames"), (host._relay_log(output, log_writer), "log"))
         ]
         return host
 
@@ -174,6 +192,16 @@ class RunnerHost:
     def stalled_for(self) -> float:
         """Seconds without any progress while requests are open; 0 when none is."""
         return self._now() - self.last_progress if self._open else 0.0
+
+    @property
+    def starting(self) -> bool:
+        """Its imports are not done."""
+        return not self._hello.done()
+
+    @property
+    def age(self) -> float:
+        """Seconds since it was started."""
+        return self._now() - self._started_at
 
     @property
     def exit_text(self) -> str:
@@ -276,6 +304,14 @@ class RunnerHost:
         """The runner's own counters. Raises RequestFailed, also when no answer comes within seconds."""
         return await self._ask(lambda number: GetStats(number))
 
+    async def answers(self, within: float) -> bool:
+        """Whether a runner without work says something within so many seconds: it may live and yet be hung."""
+        with contextlib.suppress(RequestFailed, TimeoutError):
+            async with asyncio.timeout(within):
+                await self.stats()
+                return True
+        return False
+
     async def cache(self, op: CacheCall, text: str = "", *, session: str = "") -> dict[str, Any]:
         """Ask the KV store of this model something. Raises RequestFailed."""
         return await self._ask(lambda number: CacheOp(id=number, op=op, text=text, session=session))
@@ -322,6 +358,14 @@ class RunnerHost:
     async def close(self, *, grace: float = CLOSE_GRACE_S) -> None:
         """End the process in order: ask, after `grace` seconds insist (SIGTERM), then kill. Returns once it is gone."""
         self._closing = True
+        try:
+            await self._end(grace)
+        except BaseException:
+            self.kill()
+            raise
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _end(self, grace: float) -> None:
         if not self.gone.is_set():
             self._post(Shutdown())
             for wait, insist in ((grace, self._process.terminate), (1.0, self.kill)):
@@ -332,7 +376,6 @@ class RunnerHost:
                     break
                 insist()
         await self.gone.wait()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # ------------------------------------------------------------ frames
     def _post(self, frame: ToRunner) -> None:
@@ -405,7 +448,7 @@ class RunnerHost:
         for number, mailbox in self._open.items():
             mailbox.put(Failure(number, "crashed", message))
 
-    async def _relay_log(self, output: asyncio.StreamReader, transport: asyncio.BaseTransport) -> None:
+    async def _relay_log(self, output: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """What the runner prints becomes log lines of the server, with the model's name."""
         try:
             async for text in _lines(output):
@@ -415,7 +458,7 @@ class RunnerHost:
                     logging.getLevelNamesMapping()[level], "%s: %s", self.name, message, extra={"request_id": about}
                 )
         finally:
-            transport.close()
+            writer.close()
 
     @staticmethod
     def _now() -> float:
@@ -459,7 +502,13 @@ async def _answer(mailbox: Mailbox, kind: type[Answer]) -> Answer:
             raise RequestFailed(item.kind, item.message)
 
 
-def _end(process: subprocess.Popen[bytes], ours: socket.socket) -> None:
-    ours.close()
-    process.kill()
-    process.wait()
+def _end_unwanted(making: asyncio.Task[RunnerHost]) -> None:
+    """End the host that nobody waits for any more."""
+    if not making.cancelled() and making.exception() is None:
+        ending = asyncio.create_task(making.result().close(grace=0), context=contextvars.Context())
+        _ending.add(ending)
+        ending.add_done_callback(_ending.discard)
+
+
+_ending: set[asyncio.Task[None]] = set()
+"""Keeps hosts alive that nobody else knows, until their processes have ended."""

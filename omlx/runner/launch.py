@@ -7,6 +7,7 @@ processes inherit no descriptors, so rank 0 connects back to a Unix socket whose
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import socket
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from omlx.runner.process import ENVIRONMENT
+from omlx.runner.process import ENVIRONMENT, LOG_LEVEL, Started, log_level, start_with_output
 from omlx.runner.protocol import Backend, Parallel
 
 _LAUNCHER = "from mlx._distributed_utils.launch import main; main()"
@@ -85,7 +86,7 @@ def find_machines(hostfile: str, ranks: int) -> Machines:
     return Machines(tuple(hosts), data)
 
 
-async def start(plan: GroupPlan) -> tuple[subprocess.Popen[bytes], socket.socket]:
+async def start(plan: GroupPlan) -> Started:
     """Start all ranks; returns the launcher and the socket of rank 0, once that has come. Raises LaunchError, OSError.
 
     The launcher's end is the group's: it ends the other processes when one fails, and each ends with its neighbours.
@@ -95,22 +96,17 @@ async def start(plan: GroupPlan) -> tuple[subprocess.Popen[bytes], socket.socket
         listener.listen(1)
         listener.setblocking(False)
         # Not in a worker thread: Linux ends the processes together with the thread that started them.
-        process = subprocess.Popen(  # noqa: ASYNC220
-            _command(plan, Path(folder)),
-            # The launcher reads its standard input all the time; at an end of file it would spin.
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        # The launcher reads its standard input all the time; at an end of file it would spin.
+        process, output = start_with_output(_command(plan, Path(folder)), stdin=subprocess.PIPE)
         try:
-            connection = await _rank_0(listener, process)
-            _calm(process)
-            return process, connection
+            connection = await _rank_0(listener, process, output)
         except BaseException:
             process.kill()
             process.wait()
+            output.close()
             raise
+        _calm(process)
+        return Started(process, connection, output)
 
 
 def _command(plan: GroupPlan, folder: Path) -> list[str]:
@@ -124,7 +120,7 @@ def _command(plan: GroupPlan, folder: Path) -> list[str]:
         copy = folder / "hosts.json"
         copy.write_bytes(plan.machines.hostfile)
         where = ["--hostfile", str(copy)]
-    given = {**ENVIRONMENT, "OMLX_GROUP_SECRET": secrets.token_hex(16)}
+    given = {**ENVIRONMENT, LOG_LEVEL: log_level(), "OMLX_GROUP_SECRET": secrets.token_hex(16)}
     if "PYTHONPATH" in os.environ:
         given["PYTHONPATH"] = os.environ["PYTHONPATH"]
     return [
@@ -136,23 +132,34 @@ def _command(plan: GroupPlan, folder: Path) -> list[str]:
     ]
 
 
-async def _rank_0(listener: socket.socket, process: subprocess.Popen[bytes]) -> socket.socket:
+async def _rank_0(listener: socket.socket, process: subprocess.Popen[bytes], output: socket.socket) -> socket.socket:
     """Rank 0's connection, or LaunchError with the launcher's last words."""
     accepting = asyncio.ensure_future(asyncio.get_running_loop().sock_accept(listener))
     try:
         async with asyncio.timeout(_START_TIMEOUT_S):
             while not (await asyncio.wait([accepting], timeout=_POLL_S))[0]:
                 if process.poll() is not None:
-                    words = (process.stdout.read() if process.stdout else b"").decode("utf-8", "replace").split("\n")
-                    last = next((line.strip() for line in reversed(words) if line.strip()), "it said nothing")
-                    raise LaunchError(f"the processes of the distributed model could not be started: {last}")
+                    raise LaunchError(f"the processes of the distributed model could not be started: {_last(output)}")
     except TimeoutError:
         raise LaunchError(f"no process of the distributed model came within {_START_TIMEOUT_S:.0f} s") from None
     finally:
         if not accepting.done():
             accepting.cancel()
+            # The loop watches the listener until the task has ended; only then may the listener be closed.
+            await asyncio.wait([accepting])
     connection, _ = accepting.result()
     return connection
+
+
+def _last(output: socket.socket) -> str:
+    """The last line of what is there to be read."""
+    output.setblocking(False)
+    words = bytearray()
+    with contextlib.suppress(BlockingIOError):
+        while part := output.recv(1 << 16):
+            words += part
+    lines = words.decode("utf-8", "replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
 
 
 def _calm(launcher: subprocess.Popen[bytes]) -> None:

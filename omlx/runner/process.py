@@ -1,13 +1,21 @@
-"""Runner processes from the outside: how one is started, and what its exit says in plain words."""
+"""Runner processes from the outside: how one is started, and what its exit says in plain words.
+
+Everything between the server and a runner is a socket, its output included. An event loop closes what it is given, and
+of a pipe it closes the number alone: the Python object that holds the pipe closes that number once more, when it may
+belong to a client's connection. A socket object is told that it has no number any more.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 RUNNER: Sequence[str] = (sys.executable, "-P", "-m", "omlx.runner")
 """The command; the number of the inherited socket is appended. `-P`: the working directory is no source of imports."""
@@ -24,8 +32,32 @@ ENVIRONMENT = {
 }
 
 
-def start(command: Sequence[str] = RUNNER) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """A new runner process and the server's end of its socket. Its output comes through one pipe, `stderr`.
+LOG_LEVEL = "OMLX_RUNNER_LOG"
+"""The variable that tells a runner the level of our own loggers; those of libraries may name what prompts say."""
+
+
+def log_level() -> str:
+    """What a runner of this process is told."""
+    return logging.getLevelName(logging.getLogger("omlx.runner").getEffectiveLevel())
+
+
+def set_log_level() -> None:
+    """In a runner: log as the server does. A level that is none leaves all as it is."""
+    for name in ("omlx", "omlx_cache"):
+        with contextlib.suppress(ValueError):
+            logging.getLogger(name).setLevel(os.environ.get(LOG_LEVEL, "INFO"))
+
+
+class Started(NamedTuple):
+    """A new process, the server's end of the socket for frames, and of the one that its output comes through."""
+
+    process: subprocess.Popen[bytes]
+    frames: socket.socket
+    output: socket.socket
+
+
+def start(command: Sequence[str] = RUNNER) -> Started:
+    """A new runner process; stdout and stderr come together as its output. Raises OSError.
 
     The process gets its own session, so that Ctrl-C in a terminal reaches the server alone, which then ends its runners
     in order. Call it from a thread that lives as long as the runner shall: Linux ties the runner's life to that thread.
@@ -33,14 +65,33 @@ def start(command: Sequence[str] = RUNNER) -> tuple[subprocess.Popen[bytes], soc
     ours, theirs = socket.socketpair()
     with theirs:
         try:
-            process = subprocess.Popen(
+            process, output = start_with_output(
                 [*command, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
                 pass_fds=[theirs.fileno()],
+                env={**os.environ, **ENVIRONMENT, LOG_LEVEL: log_level()},
+            )
+        except BaseException:
+            ours.close()
+            raise
+    return Started(process, ours, output)
+
+
+def start_with_output(
+    command: Sequence[str], *, stdin: int, pass_fds: Sequence[int] = (), env: Mapping[str, str] | None = None
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """A process in its own session, and the socket that its stdout and stderr come through. Raises OSError."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=stdin,
+                stdout=theirs.fileno(),
+                stderr=theirs.fileno(),
+                pass_fds=pass_fds,
                 start_new_session=True,
-                env={**os.environ, **ENVIRONMENT},
+                env=env,
             )
         except BaseException:
             ours.close()

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from omlx.engine import blas
 from omlx.runner.__main__ import die_with_the_server
 from omlx.runner.channel import Channel
+from omlx.runner.open_files import limits_kept
+from omlx.runner.process import set_log_level
 
 if TYPE_CHECKING:
     from omlx.runner.group import Group
@@ -28,11 +30,13 @@ def main(server: str, backend: str, control: str, parallel: str) -> int:
     rank = int(os.environ.get("MLX_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK") or 0)
     where = "" if rank == 0 else f"rank {rank}: "
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=f"%(levelname)s: {where}%(message)s")
+    set_log_level()
     secret = os.environ.pop("OMLX_GROUP_SECRET", "")
     used = blas.prepare()
 
     def join() -> Group:
-        from omlx.runner.group import join_group
+        with limits_kept():
+            from omlx.runner.group import join_group
 
         return join_group(backend, control, secret, parallel)  # type: ignore[arg-type]
 
@@ -42,10 +46,12 @@ def main(server: str, backend: str, control: str, parallel: str) -> int:
         channel = Channel(connection)
         channel.start()
         sys.setswitchinterval(0.0005)
-        from omlx.runner.serve import Runner
+        with limits_kept():
+            from omlx.runner.serve import Runner
 
         return Runner(channel, used, join).run()
-    from omlx.runner.follow import follow
+    with limits_kept():
+        from omlx.runner.follow import follow
 
     return follow(join())
 

@@ -80,6 +80,8 @@ class Runner:
                     case Shutdown():
                         self._channel.close()
                         return 0
+                    case GetStats(id):  # the server asks whether this process answers
+                        self._channel.send(Reply(id, {}))
                     case Load(spec):
                         service = self._load(spec)
                         if service is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from tempfile import gettempdir
 from typing import TYPE_CHECKING
 
 from litestar import Litestar
@@ -14,6 +15,7 @@ from omlx_registry import Registry
 from omlx.pool import Pool
 from omlx.server import errors
 from omlx.server.guards import Gate, Hosts, Origins, Policy, Routes
+from omlx.server.hidden_paths import folders_of_the_program
 from omlx.server.keys import keys_of
 from omlx.server.responses_store import ResponsesStore
 from omlx.server.room import Room
@@ -56,14 +58,16 @@ HANDLERS: Sequence[ControllerRouterHandler] = (
 )
 
 
-def create_app(settings: Settings, registry: Registry, pool: Pool) -> Gate:
-    """The whole server as one ASGI application; its lifespan starts and closes the pool.
+def create_app(settings: Settings, registry: Registry, pool: Pool, address: str = "127.0.0.1") -> Gate:
+    """The whole server as one ASGI application; its lifespan starts and closes the pool. `address`: the IP address of
+    the socket that it listens on.
 
     Raises OriginError where `settings.origins` holds an entry that cannot be used, SettingError for other settings.
     """
+    errors.hide_paths([settings.models, settings.paged_ssd_cache_dir, gettempdir(), *folders_of_the_program()])
     responses, telemetry = ResponsesStore(), Telemetry(settings, registry, pool)
     fleet = open_fleet(settings)
-    origins, hosts = Origins(settings.origins), Hosts(bind_address(settings)[0])
+    origins, hosts = Origins(settings.origins), Hosts(address, bind_address(settings)[0])
     with _hidden("pydantic", "attrs"):
         app = Litestar(
             route_handlers=list(HANDLERS),

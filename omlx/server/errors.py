@@ -7,7 +7,8 @@ traceback; the traceback itself never leaves the process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from omlx.dialect.options import OptionError
 from omlx.dialect.refusal import Refusal
 from omlx.pool import PoolError, RequestFailed
 from omlx.record import current
+from omlx.server.hidden_paths import hider
 from omlx.server.log import logger
 
 JSON_TYPE = "application/json; charset=utf-8"
@@ -75,11 +77,21 @@ def problem(error: Exception, request_id: str) -> Problem:
     for kind, tell in _TABLE:
         if isinstance(error, kind):
             found = tell(error)
+            found = found._replace(message=_hide(found.message))
             current().error = found.message[:_SHOWN_CHARS]
             return found
     current().error = "internal error"
     logger.error("request %s failed: %s", request_id, error or type(error).__name__, exc_info=error)
     return Problem(500, f"internal error: see the server's log for request {request_id}")
+
+
+def hide_paths(folders: Iterable[str | Path]) -> None:
+    """From now on no error tells a client a path in one of these folders."""
+    global _hide
+    _hide = hider(folders)
+
+
+_hide: Callable[[str], str] = str
 
 
 def body(found: Problem) -> bytes:

@@ -8,6 +8,7 @@ gives each request its id and writes its line in the log. Rules are compiled onc
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import itertools
 import re
@@ -17,9 +18,10 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
+from omlx.pool.errors import SHUTTING_DOWN
 from omlx.server.envelopes import worded_for
 from omlx.server.errors import JSON_TYPE, Problem
-from omlx.server.keys import WELCOME, Admission, Keys, bound_to_loopback, note
+from omlx.server.keys import WELCOME, Admission, Keys, is_loopback, note
 from omlx.server.log import logger, spell
 from omlx.server.room import Room, Share
 from omlx.server.wishes import WISH_HEADERS, WishError, read_wishes
@@ -115,11 +117,14 @@ class Origins:
 
 
 class Hosts:
-    """Which Host headers a server bound to loopback answers; bound to anything else it answers all."""
+    """Which Host headers a server bound to loopback answers; bound to anything else it answers all.
 
-    def __init__(self, bound_to: str) -> None:
-        self.checked = bound_to_loopback(bound_to)
-        self.own_name = socket.gethostname().lower()
+    `address`: of the socket that listens. `name`: what the setting calls it, which is a name of the server too.
+    """
+
+    def __init__(self, address: str, name: str = "") -> None:
+        self.checked = is_loopback(address)
+        self.own_names = {"", "localhost", socket.gethostname().lower(), name.lower()}
 
     def allow(self, header: str) -> bool:
         if not self.checked:
@@ -130,7 +135,7 @@ class Hosts:
     def named(self, header: str) -> bool:
         """Allowed as a *name* (an address does not count)."""
         host = split_port(header).lower()
-        return host in {"", "localhost", self.own_name} or host.endswith((".localhost", ".local", ".internal"))
+        return host in self.own_names or host.endswith((".localhost", ".local", ".internal"))
 
 
 def split_port(header: str) -> str:
@@ -268,6 +273,7 @@ class Gate:
             return
         method, path = scope["method"], scope["path"]
         fields = {name: value.decode("latin-1") for name, value in scope["headers"] if name in _LOOKED_AT}
+        hosts = sum(name == b"host" for name, _ in scope["headers"])
         host, origin, query = fields.get(b"host", ""), fields.get(b"origin"), scope["query_string"].decode("latin-1")
         admission = self.keys.admit(path, fields.get(b"authorization", ""), fields.get(b"x-api-key", ""))
         note(scope, admission)
@@ -278,7 +284,11 @@ class Gate:
         share.put(scope)
         number, record = self.telemetry.open(name, scope)
         record.key, record.traceparent = admission.name, fields.get(b"traceparent", "")
-        verdict = self.policy.judge(method, path, query, host, origin, admission)
+        if hosts > 1:
+            # A proxy in front may have looked at another of them.
+            verdict = Verdict(400, text="400 Bad Request: too many Host headers")
+        else:
+            verdict = self.policy.judge(method, path, query, host, origin, admission)
         if not verdict.status:
             try:
                 record.priority, record.deadline_s, record.num_ctx = read_wishes(fields)
@@ -302,6 +312,12 @@ class Gate:
                 await _answer(watched, verdict)
             else:
                 await self.app(scope, receive, watched)
+        except asyncio.CancelledError:  # the server ends
+            if status:
+                raise
+            ending = worded_for(path, Problem(503, SHUTTING_DOWN))
+            extra.append((b"retry-after", b"1"))
+            await _answer(watched, Verdict(503, text=ending))
         finally:
             share.settle(0)
             record.left = not complete or status == 499

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from omlx.settings import SettingError, Settings, bind_address
+from omlx.settings import SettingError, Settings
 
 OPEN_PATHS = frozenset({"/", "/health", "/api/version"})
 """What answers without a key: it tells nothing but that a server is here."""
@@ -142,22 +142,17 @@ def _read(file: Path, rate: int) -> list[Key]:
     return list(found.values())
 
 
-def warning(settings: Settings) -> str:
-    """What the log should say about who may call; "" where all is well."""
-    host, _ = bind_address(settings)
-    if settings.api_key or settings.api_keys or settings.no_auth or bound_to_loopback(host):
+def warning(settings: Settings, address: str) -> str:
+    """What the log should say about who may call a server that listens on IP `address`; "" where all is well."""
+    if settings.api_key or settings.api_keys or settings.no_auth or is_loopback(address):
         return ""
     return (
-        f"everybody who reaches {host} may use and delete models: "
+        f"everybody who reaches {address} may use and delete models: "
         "set api_key to ask for a key, or no_auth if that is intended"
     )
 
 
-def bound_to_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server that binds `host`."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach a server that listens on this IP address, as its socket tells it."""
+    ip = ipaddress.ip_address(address)
+    return ip.is_loopback or (isinstance(ip, ipaddress.IPv6Address) and bool((ip.ipv4_mapped or ip).is_loopback))

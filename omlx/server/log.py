@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from omlx.record import PROMPTS, current
 
 logger = logging.getLogger("omlx.server")
+
+_REPEAT_S = 60.0
+_MOST_SHOWN = 1000
+_NUMBERS = re.compile(r"(?<![A-Za-z])[0-9][0-9a-f.]*|\b[0-9a-f]{12,}\b")
 
 # C0 and C1 controls, and the two separators that some programs take for a line's end.
 _UNSAFE = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
@@ -65,12 +71,48 @@ def _one_line(text: str) -> str:
     return text.translate(_UNSAFE)
 
 
+class Repeats:
+    """Warnings that differ in their numbers alone: one is shown, the others are counted. `clock` in s."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._shown: dict[tuple[str, str], tuple[float, int, str]] = {}
+        """By logger and text without numbers: when one was shown, how many were not, and the last of those."""
+
+    def sift(self, record: logging.LogRecord) -> list[logging.LogRecord]:
+        """What is to be shown now: `record`, unless it repeats, behind the counts of those that have ended."""
+        now = self._clock()
+        due = [key for key, (at, _, _) in self._shown.items() if now - at >= _REPEAT_S]
+        ended = [(key[0], *self._shown.pop(key)[1:]) for key in due]
+        shown = [_warning(name, f"{text} ({count} times more)") for name, count, text in ended if count]
+        if record.levelno != logging.WARNING or record.exc_info:
+            return [*shown, record]
+        text = record.getMessage()
+        key = (record.name, _NUMBERS.sub("#", text))
+        if key in self._shown:
+            at, count, _ = self._shown[key]
+            self._shown[key] = (at, count + 1, text)
+            return shown
+        if len(self._shown) < _MOST_SHOWN:
+            self._shown[key] = (now, 0, "")
+        return [*shown, record]
+
+
+def _warning(name: str, text: str) -> logging.LogRecord:
+    return logging.LogRecord(name, logging.WARNING, "", 0, text, None, None)
+
+
 class _Stderr(logging.Handler):
     """Writes to what `sys.stderr` is now: it may be replaced and the old one closed after the log was configured."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._repeats = Repeats()
+
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            sys.stderr.write(self.format(record) + "\n")
+            for one in self._repeats.sift(record):
+                sys.stderr.write(self.format(one) + "\n")
             sys.stderr.flush()
         except Exception:
             self.handleError(record)
@@ -84,8 +126,8 @@ def configure(level: str, *, form: str = "text", prompts: bool = False) -> None:
         part = logging.getLogger(name)
         part.handlers = [handler]
         part.propagate = False
-        # uvicorn's own start and stop messages would repeat ours.
-        part.setLevel(logging.WARNING if name == "uvicorn" and level == "info" else level.upper())
+        # What uvicorn says beside errors repeats our lines, or is about clients that speak no HTTP.
+        part.setLevel(logging.ERROR if name == "uvicorn" and level != "debug" else level.upper())
     PROMPTS.setLevel(logging.INFO if prompts else logging.CRITICAL)
 
 

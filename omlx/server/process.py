@@ -12,12 +12,13 @@ import contextlib
 import errno
 import gc
 import os
-import resource
 import signal
 import socket
 import sys
 from collections.abc import Generator
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import uvicorn
 from omlx_registry import Registry, RegistryError
@@ -30,16 +31,17 @@ from omlx.runner.launch import LaunchError
 from omlx.server import keys, log
 from omlx.server.app import create_app
 from omlx.server.connection import Connection
+from omlx.server.connection_limits import Connections, allow_open_files
 from omlx.server.guards import OriginError
 from omlx.server.telemetry import Telemetry
 from omlx.settings import Settings, bind_address
 from omlx.units import human_bytes
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_LINGER_S = 1
-"""How long answers get to end once their runners are gone."""
+_LINGER_S = 1.0
+"""How long answers get to end once their runners are gone, and again once they are cancelled."""
+_LOOK_S = 0.02
 _IDLE_CONNECTION_S = 120
-_OPEN_FILES = 8192
 
 
 def run(settings: Settings) -> int:
@@ -48,7 +50,7 @@ def run(settings: Settings) -> int:
     )
     # What people ask their models stays theirs: models, caches and logs are for their owner, runners' files included.
     os.umask(0o077)
-    _allow_many_files()
+    connections = Connections(allow_open_files())
     unusable = why_unusable(Path(settings.models), create=True)
     if unusable:
         where = f"the models folder {settings.models} cannot be used: {unusable}"
@@ -56,17 +58,14 @@ def run(settings: Settings) -> int:
     try:
         registry, pool = Registry(Path(settings.models), check_template=check_template), Pool(settings)
         registry.bring_up_to_date()
-        app = create_app(settings, registry, pool)
+        listener = _listen(settings)
+        app = create_app(settings, registry, pool, listener.getsockname()[0])
     except (LaunchError, OriginError, OSError, RegistryError) as error:
         return _refuse(str(error))
-    try:
-        listener = listen(*bind_address(settings))
-    except OSError as error:
-        return _refuse(f"listen tcp {_address(settings)}: bind: {_reason(error)}")
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http=Connection,
+        http=cast(Any, partial(Connection, limits=connections)),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -74,9 +73,9 @@ def run(settings: Settings) -> int:
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=_IDLE_CONNECTION_S,
-        timeout_graceful_shutdown=_LINGER_S,
+        timeout_graceful_shutdown=1,
     )
-    server = _Server(config, settings, registry, pool, app.telemetry)
+    server = _Server(config, settings, registry, pool, app.telemetry, bound_to=listener.getsockname()[0])
     server.run(sockets=[listener])
     return 0 if server.started else 1
 
@@ -90,13 +89,29 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def _listen(settings: Settings) -> socket.socket:
+    """Raises OSError in the words of Ollama."""
+    try:
+        return listen(*bind_address(settings))
+    except OSError as error:
+        raise OSError(f"listen tcp {_address(settings)}: bind: {_reason(error)}") from error
+
+
 class _Server(uvicorn.Server):
     """uvicorn with our signals, our log lines and our order of ending."""
 
     def __init__(
-        self, config: uvicorn.Config, settings: Settings, registry: Registry, pool: Pool, telemetry: Telemetry
+        self,
+        config: uvicorn.Config,
+        settings: Settings,
+        registry: Registry,
+        pool: Pool,
+        telemetry: Telemetry,
+        *,
+        bound_to: str,
     ) -> None:
         super().__init__(config)
+        self._bound_to = bound_to
         self._settings = settings
         self._registry = registry
         self._pool = pool
@@ -111,7 +126,7 @@ class _Server(uvicorn.Server):
             gc.enable()
             version = self._settings.ollama_version
             log.logger.info("Listening on %s (version %s, omlx %s)", _address(self._settings), version, __version__)
-            unguarded = keys.warning(self._settings)
+            unguarded = keys.warning(self._settings, self._bound_to)
             if unguarded:
                 log.logger.warning("%s", unguarded)
             self._afterwards = asyncio.create_task(self._once_up())
@@ -167,17 +182,26 @@ class _Server(uvicorn.Server):
         self._drain = asyncio.create_task(self._pool.drain(self._settings.shutdown_grace))
         await asyncio.wait([self._drain])
         await self._pool.close()
+        await self._end_requests()
+        # uvicorn leaves the application running when it is in a hurry; by now that takes no time.
+        self.force_exit = False
         await super().shutdown(sockets)
         log.logger.info("Stopped")
 
-
-def _allow_many_files() -> None:
-    """Each connection is an open file, and macOS lets a process have 256 unless it asks for more."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
-    if soft < wanted:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    async def _end_requests(self) -> None:
+        """Let answers end now that their runners are gone; then cancel those that do not, which tells their clients."""
+        state = self.server_state
+        for connection in list(state.connections):
+            connection.shutdown()
+        for cancel in (False, True):
+            for task in list(state.tasks) if cancel else ():
+                task.cancel()
+            until = asyncio.get_running_loop().time() + (_LOOK_S if self.force_exit else _LINGER_S)
+            # Nothing tells when a connection has sent its last byte.
+            while (state.tasks or state.connections) and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110
+                await asyncio.sleep(_LOOK_S)
+        for connection in list(state.connections):
+            cast(Connection, connection).drop()
 
 
 def _refuse(sentence: str) -> int:

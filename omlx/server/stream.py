@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from omlx.pool.errors import SHUTTING_DOWN
 from omlx.server.errors import JSON_TYPE, ClientGone, Problem, body, problem, request_id
 
 if TYPE_CHECKING:
@@ -107,6 +108,11 @@ class LiveStream(Answer):
         except ClientGone:
             if not self._started:
                 raise  # for the log: nobody reads the answer
+        except asyncio.CancelledError:  # the server ends
+            if not self._started:
+                raise
+            await _body(send, self.framing.error(Problem(503, SHUTTING_DOWN)))
+            await _body(send, b"", more=False)
 
     async def _send(self, name: str, send: Send) -> None:
         headers = [(b"content-type", self.framing.content_type), *self.framing.headers]

@@ -22,6 +22,7 @@ import msgspec
 
 from omlx_registry.errors import CreateError, RegistryError
 from omlx_registry.gguf import GgufError
+from omlx_registry.open_files import limits_kept
 from omlx_registry.worker_client import (
     ImportGguf,
     Job,
@@ -71,7 +72,8 @@ def do_job(job: Job, reporter: Reporter) -> dict[str, Any]:
         case Quantize(source, folder, recipe):
             from omlx_registry.quantize_model import quantize_model
 
-            return quantize_model(Path(source), Path(folder), recipe, reporter.progress)
+            with limits_kept():
+                return quantize_model(Path(source), Path(folder), recipe, reporter.progress)
         case PullHub():
             from omlx_registry.hub_download import run
 

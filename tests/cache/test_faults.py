@@ -400,3 +400,18 @@ def test_an_index_of_the_right_version_that_lost_a_part_is_made_anew(tmp_path: P
     assert tier.snapshot().index_rebuilt == 1
     assert len(tier.find([piece.key for piece in written])) == len(written)
     tier.close(5)
+
+
+def test_what_was_queued_when_a_write_failed_is_let_go_and_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The end of a runner waits for the queue: hundreds of writes that fail alike must not hold it up."""
+    tier = open_tier(tmp_path, 64 << 20)
+    for drafts in tmp_path.rglob("tmp"):
+        shutil.rmtree(drafts)
+    taken = sum(tier.write(host_record(piece), 0.0, None) for seed in range(100) for piece in pieces(seed * 10))
+    assert tier.flush(60)
+    assert len(tier.done()) == taken > 1
+    assert tier.snapshot().write_errors == 1 and tier.snapshot().written == 0
+    assert caplog.text.count("nothing is written to the cache folder") == 1
+    tier.close(5)

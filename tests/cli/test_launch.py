@@ -96,6 +96,7 @@ def test_a_users_file_is_changed_only_with_yes_and_can_be_had_back(
     file.parent.mkdir()
     before = '{"theme": "dark", "env": {"EDITOR": "vi", "ANTHROPIC_BASE_URL": "https://other"}}'
     file.write_text(before)
+    file.chmod(0o640)
     refused = inline("launch", "claude", "--config", host=server.url, **home)
     assert refused.code == 1
     assert "give --yes" in refused.err
@@ -107,10 +108,17 @@ def test_a_users_file_is_changed_only_with_yes_and_can_be_had_back(
     written = json.loads(file.read_text())
     assert (written["theme"], written["env"]["EDITOR"]) == ("dark", "vi")
     assert written["env"]["ANTHROPIC_BASE_URL"] == f"{server.url}"
-    assert file.stat().st_mode & 0o077 == 0
+    assert file.stat().st_mode & 0o777 == 0o640
 
-    assert inline("launch", "claude", "--restore", host=server.url, **home).code == 0
-    assert file.read_text() == before
+    # What the user changes in between is kept as well, and comes back first.
+    changed = file.read_text().replace("dark", "light").replace(server.url, "https://other")
+    file.write_text(changed)
+    assert inline("launch", "claude", "--config", "--yes", host=server.url, **home).code == 0
+    assert json.loads(file.read_text())["theme"] == "light"
+    for earlier in (changed, before):
+        assert inline("launch", "claude", "--restore", host=server.url, **home).code == 0
+        assert file.read_text() == earlier
+        assert file.stat().st_mode & 0o777 == 0o640
     assert "no backup" in inline("launch", "claude", "--restore", host=server.url, **home).err
 
 

@@ -25,7 +25,8 @@ def wait_for(condition: object, within: float = 60.0) -> None:
 
 def test_a_runner_is_killed_in_mid_stream(house: House) -> None:
     """The stream ends with an error line; the next request loads the model again and is answered."""
-    body = {"model": MODEL, "prompt": "Tell me a story.", "options": {"num_predict": 3000, "temperature": 2}}
+    endless = {"type": "grammar", "syntax": "regex", "definition": "[a-z ]{50000}"}
+    body = {"model": MODEL, "prompt": "x", "raw": True, "format": endless, "options": {"num_predict": 40_000}}
     runner = house.runner()
     with httpx.stream("POST", f"{house.url}/api/generate", json=body, timeout=60, trust_env=False) as answer:
         lines = answer.iter_lines()

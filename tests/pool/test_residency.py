@@ -8,9 +8,12 @@ import math
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import psutil
 import pytest
 
-from omlx.pool import PoolError
+from omlx.pool import Pool, PoolError
+from omlx.pool import pool as pool_module
+from omlx.pool import spare as spare_module
 from omlx.request import Finish
 from tests.pool.support import HELLO, answer, ask, exists, names, question, running_pool, spec, touch, until
 
@@ -185,3 +188,45 @@ async def test_the_spare_runner_makes_the_next_load_faster(tmp_path: Path) -> No
         async with await pool.acquire(spec("b")) as lease:
             assert lease.load_ns < cold / 2
             assert isinstance((await answer(lease, question()))[1], Finish)
+
+
+async def stopped_spare(pool: Pool, *, starting: bool) -> psutil.Process:
+    """The spare runner, stopped before or after its imports."""
+    taken = {model.pid for model in pool.loaded()}
+
+    def spares() -> list[psutil.Process]:
+        return [child for child in psutil.Process().children() if child.pid not in taken]
+
+    await until(lambda: len(spares()) == 1, within=60)
+    if not starting:
+        await until(lambda: pool._spare._host is not None and not pool._spare._host.starting, within=60)
+    (spare,) = spares()
+    spare.suspend()
+    return spare
+
+
+def has_ended(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize("starting", [True, False])
+async def test_a_spare_runner_that_hangs_holds_up_no_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starting: bool
+) -> None:
+    monkeypatch.setattr(spare_module, "_IMPORTS_S", 3.0)
+    async with running_pool(tmp_path, spare_runner=True) as pool:
+        await touch(pool, spec("a"))
+        stopped = await stopped_spare(pool, starting=starting)
+        assert await ask(pool, spec("b")) == HELLO
+        assert stopped.pid not in {model.pid for model in pool.loaded()}
+        await until(lambda: has_ended(stopped), within=60)
+
+
+async def test_a_spare_runner_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name in ((pool_module, "_SPARE_AFTER_S"), (pool_module, "_SPARE_CHECK_S"), (spare_module, "_ANSWER_S")):
+        monkeypatch.setattr(module, name, 0.5)
+    async with running_pool(tmp_path, spare_runner=True) as pool:
+        stopped = await stopped_spare(pool, starting=False)
+        await until(lambda: has_ended(stopped), within=60)
+        await until(lambda: pool._spare._host is not None and pool._spare._host.pid != stopped.pid, within=60)
+        assert await ask(pool, spec("a")) == HELLO

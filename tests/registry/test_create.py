@@ -286,8 +286,14 @@ async def test_a_cancelled_create_leaves_no_trace(registry: Registry, tmp_path: 
     assert (await anext(steps)).status == "parsing GGUF"
     await steps.aclose()
     assert registry.list() == [] and files_below(root) == before
-    task = asyncio.create_task(create(registry, model="g", files=files))
-    await asyncio.sleep(0.2)
+    begun = asyncio.Event()
+
+    async def to_the_end() -> None:
+        async for _ in registry.create(CreateRequest(model="g", files=files)):
+            begun.set()
+
+    task = asyncio.create_task(to_the_end())
+    await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.support.server import ServerProcess
 from tests.support.tiny import tiny_model
 
 ENV = {"OMLX_SPARE_RUNNER": "false"}
+PASSWORD = "s3cr3t:p4ss"
 LETTERS = {"type": "grammar", "syntax": "regex", "definition": "[a-z ]{50000}"}
 ENDLESS = {"model": "endless", "prompt": "x", "raw": True, "format": LETTERS, "options": {"num_predict": 40_000}}
 
@@ -62,7 +64,8 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
         registry.add_model_folder("tiny", tiny_model("qwen3", taught=True))
         registry.add_model_folder("endless", tiny_model("llama"))
         replica.start()
-    urls = ",".join(replica.url for replica in replicas)
+    # Each has a password, which nobody asks for.
+    urls = ",".join(replica.url.replace("://", f"://me:{PASSWORD}@") for replica in replicas)
     front = ServerProcess(folder / "front", env={**ENV, "OMLX_REPLICAS": urls}).start()
     yield Three(replicas, front)
     for server in (front, *replicas):
@@ -104,7 +107,20 @@ def test_errors_are_those_of_the_replica(three: Three) -> None:
 def test_models_are_looked_after_on_the_replicas(three: Three) -> None:
     answer = httpx.post(f"{three.front.url}/api/pull", json={"model": "x"}, trust_env=False)
     assert answer.status_code == 400
-    assert three.replicas[0].url in answer.json()["error"]
+    assert f"127.0.0.1:{three.replicas[0].port}" in answer.json()["error"]
+    assert "s3cr3t" not in answer.text and "p4ss" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/models/../../api/tags", "/v1/models/%2e%2e/%2E./api/tags", "/v1/models/..%2f..%2fapi%2fdelete",
+     "/v1/models/%252e%252e/x", "/v1/models/..%5c..%5capi", "/v1/models/."],
+)  # fmt: skip
+def test_dot_segments_reach_no_other_route_of_a_replica(three: Three, path: str) -> None:
+    with socket.create_connection(("127.0.0.1", three.front.port), timeout=20) as connection:
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        reply = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert reply.startswith(b"HTTP/1.1 400 ") and b"the path may not hold . or .. as a part" in reply
 
 
 def test_a_client_that_leaves_frees_its_place(three: Three) -> None:
@@ -129,8 +145,14 @@ def test_what_a_dead_replica_did_goes_to_the_other_and_broken_streams_say_so(thr
         last = json.loads(rest[-1])
     assert "error" in last, (len(rest), last)
     assert three.chat("Tell me a story.", think=False, seconds=90)["message"]["content"] == STORY
+    log = three.front.log_text()
+    assert "does not answer" in log or "failed" in log or "broke off" in log
+    assert "s3cr3t" not in log and "p4ss" not in log
 
 
 def test_urls_that_are_none_stop_the_start(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="no URL of a server"):
         ServerProcess(tmp_path, env={"OMLX_REPLICAS": "studio.local:11434"}).start()
+    with pytest.raises(RuntimeError, match="no URL of a server") as refused:
+        ServerProcess(tmp_path, env={"OMLX_REPLICAS": f"ftp://me:{PASSWORD}@studio.local"}).start()
+    assert "p4ss" not in str(refused.value)

@@ -8,11 +8,13 @@ import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
 import httpx
 import uvicorn
+import uvloop
 from omlx_registry import Name, Overrides, Progress, PullError, Registry, Store, Texts
 
 from omlx.dialect.ollama import check_template
@@ -20,6 +22,7 @@ from omlx.pool import Pool
 from omlx.runner.process import RUNNER
 from omlx.server.app import create_app
 from omlx.server.connection import Connection
+from omlx.server.connection_limits import Connections
 from omlx.settings import Settings
 from tests.support.tiny import DATA
 
@@ -75,7 +78,7 @@ def stocked(root: Path) -> Registry:
     return registry
 
 
-def eventually(holds: Callable[[], bool], timeout_s: float = 5.0) -> bool:
+def eventually(holds: Callable[[], bool], timeout_s: float = 30.0) -> bool:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if holds():
@@ -87,14 +90,21 @@ def eventually(holds: Callable[[], bool], timeout_s: float = 5.0) -> bool:
 class LocalServer:
     """Use as a context manager. `pool` belongs to the server's own event loop: reach it through `ask`."""
 
-    def __init__(self, registry: Registry, settings: Settings, command: tuple[str, ...] = tuple(RUNNER)) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        settings: Settings,
+        command: tuple[str, ...] = tuple(RUNNER),
+        limits: Connections | None = None,
+    ) -> None:
         self.registry = registry
         self.pool = Pool(settings, command=command)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         app = create_app(settings, registry, self.pool)
         self.telemetry, self.room = app.telemetry, app.room
-        config = uvicorn.Config(app, http=Connection, log_config=None, access_log=False, timeout_graceful_shutdown=1)
+        http: Any = partial(Connection, limits=limits or Connections(4096))
+        config = uvicorn.Config(app, http=http, log_config=None, access_log=False, timeout_graceful_shutdown=1)
         self._server = uvicorn.Server(config)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="local server")
@@ -104,7 +114,7 @@ class LocalServer:
             self._loop = asyncio.get_running_loop()
             await self._server.serve(sockets=[self._listener])
 
-        asyncio.run(serve())
+        uvloop.run(serve())
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -237,6 +237,8 @@ def test_a_failure_before_the_first_token_is_the_status(
          "invalid image source"),
         ({"model": "plain", "tools": [TOOL]}, 400, "invalid_request_error",
          "registry.ollama.ai/library/plain:latest does not support tools"),
+        ({"tools": [TOOL], "tool_choice": {"type": "banana"}}, 400, "invalid_request_error",
+         'tool_choice.type must be "auto", "any", "tool" or "none"'),
         ({"model": 5}, 400, "invalid_request_error",
          "json: cannot unmarshal number into Go struct field MessagesRequest.model of type string"),
     ],

@@ -74,6 +74,8 @@ def test_an_empty_body_is_told_apart(body: bytes) -> None:
         (b'{"a":1 "b"}', "invalid character '\"' after object key:value pair"),
         (b'{"a":"\x01"}', "invalid character '\\x01' in string literal"),
         (b'{"a":NaN}', "invalid character 'N' looking for beginning of value"),
+        (b'{"a":' + b"9" * 5000 + b"}", "json: cannot unmarshal number: it is out of range"),
+        (b'{"a":1e999}', "json: cannot unmarshal number: it is out of range"),
         (b"[" * 5000 + b"]" * 5000, "exceeded max depth"),
         (b"[]", "json: cannot unmarshal array into Go value of type api.ChatRequest"),
         (b'"x"', "json: cannot unmarshal string into Go value of type api.ChatRequest"),

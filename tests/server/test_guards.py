@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
+import httpx
 import pytest
 
 from omlx.server.guards import Hosts, OriginError, Origins, Policy, Routes, Verdict
+from tests.server.local import LocalServer
+from tests.support.server import ServerProcess
 
 ROUTES = Routes(
     {"/": ["GET", "HEAD"], "/api/tags": ["GET", "HEAD"], "/api/chat": ["POST"], "/api/blobs/{digest}": ["HEAD", "POST"]}
@@ -98,7 +102,7 @@ def test_foreign_hosts_are_refused(host: str) -> None:
     assert judge("GET", "/", host=host) == Verdict(403)
 
 
-@pytest.mark.parametrize("bound_to", ["0.0.0.0", "::", "192.168.1.5", "box.example"])
+@pytest.mark.parametrize("bound_to", ["0.0.0.0", "::", "192.168.1.5"])
 def test_a_server_on_the_network_answers_every_host(bound_to: str) -> None:
     assert policy(bound_to=bound_to).judge("GET", "/", "", "evil.example", None).status == 0
 
@@ -124,3 +128,30 @@ def test_options_without_origin_is_answered_by_name_only() -> None:
     assert judge("OPTIONS", "/api/tags", host="localhost:11434").status == 204
     assert judge("OPTIONS", "/api/tags").status == 405
     assert policy(bound_to="0.0.0.0").judge("OPTIONS", "/api/tags", "", "localhost", None).status == 405
+
+
+@pytest.mark.parametrize("name", ["127.1", "2130706433", "localhost", "127.0.0.2", "::1"])
+def test_loopback_by_another_name_is_loopback(tmp_path: Path, name: str) -> None:
+    """The address of the socket decides, and the name that was given to it is one of the server's."""
+    host = f"[{name}]" if ":" in name else name
+    with socket.create_server((name, 0), family=socket.AF_INET6 if ":" in name else socket.AF_INET) as probe:
+        port = probe.getsockname()[1]
+    server = ServerProcess(tmp_path, env={"OMLX_HOST": f"http://{host}:{port}"})
+    server.url = f"http://{host}:{port}"
+    with server:
+        statuses = {
+            sent: httpx.get(f"{server.url}/api/tags", headers={"host": sent}, trust_env=False).status_code
+            for sent in (f"{host}:{port}", "localhost", "evil.example", f"evil.example:{port}")
+        }
+        assert list(statuses.values()) == [200, 200, 403, 403]
+        assert "everybody who reaches" not in server.log_text()
+
+
+@pytest.mark.parametrize("second", ["localhost", "evil.example"])
+def test_two_host_headers_are_one_too_many(scripted: LocalServer, second: str) -> None:
+    host, port = scripted.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        lines = ["GET /api/tags HTTP/1.1", "Host: localhost", f"Host: {second}", "Connection: close"]
+        connection.sendall("\r\n".join([*lines, "", ""]).encode())
+        reply = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert reply.startswith(b"HTTP/1.1 400 ") and reply.endswith(b"\r\n\r\n400 Bad Request: too many Host headers")

@@ -162,20 +162,21 @@ def test_a_key_used_too_often_is_told_in_each_dialect_when_to_come_back(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("settings", "warns"),
+    ("settings", "address", "warns"),
     [
-        (Settings(), False),
-        (Settings(host="http://[::1]:1"), False),
-        (Settings(host="http://localhost:1"), False),
-        (Settings(host="http://0.0.0.0:1"), True),
-        (Settings(host="http://192.168.1.5:1"), True),
-        (Settings(host="http://0.0.0.0:1", api_key=["a"]), False),
-        (Settings(host="http://0.0.0.0:1", api_keys="/keys"), False),
-        (Settings(host="http://0.0.0.0:1", no_auth=True), False),
+        (Settings(), "127.0.0.1", False),
+        (Settings(), "::1", False),
+        (Settings(), "::ffff:127.0.0.1", False),
+        (Settings(), "0.0.0.0", True),
+        (Settings(), "::", True),
+        (Settings(host="http://127.0.0.1:1"), "192.168.1.5", True),
+        (Settings(api_key=["a"]), "0.0.0.0", False),
+        (Settings(api_keys="/keys"), "0.0.0.0", False),
+        (Settings(no_auth=True), "0.0.0.0", False),
     ],
 )
-def test_a_server_that_anybody_could_use_says_so(settings: Settings, warns: bool) -> None:
-    assert ("no_auth" in warning(settings)) is warns
+def test_a_server_that_anybody_could_use_says_so(settings: Settings, address: str, warns: bool) -> None:
+    assert ("no_auth" in warning(settings, address)) is warns
 
 
 def test_keys_come_from_the_variable_and_never_leave_in_an_error(tmp_path: Path) -> None:

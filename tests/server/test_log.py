@@ -133,3 +133,22 @@ def test_a_failed_request_leaves_no_prompt_in_the_log(
     assert eventually(lambda: f"[{name}] POST" in written())
     assert "secret-three" not in written()
     assert "secret-four" not in written()
+
+
+def test_a_warning_that_repeats_is_said_once_with_a_count() -> None:
+    now = [0.0]
+    repeats = log.Repeats(lambda: now[0])
+
+    def said(text: str, level: int = logging.WARNING) -> list[str]:
+        record = logging.LogRecord("omlx.runner", level, "", 0, "%s", (text,), None)
+        return [one.getMessage() for one in repeats.sift(record)]
+
+    assert said("record 1a2b of 7 is 50% written") == ["record 1a2b of 7 is 50% written"]
+    assert [said(f"record {number} of 7 is 50% written") for number in range(360)] == [[]] * 360
+    assert said("another warning") == ["another warning"]
+    for _ in range(2):
+        assert said("an error of request 5", logging.ERROR) == ["an error of request 5"]
+    now[0] = 61.0
+    assert said("a request", logging.INFO) == ["record 359 of 7 is 50% written (360 times more)", "a request"]
+    assert said("record 9 of 7 is 50% written") == ["record 9 of 7 is 50% written"]
+    assert said("another warning") == ["another warning"]

@@ -208,6 +208,20 @@ def test_a_response_builds_on_an_earlier_one_but_not_on_its_instructions(http: h
 
 
 @pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"background": True}, "background is not supported: ask without it, and stream the answer"),
+        ({"background": True, "stream": True}, "background is not supported: ask without it, and stream the answer"),
+        ({"tools": [FUNCTION], "tool_choice": "banana"},
+         'tool_choice must be "none", "auto", "required" or name a function'),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_refused(http: httpx.Client, fields: dict[str, Any], message: str) -> None:
+    response = respond(http, "say a", **fields)
+    assert (response.status_code, response.json()["error"]["message"]) == (400, message)
+
+
+@pytest.mark.parametrize(
     ("given", "message"),
     [
         ([{"type": "x"}], 'input[0]: unknown input item type: "x"'),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -28,7 +29,14 @@ class ServerProcess:
     `folder` holds everything the server writes; a second ServerProcess on the same folder is a restart.
     """
 
-    def __init__(self, folder: Path, *, port: int | None = None, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        port: int | None = None,
+        env: Mapping[str, str] | None = None,
+        open_files: int | None = None,
+    ) -> None:
         self.folder = folder
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -43,16 +51,22 @@ class ServerProcess:
             "PYTHONUNBUFFERED": "1",
             **(env or {}),
         }
+        self.open_files_allowed = open_files
+        """The hard limit of the process; None: that of the tests."""
         self.process: subprocess.Popen[bytes] | None = None
         self.started_in_s = 0.0
 
-    def start(self, *, timeout_s: float = 30.0) -> ServerProcess:
+    def start(self, *, timeout_s: float = 120.0) -> ServerProcess:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "config.toml").touch()
         begun = time.monotonic()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "omlx", "serve"], env=self.env, stdout=log, stderr=log
+                [sys.executable, "-m", "omlx", "serve"],
+                env=self.env,
+                stdout=log,
+                stderr=log,
+                preexec_fn=self._limit if self.open_files_allowed else None,
             )
         while time.monotonic() - begun < timeout_s:
             if self.process.poll() is not None:
@@ -67,10 +81,14 @@ class ServerProcess:
         self.kill()
         raise RuntimeError(f"omlx serve did not answer within {timeout_s} s:\n{self.log_text()}")
 
+    def _limit(self) -> None:
+        assert self.open_files_allowed is not None
+        resource.setrlimit(resource.RLIMIT_NOFILE, (self.open_files_allowed,) * 2)
+
     def log_text(self) -> str:
         return self.log.read_text("utf-8", "replace") if self.log.exists() else ""
 
-    def stop(self, *, timeout_s: float = 20.0) -> int:
+    def stop(self, *, timeout_s: float = 60.0) -> int:
         """SIGTERM; the exit code. A server that does not end in time is killed and that is an error."""
         assert self.process is not None
         if self.process.poll() is None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
+from typing import Any, TypeVar
 
 import msgspec
 from litestar import HttpMethod, delete, post, route
@@ -19,6 +20,7 @@ from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, GivenTele
 from omlx.server.names import refuse_cloud, required, single_quoted
 from omlx.server.stream import Answer, Complete, LiveObject, LiveStream, encode, line
 
+_T = TypeVar("_T")
 _BLOCK = 4 << 20
 """Bytes of an upload that are hashed and written at once, off the event loop."""
 
@@ -139,14 +141,24 @@ async def put_blob(request: HttpRequest, digest: FromPath[str], registry: GivenR
 async def _store(registry: Registry, digest: str, request: HttpRequest) -> None:
     """Write the body to disk as it arrives; nothing is left of one that ends early or has another digest."""
     blob = registry.blob_writer(digest)
-    writer = await asyncio.to_thread(blob.__enter__)
     try:
+        writer = await _in_thread(blob.__enter__)
         async for block in _blocks(chunks(request, 0)):
-            await asyncio.to_thread(writer.write, block)
+            await _in_thread(writer.write, block)
     except BaseException as error:
-        await asyncio.to_thread(blob.__exit__, type(error), error, error.__traceback__)
+        await _in_thread(blob.__exit__, type(error), error, error.__traceback__)
         raise
-    await asyncio.to_thread(blob.__exit__, None, None, None)
+    await _in_thread(blob.__exit__, None, None, None)
+
+
+async def _in_thread(work: Callable[..., _T], *arguments: Any) -> _T:
+    """`work` beside the event loop. A caller that is cancelled waits for its end: a file has one user at a time."""
+    job = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
+    try:
+        return await asyncio.shield(job)
+    except asyncio.CancelledError:
+        await asyncio.wait([job])
+        raise
 
 
 async def _blocks(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
