@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from omlx_registry.acceptance import accept
 from omlx_registry.architecture import model_info
 from omlx_registry.assemble import Overrides, Texts, assemble, overrides_of, read_texts, text_layers
 from omlx_registry.blobs import canonical_digest
@@ -260,6 +261,7 @@ async def _quantize(store: Store, made: _Making, name: str, folder: Path) -> Asy
         raise CreateError("a model with an adapter cannot be quantized: quantize its base model")
     if made.overrides.quantization_level:
         require_unquantized(made.overrides.quantization_level)
+    await asyncio.to_thread(accept, made.layers, store.blobs)  # before a library reads any of it
     source = folder.with_name(f"{folder.name}-source")
     await asyncio.to_thread(store.views.materialize_layers, made.layers, source)
     async with aclosing(_convert(Quantize(str(source), str(folder), name), made)) as lines:
@@ -293,6 +295,7 @@ async def _add_extras(store: Store, request: CreateRequest, made: _Making, space
             async with aclosing(_quantize(store, draft, request.draft_quantize, space / "draft-quantized")) as lines:
                 async for progress in lines:
                     yield progress
+        await asyncio.to_thread(accept, draft.layers, store.blobs)
         await asyncio.to_thread(find_out, draft.layers, store.blobs, template=None, explicit_capabilities=[])
         layers = [Layer(DRAFT, layer.digest, layer.size, name=layer.name) for layer in draft.layers]
         made.layers = [layer for layer in made.layers if layer.media_type != DRAFT] + layers
