@@ -61,7 +61,7 @@ def open_model(spec: LoadSpec, build: Callable[[Path], Any], progress: Progress)
         device=loader.device(),
         quantized="quantization" in config,
         parameters=int(get_total_parameters(model)),
-        free_bytes=loader.free_memory(),
+        free_bytes=loader.usable_memory(spec.memory_bytes),
     )
     model, size = loader.hold(model, plan, progress)
     filler = config.get("pad_token_id")

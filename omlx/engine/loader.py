@@ -166,7 +166,7 @@ def _read(spec: LoadSpec, path: Path, progress: Progress, ranks: Ranks) -> _Read
         device=device(),
         quantized="quantization" in config or "quantization_config" in config,
         parameters=int(get_total_parameters(model)),
-        free_bytes=ranks.decide(free_memory, int) * ranks.size,
+        free_bytes=ranks.decide(lambda: usable_memory(spec.memory_bytes), int) * ranks.size,
     )
     if spec.adapter_path:
         model = _with_adapter(model, spec.adapter_path, plan.dequantize)
@@ -224,6 +224,11 @@ def free_memory() -> int:
         return available
     size = _device_memory()
     return size - int(mx.get_active_memory()) if size else available
+
+
+def usable_memory(allowed: int) -> int:
+    """Bytes for weights, caches and working: what is free, and at most `allowed` (0: no limit)."""
+    return min(free_memory(), allowed) if allowed else free_memory()
 
 
 def _device_memory() -> int:
