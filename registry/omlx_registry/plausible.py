@@ -25,9 +25,12 @@ _WINDOW: Final = re.compile(r"window|chunk")
 _LIST_KEY: Final = re.compile(r"layer|pattern|block")
 _MOST_LAYERS: Final = 256
 """Where the names of tensors show fewer. Also the part of a network that repeats layers may state as many."""
+_NO_MODEL: Final = 4096
+"""Layers that no model has, whatever its tensors are called."""
 _SHARED: Final = 4
 """How often the same layer may be run."""
-_MOST_COUNT: Final = 1 << 16
+_MOST_COUNT: Final = 4096
+"""Of experts, heads or channels, in a part that has no weights here."""
 _MOST_SIZE: Final = 1 << 22
 """Of a part that has no weights here."""
 _PACKED: Final = 32
@@ -38,7 +41,7 @@ def check_plausible(config: Mapping[str, Any], tensors: Iterable[Tensor]) -> Non
     """Raises InvalidModel with a sentence for the user where the weights cannot be those of this configuration."""
     tensors = list(tensors)
     layers, widest = _layers(tensors), max((max(tensor.shape, default=1) for tensor in tensors), default=1)
-    most_layers = max(_SHARED * layers, _MOST_LAYERS)
+    most_layers = min(max(_SHARED * layers, _MOST_LAYERS), _NO_MODEL)
     for path, key, value in _entries(config):
         if isinstance(value, list | str):
             if _LIST_KEY.search(key) and len(value) > max(most_layers, 4096):
