@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from omlx_registry.weights import read_header
 
 INDEX: Final = "model.safetensors.index.json"
 _PREFIX: Final = "omlx-model-"
+_IN_TEXT: Final = re.compile(rf"(?:/[^\s'\"]*)?/{_PREFIX}\d+-\w+/?")
 _DATA: Final = frozenset({".safetensors", ".json", ".jsonl", ".jinja", ".txt", ".model", ".tiktoken", ".bpe"})
 _LEFT_OUT: Final = frozenset({"offload_index.json"})
 """mlx-vlm would take experts from wherever it says."""
@@ -39,6 +41,11 @@ def inert_folder(source: Path) -> Iterator[Path]:
         yield target
     finally:
         shutil.rmtree(target, ignore_errors=True)
+
+
+def without_inert_folder(text: str) -> str:
+    """A library's error without the way to the folder that it was given: no client need know it."""
+    return _IN_TEXT.sub("", text)
 
 
 def _fill(source: Path, target: Path) -> None:

@@ -22,7 +22,7 @@ from mlx.utils import tree_flatten
 from numpy.typing import NDArray
 
 from omlx_registry.errors import CreateError, InvalidModel
-from omlx_registry.inert_folder import inert_folder
+from omlx_registry.inert_folder import inert_folder, without_inert_folder
 from omlx_registry.quantize import DType, Quantization, Recipe, quantization_config, recipe, require_unquantized
 from omlx_registry.weights_file import MAX_SHARD_BYTES, Slot, WeightsWriter, require_space
 
@@ -111,7 +111,8 @@ def _build(source: Path, config: dict[str, Any]) -> nn.Module:
 
         return load_model(source, lazy=True)[0]
     except Exception as error:  # both libraries raise whatever the model's code raises
-        raise InvalidModel(f"a model of type {kind!r} could not be opened for quantizing: {error}") from error
+        said = without_inert_folder(str(error))
+        raise InvalidModel(f"a model of type {kind!r} could not be opened for quantizing: {said}") from error
 
 
 def _level(model: nn.Module) -> tuple[str, Any]:

@@ -137,3 +137,13 @@ async def test_a_hostile_folder_is_refused_before_anything_is_built(tmp_path: Pa
         with peak_of_children() as peak, pytest.raises(PoolError, match="but they have 2 layers"):
             await touch(pool, spec("bomb", path=str(folder)))
         assert peak[0] < ALLOWED
+
+
+@pytest.mark.parametrize("missing", ["model.safetensors", "tokenizer.json", "config.json"])
+async def test_no_error_of_a_load_names_a_folder_of_the_server(missing: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_model("qwen3"), tmp_path / "damaged"))
+    (folder / missing).unlink()
+    async with running_pool(tmp_path) as pool:
+        with pytest.raises(PoolError, match="cannot be loaded") as failure:
+            await touch(pool, spec("damaged", path=str(folder)))
+        assert "/" not in failure.value.message.partition("cannot be loaded")[2], failure.value.message
