@@ -20,7 +20,7 @@ _LAYER: Final = re.compile(r"(?:^|\.)(?:layers?|h|blocks?|resblocks)\.(\d{1,9})(
 _LAYER_KEY: Final = re.compile(r"(?:^|_)(?:n_layer|layers|num_layer|depth)\Z")
 _COUNT_KEY: Final = re.compile(r"(?:^|_)(?:experts|heads|n_head|groups|channels)\Z")
 _SIZE_KEY: Final = re.compile(r"(?:^|_)(?:size|dim|width|n_embd|d_model|d_ff|rank|kernel)\Z")
-_WINDOW: Final = re.compile(r"window|chunk")
+_WINDOW: Final = re.compile(r"window|chunk|cache|buffer|model_size|total_size")
 """Sizes of no tensor; some configurations write "no limit" as a very large number."""
 _LIST_KEY: Final = re.compile(r"layer|pattern|block")
 _MOST_LAYERS: Final = 256

@@ -259,6 +259,14 @@ async def test_a_pull_refuses_and_lists_nothing(tmp_path: Path, monkeypatch: pyt
         assert statuses[-1] == "success"
 
 
+async def test_numbers_that_json_does_not_have_are_not_shown(registry: Registry, folder: Path) -> None:
+    config(rope_theta=float("inf"), rms_norm_eps=float("nan"))(folder)
+    registry.add_model_folder("guest", folder)
+    info = registry.show("guest").model_info
+    assert info["qwen3.block_count"] == 2
+    assert not {"qwen3.rope.freq_base", "qwen3.attention.layer_norm_rms_epsilon"} & set(info)
+
+
 def test_a_weights_file_is_known_by_its_header_alone(tmp_path: Path) -> None:
     """A model of a hundred gigabytes is checked without reading its weights."""
     from omlx_registry.weights import read_header
