@@ -34,7 +34,7 @@ MOST_IDLE: Final = 4
 """Decoders that are kept."""
 _CLOCK_FACTOR: Final = 6
 """By the clock a file may take so many times as long: other work shares the cores."""
-_MEMORY_BYTES: Final = 3 << 30
+_MEMORY_BYTES: Final = 2 << 30
 _MOST_ANSWER: Final = 1 << 30
 """Bytes of a message between the two."""
 _LOOK_S: Final = 0.1
