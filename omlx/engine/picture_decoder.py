@@ -32,7 +32,7 @@ PICTURE_SECONDS: Final = 10
 ANIMATION_SECONDS: Final = 60
 MOST_IDLE: Final = 4
 """Decoders that are kept."""
-_CLOCK_FACTOR: Final = 6
+_CLOCK_FACTOR: Final = 3
 """By the clock a file may take so many times as long: other work shares the cores."""
 _MEMORY_BYTES: Final = 2 << 30
 _MOST_ANSWER: Final = 1 << 30
