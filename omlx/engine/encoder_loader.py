@@ -6,7 +6,6 @@ activation or a position scheme that the network does not have) is refused rathe
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from mlx_lm.utils import get_total_parameters, load_tokenizer
 from omlx.engine import loader, weights
 from omlx.engine.jsonfile import read_json
 from omlx.engine.loader import LoadError, Progress
+from omlx.engine.model_folder import InvalidModel, loadable
 from omlx.engine.rows import RowMaker
 from omlx.runner.protocol import LoadSpec
 
@@ -37,19 +37,21 @@ class OpenedModel(NamedTuple):
 
 def open_model(spec: LoadSpec, build: Callable[[Path], Any], progress: Progress) -> OpenedModel | None:
     """Load `spec.path`; `build` makes the network with lazy weights. None where it makes none. Raises LoadError."""
-    path = Path(spec.path)
     if spec.adapter_path:
         raise LoadError(f"{spec.name} cannot be loaded: adapters are not supported for this kind of model")
     try:
-        config = json.loads((path / "config.json").read_text("utf-8"))
-        check(config)
-        model = build(path)
-        if model is None:
-            return None
-        tokenizer = load_tokenizer(path)
+        with loadable(spec.path, trust_remote_code=spec.trust_remote_code) as path:
+            config, sentence_config = read_json(path / "config.json"), read_json(path / "sentence_bert_config.json")
+            check(config)
+            model = build(path)
+            if model is None:
+                return None
+            tokenizer = load_tokenizer(path)
     except LoadError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError, NotImplementedError) as error:
+    except (
+        InvalidModel, OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError, NotImplementedError
+    ) as error:  # fmt: skip
         raise LoadError(f"{spec.name} cannot be loaded: {error}") from error
     fast = getattr(tokenizer, "backend_tokenizer", None)
     if fast is None:
@@ -59,14 +61,14 @@ def open_model(spec: LoadSpec, build: Callable[[Path], Any], progress: Progress)
         device=loader.device(),
         quantized="quantization" in config,
         parameters=int(get_total_parameters(model)),
-        free_bytes=loader.free_memory(),
+        free_bytes=loader.usable_memory(spec.memory_bytes),
     )
     model, size = loader.hold(model, plan, progress)
     filler = config.get("pad_token_id")
     if not isinstance(filler, int):
         filler = tokenizer.pad_token_id
     filler = filler if isinstance(filler, int) and filler >= 0 else 0
-    limit = row_limit(spec.num_ctx, config, read_json(path / "sentence_bert_config.json"))
+    limit = row_limit(spec.num_ctx, config, sentence_config)
     kinds = config.get("type_vocab_size")
     maker = RowMaker(fast, limit=limit, filler=filler, segments=isinstance(kinds, int) and kinds > 1)
     return OpenedModel(model, maker, filler, plan.text, size)

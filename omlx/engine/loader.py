@@ -23,6 +23,7 @@ from omlx_cache.layout import CacheLayout
 from omlx.engine import attention, caches, vision_loader, weights
 from omlx.engine.fuse import fuse
 from omlx.engine.model_adapters import adapt
+from omlx.engine.model_folder import InvalidModel, loadable
 from omlx.engine.ranks import SOLO, Ranks
 from omlx.engine.vision import Vision
 from omlx.runner.protocol import LoadSpec
@@ -115,21 +116,23 @@ def load_model(
     `measure` False takes assumed speeds instead of timing the model (for tiny models in tests). With several `ranks`
     each keeps its share, and all raise where one cannot load.
     """
-    read, failure = None, ""
+    read, vision, failure = None, None, ""
     try:
-        read = _read(spec, progress, ranks)
+        with loadable(spec.path, trust_remote_code=spec.trust_remote_code) as path:
+            read = _read(spec, path, progress, ranks)
+            if read.sees:
+                salt = f"{spec.fingerprint} {read.plan.text}"
+                vision = vision_loader.open_vision(
+                    path, read.model, read.config, read.tokenizer, salt=salt, max_bytes=spec.vision_cache_bytes
+                )
     except LoadError as error:
         failure = str(error)
+    except (InvalidModel, OSError) as error:
+        failure = f"{spec.name} cannot be loaded: {error}"
     # Before the first forward, which would wait for a rank that has nothing loaded.
     failures = ranks.gather(failure, str)
     if read is None or any(failures):
         raise LoadError(_first_failure(failures))
-    vision = None
-    if read.sees:
-        salt = f"{spec.fingerprint} {read.plan.text}"
-        vision = vision_loader.open_vision(
-            Path(spec.path), read.model, read.config, read.tokenizer, salt=salt, max_bytes=spec.vision_cache_bytes
-        )
     loaded = wrap(
         vision.family if vision is not None else read.model,
         read.tokenizer,
@@ -148,8 +151,7 @@ def _first_failure(failures: list[str]) -> str:
     return text if rank == 0 else f"{text} (on rank {rank})"
 
 
-def _read(spec: LoadSpec, progress: Progress, ranks: Ranks) -> _Read:
-    path = Path(spec.path)
+def _read(spec: LoadSpec, path: Path, progress: Progress, ranks: Ranks) -> _Read:
     # Pictures are for models in one process: the vision tower's work is not divided.
     sees = vision_loader.sees(path) and not spec.adapter_path and ranks.size == 1
     try:
@@ -167,7 +169,7 @@ def _read(spec: LoadSpec, progress: Progress, ranks: Ranks) -> _Read:
         device=device(),
         quantized="quantization" in config or "quantization_config" in config,
         parameters=int(get_total_parameters(model)),
-        free_bytes=ranks.decide(free_memory, int) * ranks.size,
+        free_bytes=ranks.decide(lambda: usable_memory(spec.memory_bytes), int) * ranks.size,
     )
     if spec.adapter_path:
         model = _with_adapter(model, spec.adapter_path, plan.dequantize)
@@ -227,6 +229,11 @@ def free_memory() -> int:
         return available
     size = _device_memory()
     return size - int(mx.get_active_memory()) if size else available
+
+
+def usable_memory(allowed: int) -> int:
+    """Bytes for weights, caches and working: what is free, and at most `allowed` (0: no limit)."""
+    return min(free_memory(), allowed) if allowed else free_memory()
 
 
 def _device_memory() -> int:

@@ -15,12 +15,18 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from omlx.engine.jpeg_scans import count_scans
+
 MOST_BYTES: Final = 50 * 1000 * 1000
 """Of one file."""
 MOST_PIXELS: Final = 50_000_000
 """Of one picture: a little more than the largest telephone cameras give."""
 LONGEST_SIDE: Final = 20_000
 SHORTEST_SIDE: Final = 2
+MOST_SCANS: Final = 100
+"""Of a progressive JPEG; about ten are usual."""
+MOST_SCANNED_PIXELS: Final = 1_000_000_000
+"""Of all scans together."""
 MOST_PICTURES: Final = 256
 """In one request, frames included."""
 MOST_VIDEO_PIXELS: Final = 400_000_000
@@ -42,15 +48,30 @@ class PictureError(Exception):
     """The file cannot be used as a picture; the message is a sentence for the user."""
 
 
-def decode(data: bytes) -> Image.Image:
-    """The picture as RGB, upright, its first frame where it has several. Raises PictureError."""
+def check_bytes(data: bytes) -> None:
+    """Raises PictureError where a file has no bytes, or too many."""
     if not data:
         raise PictureError("an image is empty")
     if len(data) > MOST_BYTES:
         raise PictureError(f"an image has {len(data):,} bytes, more than the {MOST_BYTES:,} that are taken")
+
+
+def is_plain_bitmap(data: bytes) -> bool:
+    """Whether the file is a BMP without compression, which is what the frames of videos become."""
+    return data[:2] == b"BM" and data[14:18] == b"\x28\0\0\0" and data[30:34] == b"\0\0\0\0"
+
+
+def decode(data: bytes) -> Image.Image:
+    """The picture as RGB, upright, its first frame where it has several. Raises PictureError.
+
+    It may take long where the file is made to: `picture_decoder.decode` does the same where it can be ended.
+    """
+    check_bytes(data)
     try:
         with Image.open(io.BytesIO(data), formats=_formats()) as file:
             _check_size(*file.size)
+            if file.format in {"JPEG", "MPO"}:
+                _check_scans(data, file.width * file.height)
             file.load()
             return _upright_rgb(file)
     except PictureError:
@@ -154,6 +175,13 @@ def _check_size(width: int, height: int) -> None:
             f"an image of {width} x {height} pixels is too large: {MOST_PIXELS:,} pixels are taken, "
             f"and {LONGEST_SIDE:,} a side"
         )
+
+
+def _check_scans(data: bytes, pixels: int) -> None:
+    """Each scan of a JPEG file is another pass over all pixels."""
+    count = count_scans(data, MOST_SCANS)
+    if count > MOST_SCANS or count * pixels > MOST_SCANNED_PIXELS:
+        raise PictureError(f"a progressive JPEG has too many scans: {MOST_SCANS} are taken, fewer of a large picture")
 
 
 def _upright_rgb(file: Image.Image) -> Image.Image:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from omlx.engine import pictures, videofile
+from omlx.engine import picture_decoder, pictures, videofile
 from omlx.engine.album import Album
 from omlx.engine.media import Layout, Picture, Pixels, Shown
 from omlx.engine.pictures import MOST_PICTURES, PictureError, Room
@@ -118,7 +118,7 @@ class Videos:
         groups = [
             tuple(clip.frames[min(at + behind, count - 1)] for behind in range(each)) for at in range(0, count, each)
         ]
-        size = pictures.decode(clip.frames[0]).size
+        size = picture_decoder.decode(clip.frames[0]).size
         return _Frames(groups, size, self._family.frame_options(len(groups)), Timing(count, clip.fps, clip.length_s))
 
     def _clip(self, video: Video, room: Room, check: Callable[[], None]) -> Clip:
@@ -134,7 +134,7 @@ class Videos:
                 clip = videofile.frames(frames[0], fps, most, check)
                 room.take(clip.frames)
                 return clip
-            frames, fps = pictures.frames(frames[0], fps, room.pixels)
+            frames, fps = picture_decoder.frames(frames[0], fps, room.pixels, check)
             length_s = len(frames) / fps
         kept = pictures.thinned(frames, most)
         if len(video.frames) == 1 < len(frames):
@@ -147,7 +147,7 @@ class Videos:
             return self._family.join_frames([pixels for pixels, _ in made]), made[0][1]
 
         def images() -> list[Image.Image]:
-            return [_fit(pictures.decode(file), frames.size) for file in frames.groups[at]]
+            return [_fit(picture_decoder.decode(file), frames.size) for file in frames.groups[at]]
 
         shown = images()
         salt = self._salt + json.dumps(frames.options, sort_keys=True).encode()

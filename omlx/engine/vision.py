@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from PIL import Image
 
-from omlx.engine import pictures
+from omlx.engine import picture_decoder, pictures
 from omlx.engine.album import Album
 from omlx.engine.media import Layout, MarkerMismatch, Media, Part, Picture, Pixels, Placement, Shown, expand
 from omlx.engine.pictures import PictureError, Room
@@ -121,10 +121,10 @@ class Vision:
         return self._album.opened
 
     # ------------------------------------------------------------ any thread
-    def image(self, data: bytes) -> Shown:
-        """An image file as the prompt shows it. Raises PictureError."""
+    def image(self, data: bytes, *, check: Callable[[], None] = lambda: None) -> Shown:
+        """An image file as the prompt shows it. `check` is called now and then and may raise. Raises PictureError."""
         name = hashlib.sha256(b"image:" + data).digest()
-        picture = self._album.get(name, lambda: self._open(data))
+        picture = self._album.get(name, lambda: self._open(data, check))
         return Shown(picture.layout.text, (Part(picture),))
 
     @property
@@ -165,11 +165,14 @@ class Vision:
         expanded, placements = expand(tokens, parts, self.family.placeholders)
         return expanded, Media(placements, len(expanded), whole=self.family.whole, rotary=self.family.rotary)
 
-    def _open(self, data: bytes) -> Picture:
-        image = pictures.decode(data)
+    def _open(self, data: bytes, check: Callable[[], None]) -> Picture:
+        image = picture_decoder.decode(data, check)
         pixels, layout = self._process(image, {})
         return Picture(
-            pictures.digest(image, self._salt), layout, pixels, lambda: self._process(pictures.decode(data), {})[0]
+            pictures.digest(image, self._salt),
+            layout,
+            pixels,
+            lambda: self._process(picture_decoder.decode(data), {})[0],
         )
 
     def _process(self, image: Image.Image, options: Mapping[str, Any]) -> tuple[Pixels, Layout]:

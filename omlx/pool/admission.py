@@ -147,8 +147,8 @@ def cold_bytes(settings: Settings) -> int:
 def read_config(folder: str) -> dict[str, Any]:
     """The model's config.json; empty where it cannot be read, for then the loader will say so."""
     try:
-        config = json.loads((Path(folder) / "config.json").read_text("utf-8"))
-    except (OSError, ValueError):
+        config = json.loads((Path(folder) / "config.json").read_text("utf-8-sig"))
+    except (OSError, ValueError, RecursionError):
         return {}
     return config if isinstance(config, dict) else {}
 

@@ -133,6 +133,22 @@ class Governor:
         """The most bytes that one model may take: what the others do not hold and have not promised."""
         return self._share_of(slot, self._budget())
 
+    def load_share(self, slot: Slot) -> int:
+        """The most bytes that a model may take while it loads: its share, and never more than a cap."""
+        share = min(self.memory_share(slot), self._budget())
+        if self._settings.max_model_memory:
+            share = min(share, admission.parse_cap(self._settings.max_model_memory, self._machine))
+        return share
+
+    def load_limit(self, slot: Slot) -> int:
+        """The most resident memory that the processes of a load may take, whatever its files say it needs. Bytes."""
+        if self._machine.device != "cuda":
+            return self.load_share(slot)
+        # Its share is of the device's memory; what it takes of the RAM beside that has the RAM's cap.
+        ram = admission.Machine(ram=self._machine.ram, available=self._machine.available)
+        others = sum(pressure.resident(it.host.pid) for it in self._slots.values() if it.host and it is not slot)
+        return admission.parse_cap(self._settings.max_process_memory, ram) - self._machine.server - others
+
     def _share_of(self, slot: Slot, budget: int) -> int:
         others = sum(other.committed for other in self._slots.values() if other is not slot)
         return max(slot.memory, budget - others)

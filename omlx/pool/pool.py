@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from omlx_registry import storage_errors
 
-from omlx.pool import policy
+from omlx.pool import load_watch, policy
 from omlx.pool.errors import GONE, QUEUE_FULL, SHUTTING_DOWN, PoolError
 from omlx.pool.events import PoolEvents, Unheard, UnloadReason
 from omlx.pool.governor import Governor, MemoryReport
@@ -419,17 +419,19 @@ class Pool:
             async with self._finding_room:
                 await self._find_room(slot, hello)
             slot.host = host
+            limit = self._governor.load_limit(slot)
             told = load_spec(
                 slot.spec,
                 self._settings,
                 context=slot.context,
                 concurrent=self.places,
                 hot_bytes=self._governor.hot_share() // slot.processes,
-                memory_bytes=self._governor.memory_share(slot) // slot.processes,
+                memory_bytes=self._governor.load_share(slot) // slot.processes,
                 off=slot.off,
                 checks=self._checks.find(slot.spec.fingerprint),
             )
-            ready = await host.load(told, stall_timeout=self._settings.load_timeout)
+            loading = host.load(told, stall_timeout=self._settings.load_timeout)
+            ready = await load_watch.within(host, limit, loading, processes=slot.processes, reserves=not slot.gpu)
             self._become_ready(slot, host, hello, ready, self._now() - begun)
         except BaseException as error:
             self._give_up(slot, host, error)

@@ -41,7 +41,7 @@ class Illustrator:
         for message in request.messages:
             for image in message.images:
                 check()
-                shown.append(self._vision.image(image))
+                shown.append(self._vision.image(image, check=check))
                 kept = _spend(kept, shown[-1])
             for video in message.videos:
                 shown.append(self._vision.video(video, room=frames, check=check))

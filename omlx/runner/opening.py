@@ -5,7 +5,6 @@ Every rank of a divided model opens the same (`open_engine`); what a server talk
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from omlx.dialect.prompt import PromptTemplate
 from omlx.engine import load_checks
 from omlx.engine.embed import chat_embedder
 from omlx.engine.engine import Engine, EngineConfig
+from omlx.engine.jsonfile import read_json
 from omlx.engine.loader import LoadedModel, device, load_model
 from omlx.engine.precision import use_tf32
 from omlx.engine.ranks import Ranks
@@ -195,10 +195,7 @@ def read_template(spec: LoadSpec, tokenizer: Any) -> tuple[PromptTemplate, Outpu
         )
     else:
         template = PromptTemplate.plain(tokens=marker_candidates(tokenizer))
-    try:
-        model_type = json.loads((Path(spec.path) / "config.json").read_text("utf-8")).get("model_type", "")
-    except (OSError, ValueError):
-        model_type = ""
+    model_type = read_json(Path(spec.path) / "config.json").get("model_type", "")
     return template, detect_output(source, marker_candidates(tokenizer), model_type)
 
 

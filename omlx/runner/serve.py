@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import msgspec
 from omlx_cache import PrefixStore
+from omlx_registry.inert_folder import without_inert_folder
 
 from omlx.engine import loader
 from omlx.engine.loader import LoadError
@@ -112,10 +113,11 @@ class Runner:
                 ready = encode.ready(spec, encoding)
                 service = encode.EncoderService(self._channel, encoding.vectors)
         except LoadError as error:
-            self._channel.send(LoadFailed(str(error)))
+            self._channel.send(LoadFailed(without_inert_folder(str(error))))
         except Exception as error:  # whatever a folder from somewhere makes the loader do, it is an answer
             log.exception("loading %s failed", spec.path)
-            self._channel.send(LoadFailed(f"{spec.name} cannot be loaded: {type(error).__name__}: {error}"))
+            text = f"{spec.name} cannot be loaded: {type(error).__name__}: {error}"
+            self._channel.send(LoadFailed(without_inert_folder(text)))
         else:
             self._channel.send(ready)
             return service

@@ -28,6 +28,8 @@ log = logging.getLogger("omlx.runner")
 RUNNING_FAILED = "an error was encountered while running the model: "
 """Ollama's words; the reason follows."""
 _HELPERS = 2
+_OPENERS = 4
+"""They only wait: pictures are decoded in other processes."""
 
 
 class _Ready(NamedTuple):
@@ -104,7 +106,7 @@ class Session:
         self._longest_context = longest_context
         self._wake = wake
         self._helpers = ThreadPoolExecutor(_HELPERS, thread_name_prefix="prompts")
-        self._openers = ThreadPoolExecutor(_HELPERS, thread_name_prefix="pictures")
+        self._openers = ThreadPoolExecutor(_OPENERS, thread_name_prefix="pictures")
         """For requests with pictures, whose files may take long to open: texts do not wait for them."""
         self._preparing: set[int] = set()
         self._prepared: queue.SimpleQueue[_Prepared] = queue.SimpleQueue()

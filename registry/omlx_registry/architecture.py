@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any, Final
 
 import msgspec
@@ -111,7 +112,7 @@ def _field(config: Mapping[str, Any], name: str) -> int | float | None:
     for section in (*_sections(config), config):
         for key in keys:
             value = section.get(key)
-            if isinstance(value, int | float) and not isinstance(value, bool):
+            if _is_number(value):
                 return value
     if name == "rope.freq_base":
         # Newer configurations keep the base inside rope_parameters.
@@ -129,4 +130,5 @@ def _sections(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Infinity and NaN, which Python writes into JSON, are none: answers of the API cannot hold them."""
+    return (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and isfinite(value))

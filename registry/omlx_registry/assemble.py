@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from omlx_registry.acceptance import accept
 from omlx_registry.blobs import BlobStore
 from omlx_registry.facts import find_out
 from omlx_registry.manifest import (
@@ -99,6 +100,7 @@ def assemble(store: Store, name: Name, layers: list[Layer], overrides: Overrides
     Raises InvalidModel where the layers make no model, Damaged where one of their blobs is gone.
     """
     templates = [layer for layer in layers if layer.media_type == TEMPLATE]
+    accept(layers, store.blobs)
     template = store.blobs.read(templates[-1].digest).decode(errors="replace") if templates else None
     found = find_out(
         layers,

@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
+from omlx_registry.acceptance import accept
+from omlx_registry.adapter_fit import check_fit
 from omlx_registry.architecture import model_info
 from omlx_registry.assemble import Overrides, Texts, assemble, overrides_of, read_texts, text_layers
 from omlx_registry.blobs import canonical_digest
@@ -22,13 +24,16 @@ from omlx_registry.errors import CreateError, Damaged, InvalidDigest, InvalidMod
 from omlx_registry.facts import Files, find_out
 from omlx_registry.folders import file_layers, model_file_names
 from omlx_registry.hub_files import is_safe_path
-from omlx_registry.lora import adapter_layers
+from omlx_registry.inert_folder import read_bytes
+from omlx_registry.lora import CONFIG_FILE, MLX_WEIGHTS, adapter_layers
 from omlx_registry.manifest import ADAPTER, DRAFT, FILE, FOLDERS, LICENSE, WEIGHTS, Layer
+from omlx_registry.model_json import decode_object
 from omlx_registry.modelfile import SEMVER, check_backend
 from omlx_registry.names import Name
 from omlx_registry.quantize import recipe, require_unquantized
 from omlx_registry.spec import Progress
 from omlx_registry.store import Store, Stored
+from omlx_registry.weights import read_header
 from omlx_registry.worker_client import ImportGguf, Job, JobProgress, Quantize, run_job
 
 LONG_WORK: Final = "0000000000000000000"
@@ -260,6 +265,7 @@ async def _quantize(store: Store, made: _Making, name: str, folder: Path) -> Asy
         raise CreateError("a model with an adapter cannot be quantized: quantize its base model")
     if made.overrides.quantization_level:
         require_unquantized(made.overrides.quantization_level)
+    await asyncio.to_thread(accept, made.layers, store.blobs)  # before a library reads any of it
     source = folder.with_name(f"{folder.name}-source")
     await asyncio.to_thread(store.views.materialize_layers, made.layers, source)
     async with aclosing(_convert(Quantize(str(source), str(folder), name), made)) as lines:
@@ -281,6 +287,7 @@ async def _add_extras(store: Store, request: CreateRequest, made: _Making, space
         info = model_info(config, 0)
         blocks = info.get(f"{info['general.architecture']}.block_count", 0)
         layers = await asyncio.to_thread(adapter_layers, store.blobs, request.adapters, int(blocks))
+        await asyncio.to_thread(_check_adapter, store, made.layers, layers, int(blocks))
         made.layers = [layer for layer in made.layers if layer.media_type != ADAPTER] + layers
         made.new |= {layer.digest for layer in layers} - set(request.adapters.values())
     if request.draft_files:
@@ -293,10 +300,19 @@ async def _add_extras(store: Store, request: CreateRequest, made: _Making, space
             async with aclosing(_quantize(store, draft, request.draft_quantize, space / "draft-quantized")) as lines:
                 async for progress in lines:
                     yield progress
+        await asyncio.to_thread(accept, draft.layers, store.blobs)
         await asyncio.to_thread(find_out, draft.layers, store.blobs, template=None, explicit_capabilities=[])
         layers = [Layer(DRAFT, layer.digest, layer.size, name=layer.name) for layer in draft.layers]
         made.layers = [layer for layer in made.layers if layer.media_type != DRAFT] + layers
         made.new |= draft.new
+
+
+def _check_adapter(store: Store, base: list[Layer], adapter: list[Layer], blocks: int) -> None:
+    paths = {layer.name: store.blobs.path(layer.digest) for layer in adapter}
+    files = Files(base, store.blobs)
+    settings = decode_object(read_bytes(paths[CONFIG_FILE], CONFIG_FILE), CONFIG_FILE)
+    tensors = read_header(paths[MLX_WEIGHTS], MLX_WEIGHTS)
+    check_fit(settings, tensors, files.config(), files.tensors(), blocks)
 
 
 def _take_folder(store: Store, folder: Path) -> tuple[list[Layer], set[str]]:

@@ -15,9 +15,12 @@ from omlx_registry.architecture import Shape, fingerprint, shape_of
 from omlx_registry.blobs import BlobStore
 from omlx_registry.capabilities import derive_capabilities, fill_in_the_middle_tokens
 from omlx_registry.errors import InvalidModel
+from omlx_registry.inert_folder import read_bytes
 from omlx_registry.manifest import ADAPTER, FILE, WEIGHTS, Facts, Layer
+from omlx_registry.model_json import decode_object
 from omlx_registry.templates import ChatTemplates, chat_templates
 from omlx_registry.thinking import is_marker_token
+from omlx_registry.tokenizer_limits import check_size
 from omlx_registry.weights import Census, Tensor, read_header, take_census
 
 REVISION: Final = 3
@@ -60,6 +63,10 @@ class Files:
     def __contains__(self, name: str) -> bool:
         return name in self._layers
 
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._layers)
+
     def path(self, name: str) -> Path:
         return self._blobs.path(self._layers[name].digest)
 
@@ -67,10 +74,7 @@ class Files:
         """A JSON object; {} where there is no such file. Raises InvalidModel where it is something else."""
         if name not in self._layers:
             return {}
-        try:
-            return msgspec.json.decode(self.path(name).read_bytes(), type=dict[str, Any])
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidModel(f"{name} is no JSON object: {error}") from error
+        return decode_object(read_bytes(self.path(name), name), name)
 
     def config(self) -> dict[str, Any]:
         return self.json("config.json")
@@ -94,6 +98,7 @@ class Files:
         """Those tokens of the tokenizer that say something about the model's abilities."""
         if "tokenizer.json" not in self:
             return set()
+        check_size("tokenizer.json", self._layers["tokenizer.json"].size)
         try:
             tokenizer = msgspec.json.decode(self.path("tokenizer.json").read_bytes(), type=_Tokenizer)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -22,6 +22,7 @@ from mlx.utils import tree_flatten
 from numpy.typing import NDArray
 
 from omlx_registry.errors import CreateError, InvalidModel
+from omlx_registry.inert_folder import inert_folder, without_inert_folder
 from omlx_registry.quantize import DType, Quantization, Recipe, quantization_config, recipe, require_unquantized
 from omlx_registry.weights_file import MAX_SHARD_BYTES, Slot, WeightsWriter, require_space
 
@@ -45,7 +46,13 @@ def quantize_model(
     Returns {"quantization_level", "source_level", "files"}. Raises CreateError with Ollama's sentences when the name is
     unknown or the source is quantized already, InvalidModel when the folder holds no model that can be built.
     """
-    chosen = recipe(name)
+    with inert_folder(source) as safe:
+        return _quantize_folder(safe, folder, recipe(name), report, max_shard_bytes)
+
+
+def _quantize_folder(
+    source: Path, folder: Path, chosen: Recipe, report: Report, max_shard_bytes: int
+) -> dict[str, Any]:
     config = _read_config(source)
     if "quantization" in config or "quantization_config" in config:
         require_unquantized("quantized")
@@ -85,7 +92,7 @@ def quantize_model(
 def _read_config(source: Path) -> dict[str, Any]:
     try:
         config = json.loads((source / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidModel("the model folder has no readable config.json") from error
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise InvalidModel("the model's config.json names no model_type")
@@ -104,7 +111,8 @@ def _build(source: Path, config: dict[str, Any]) -> nn.Module:
 
         return load_model(source, lazy=True)[0]
     except Exception as error:  # both libraries raise whatever the model's code raises
-        raise InvalidModel(f"a model of type {kind!r} could not be opened for quantizing: {error}") from error
+        said = without_inert_folder(str(error))
+        raise InvalidModel(f"a model of type {kind!r} could not be opened for quantizing: {said}") from error
 
 
 def _level(model: nn.Module) -> tuple[str, Any]:

@@ -12,6 +12,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from math import prod
+from os import SEEK_END
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,11 @@ from omlx_registry.errors import InvalidModel
 _MAX_HEADER: Final = 100_000_000
 """The limit of the safetensors format itself."""
 _BUFFERS: Final = (".inv_freq", ".num_batches_tracked", ".position_ids", ".g_idx", ".qzeros", ".weight_shape")
+_BITS: Final = {
+    "F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16, "I16": 16, "U16": 16,
+    "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "I8": 8, "U8": 8, "BOOL": 8,
+}  # fmt: skip
+"""Of one element, by the format's names."""
 _DTYPE_LEVELS: Final = {"F8_E4M3": "FP8", "F8_E5M2": "FP8"}
 
 
@@ -36,6 +42,7 @@ class Tensor(msgspec.Struct, frozen=True):
 class _Described(msgspec.Struct):
     dtype: str
     shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
 
 
 class Quantization(msgspec.Struct, frozen=True):
@@ -73,12 +80,28 @@ def read_header(path: Path, label: str = "") -> list[Tensor]:
             raw = file.read(length)
             if len(raw) != length:
                 raise InvalidModel(f"{label} is truncated")
+            data_bytes = file.seek(0, SEEK_END) - len(start) - length
         entries = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
         entries.pop("__metadata__", None)
         described = {name: msgspec.json.decode(entry, type=_Described) for name, entry in entries.items()}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidModel(f"{label} is no safetensors file: {error}") from error
+    for name, entry in described.items():
+        _check_extent(label, name, entry, data_bytes)
     return [Tensor(name, entry.dtype, entry.shape) for name, entry in sorted(described.items())]
+
+
+def _check_extent(label: str, name: str, entry: _Described, data_bytes: int) -> None:
+    """Raises InvalidModel where a tensor's bytes are not there, or not as many as its shape needs."""
+    begin, end = entry.data_offsets
+    tensor = f"tensor {name[:200]!r}"
+    if min(begin, end - begin, *entry.shape, 0) < 0:
+        raise InvalidModel(f"{label} is damaged: {tensor} has no valid place or shape")
+    if end > data_bytes:
+        raise InvalidModel(f"{label} is truncated: {tensor} ends {end - data_bytes:,} bytes behind its end")
+    bits = _BITS.get(entry.dtype)
+    if bits is not None and (end - begin) * 8 != prod(entry.shape) * bits:
+        raise InvalidModel(f"{label} is damaged: {tensor} has another number of bytes than its shape needs")
 
 
 def take_census(tensors: Iterable[Tensor], config: Mapping[str, Any]) -> Census:

@@ -17,11 +17,19 @@ from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 import msgspec
+import psutil
 
 from omlx_registry.errors import CreateError
 
 _LINE_LIMIT: Final = 16 << 20
 _KEPT_STDERR: Final = 4096
+_MEMORY_SHARE: Final = 0.8
+"""Of the memory that is free, what a worker may take; it holds one module of a model at a time."""
+_LOOK_S: Final = 0.05
+_TOO_LARGE: Final = (
+    "the conversion takes more memory than is free: unload models or use a machine with more; files that are damaged "
+    "or hostile do this too"
+)
 
 
 class ImportGguf(msgspec.Struct, tag_field="job", tag="import_gguf", frozen=True):
@@ -130,10 +138,11 @@ class _Line(msgspec.Struct):
     error: str | None = None
 
 
-async def run_job(job: Job) -> AsyncGenerator[JobProgress | JobResult]:
+async def run_job(job: Job, *, memory: int | None = None) -> AsyncGenerator[JobProgress | JobResult]:
     """Run a job to its end: progress as it comes, the result last. Raises CreateError with the worker's sentence.
 
-    Close the iterator (or cancel the task that reads it) to stop the job at once.
+    Close the iterator (or cancel the task that reads it) to stop the job at once. `memory`: bytes that the worker may
+    take, by default most of what is free: one that takes more is ended.
     """
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -148,6 +157,7 @@ async def run_job(job: Job) -> AsyncGenerator[JobProgress | JobResult]:
     )
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None
     complaints = asyncio.create_task(_tail(process.stderr))
+    watch = asyncio.create_task(_end_above(process, memory or int(psutil.virtual_memory().available * _MEMORY_SHARE)))
     finished = False
     try:
         with contextlib.suppress(ConnectionError):  # a worker that died at once is reported below
@@ -162,8 +172,10 @@ async def run_job(job: Job) -> AsyncGenerator[JobProgress | JobResult]:
                 yield JobResult(line.result)
                 return
             yield JobProgress(str(line.status), line.total, line.completed, line.digest)
-        raise CreateError(_epitaph(await process.wait(), await complaints), 500)
+        code = await process.wait()
+        raise CreateError(_TOO_LARGE if watch.done() and watch.result() else _epitaph(code, await complaints), 500)
     finally:
+        watch.cancel()
         await _end(process, complaints, at_once=not finished)
 
 
@@ -181,6 +193,25 @@ async def _end(process: asyncio.subprocess.Process, complaints: asyncio.Task[str
     complaints.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await complaints
+
+
+async def _end_above(process: asyncio.subprocess.Process, memory: int) -> bool:
+    """Kill the worker once it takes more memory of its own; whether that was done. Returns when it is gone.
+
+    Pages of files that it has mapped are not counted: the system drops them where memory is short. Only Linux tells
+    the two apart.
+    """
+    while process.returncode is None and sys.platform == "linux":
+        try:
+            info = psutil.Process(process.pid).memory_info()
+        except psutil.Error:
+            return False
+        if info.rss - info.shared > memory:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            return True
+        await asyncio.sleep(_LOOK_S)
+    return False
 
 
 async def _tail(stream: asyncio.StreamReader) -> str:

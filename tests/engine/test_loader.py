@@ -81,3 +81,11 @@ def test_warming_up_leaves_no_trace() -> None:
     assert (machine.steps, machine.max_batch, machine.has_work) == (0, 0, False)
     fresh = run(engine(endless=True), [spec(0, prompt(20), new=8)])
     assert run(machine, [spec(0, prompt(20), new=8)]).tokens == fresh.tokens
+
+
+def test_weights_are_held_in_the_form_that_fits_what_the_runner_may_take() -> None:
+    folder = tiny_model("qwen3", taught=True)
+    size = (folder / "model.safetensors").stat().st_size
+    roomy, tight = (load_model(load_spec(folder, memory_bytes=most), measure=False) for most in (100 * size, size))
+    assert "kept" not in roomy.weights
+    assert "kept: float32 would take" in tight.weights

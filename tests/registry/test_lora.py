@@ -113,6 +113,38 @@ async def test_an_mlx_adapter_is_taken_as_it_is_and_inherited(registry: Registry
         await create(registry, model="q", source="tuned", quantize="q4_0")
 
 
+@pytest.mark.parametrize(
+    ("module", "a", "b", "rank", "reason"),
+    [
+        ("model.layers.7.self_attn.q_proj", (64, 2), (2, 128), 2, "it changes layer 7, but this one has 2 layers"),
+        ("model.layers.1.self_attn.q_proj", (65, 2), (2, 128), 2, "lora_a has width 65, but this one needs 64"),
+        ("model.layers.1.self_attn.q_proj", (64, 2), (2, 96), 2, "lora_b has width 96, but this one needs 128"),
+        ("model.layers.1.self_attn.q_proj", (64, 2), (2, 128), 10**9, "states rank 1,000,000,000, but .* has rank 2"),
+        ("model.layers.1.self_attn.q_proj", (64, 2), (2, 128), 2, None),
+        ("model.embed_tokens", (640, 2), (2, 64), 2, None),
+        ("model.embed_tokens", (64, 2), (2, 640), 2, None),
+        ("model.layers.1.something_unknown", (5, 2), (2, 5), 2, None),
+    ],
+)
+async def test_an_adapter_of_another_model_is_refused(
+    registry: Registry, tmp_path: Path, module: str, a: tuple[int, int], b: tuple[int, int], rank: int,
+    reason: str | None,
+) -> None:  # fmt: skip
+    folder = tmp_path / "mlx"
+    folder.mkdir()
+    matrices = {f"{module}.lora_a": np.ones(a, np.float32), f"{module}.lora_b": np.ones(b, np.float32)}
+    save_file(matrices, folder / "adapters.safetensors")
+    told = {"num_layers": 16, "lora_parameters": {"rank": rank, "scale": 20.0, "dropout": 0.0}}
+    (folder / "adapter_config.json").write_text(json.dumps(told))
+    fields = {"model": "tuned", "source": "base", "adapters": upload(registry, folder)}
+    if reason is None:
+        assert (await create(registry, **fields))[-1] == "success"
+        return
+    with pytest.raises(CreateError, match=reason):
+        await create(registry, **fields)
+    assert [spec.name for spec in registry.list()] == ["base:latest"]
+
+
 A, B = Tensor("base_model.model.model.layers.0.q.lora_A.weight", "F32", (4, 8)), Tensor(
     "base_model.model.model.layers.0.q.lora_B.weight", "F32", (8, 4)
 )  # fmt: skip

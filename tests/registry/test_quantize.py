@@ -198,8 +198,8 @@ def test_a_quantized_model_is_not_quantized_again(full: Path, tmp_path: Path) ->
     ("config", "sentence"),
     [
         (None, "has no readable config.json"),
-        ("{", "has no readable config.json"),
-        ("[]", "names no model_type"),
+        ("{", "config.json is no JSON object"),
+        ("[]", "config.json is no JSON object"),
         (
             '{"model_type": "martian"}',
             "type 'martian' could not be opened for quantizing: Model type martian not supported",

@@ -176,3 +176,10 @@ def test_the_client_side_is_light() -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     assert not {"numpy", "mlx", "gguf", "tokenizers", "transformers", "torch"} & set(done.stdout.split())
+
+
+async def test_a_worker_that_takes_too_much_memory_is_ended_with_a_sentence(large_gguf: Path, tmp_path: Path) -> None:
+    with pytest.raises(CreateError, match="the conversion takes more memory than is free"):
+        async for _ in run_job(ImportGguf(str(large_gguf), str(tmp_path / "made")), memory=30 << 20):
+            pass
+    assert workers() == []

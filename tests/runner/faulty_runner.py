@@ -77,11 +77,12 @@ def main(fault: str, fd: int) -> None:
                 if fault == "endless-frame":
                     connection.sendall(b"\xff\xff\xff\xff")
                     time.sleep(60)
-                ballast.append(b"\1" * (400_000_000 if fault == "hungry" else 0))
                 print("WARNING: the weights look odd", flush=True)
                 ready = Ready(weights="none", memory_bytes=1000, kv_bytes_per_token=1, can_batch=True,
                               num_ctx=spec.num_ctx, vocab_size=1)  # fmt: skip
                 send(ready)
+            case Share() if fault == "hungry" and not ballast:  # after the load, which has a limit
+                ballast.append(b"\1" * 400_000_000)
             case Share() if fault == "on-a-gpu":  # half of it in use, half in buffers that MLX keeps
                 half = 600_000_000
                 send(Heartbeat(steps=0, running=0, waiting=0, memory_bytes=half, max_batch=0, buffer_bytes=half))
