@@ -243,6 +243,13 @@ SCHEMAS: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
          "allOf": [{"$ref": "#/$defs/wide"}, {"properties": {"k0": {"required": ["k1"]}}}]},
         [{}, {"k0": {"k1": {}}, "k899": {}}], [{"k0": {}}],
     ),
+    "a condition for each of many kinds": (
+        obj({"kind": {"enum": [f"k{at}" for at in range(20)]}}, "kind", allOf=[
+            {"if": {"properties": {"kind": {"const": f"k{at}"}}}, "then": {"required": [f"p{at}"]}}
+            for at in range(20)
+        ]),
+        [{"kind": "k3", "p3": 1}, {"kind": "k19", "p19": 1}], [{"kind": "k3"}, {"kind": "k3", "p4": 1}],
+    ),
     "many conditions: those that are too many are left out": (
         obj({"n": INTEGER}, allOf=[{"if": {"required": [f"a{at}"]}, "then": {"required": ["n"]}} for at in range(20)]),
         [{"n": 1}], [{"n": ""}],
