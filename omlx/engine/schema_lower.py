@@ -45,13 +45,17 @@ Group = list[list[Place]]
 """Alternatives, each a list of places that hold together."""
 
 
-def lower(root: dict[str, Any]) -> dict[str, Any]:
-    """The schema in the compiler's terms. Raises SchemaError."""
-    return _Lowering(root).whole()
+def lower(root: dict[str, Any], *, narrow: bool = False) -> dict[str, Any]:
+    """The schema in the compiler's terms. Raises SchemaError.
+
+    `narrow`: no patterns that match a listed property; the compiler would join schemas that contain themselves.
+    """
+    return _Lowering(root, narrow).whole()
 
 
 class _Lowering:
-    def __init__(self, root: dict[str, Any]) -> None:
+    def __init__(self, root: dict[str, Any], narrow: bool) -> None:
+        self._narrow = narrow
         self._references = References(root)
         self._draft = str(root.get("$schema"))
         self._opposites = Opposites(lambda place: self._references.resolve("$ref", place.schema["$ref"], place.base))
@@ -172,7 +176,7 @@ class _Lowering:
             elif must:
                 rest.append(group)
         self._step(_size(base))
-        merged = merge(base, self._draft)
+        merged = merge(base, self._draft, narrow=self._narrow)
         if merged.impossible:
             return False
         left = [any_of(self._value(branch) for branch in group) for group in rest]
