@@ -145,11 +145,18 @@ class GrammarCompiler:
         return result[0]
 
     def _compile(self, grammar: Grammar, trie: Any) -> Any:
+        try:
+            return self._compile_once(grammar, trie)
+        except GrammarError as error:
+            if str(error) != _TOO_CIRCULAR:
+                raise
+            return self._compile_once(grammar, trie, narrow=True)
+
+    def _compile_once(self, grammar: Grammar, trie: Any, *, narrow: bool = False) -> Any:
         import llguidance
 
-        matcher = llguidance.LLMatcher(
-            trie, _to_llguidance(grammar), log_level=0, limits=llguidance.LLParserLimits(**_LIMITS)
-        )
+        text = _to_llguidance(grammar, narrow)
+        matcher = llguidance.LLMatcher(trie, text, log_level=0, limits=llguidance.LLParserLimits(**_LIMITS))
         if not matcher.is_error():
             # The first mask shows whether anything obeys the grammar at all.
             bits = np.zeros(self.words, np.uint32)
@@ -186,7 +193,7 @@ def _plain_json(tokenizer: Any) -> str:
     return str(copy.to_str())
 
 
-def _to_llguidance(grammar: Grammar) -> str:
+def _to_llguidance(grammar: Grammar, narrow: bool) -> str:
     import llguidance
     from llguidance.gbnf_to_lark import any_to_lark
 
@@ -195,10 +202,10 @@ def _to_llguidance(grammar: Grammar) -> str:
         return str(matcher.grammar_from_json_schema('{"type": "object"}', defaults=_JSON_OPTIONS))
     try:
         if grammar.kind == "schema":
-            schema = prepare(grammar.source)
+            schema = prepare(grammar.source, narrow=narrow)
             return str(matcher.grammar_from_json_schema(json.dumps(schema), defaults=_JSON_OPTIONS))
         sides = [
-            {"name": name, "json_schema": {**prepare(schema), "x-guidance": _JSON_OPTIONS}}
+            {"name": name, "json_schema": {**prepare(schema, narrow=narrow), "x-guidance": _JSON_OPTIONS}}
             for name, schema in grammar.schemas.items()
         ]
     except SchemaError as error:

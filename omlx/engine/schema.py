@@ -21,12 +21,12 @@ MAX_ALL_PROPERTIES = 5000
 """In all objects together."""
 
 
-def prepare(schema: dict[str, Any] | str) -> dict[str, Any]:
-    """The schema to compile. Raises SchemaError."""
+def prepare(schema: dict[str, Any] | str, *, narrow: bool = False) -> dict[str, Any]:
+    """The schema to compile. Raises SchemaError. `narrow`: see `lower`."""
     if isinstance(schema, str):
         schema = _read(schema)
     _bound(schema)
-    return lower(schema)
+    return lower(schema, narrow=narrow)
 
 
 def _read(text: str) -> dict[str, Any]:

@@ -69,7 +69,8 @@ def facts(flat: Iterable[Place], *, lowered: bool = False) -> Facts:
     """`flat`: places as `Expand` gives them. `lowered`: of what they become, where an object that lists properties has
     no others, and a schema that lists properties is an object's."""
     found = Facts(set(TYPES), None, set(), {}, False)
-    for place in flat:
+    places = list(flat)
+    for place in places:
         schema = place.schema
         types, values, closed = found.types, found.values, found.closed
         if "type" in schema:
@@ -90,9 +91,32 @@ def facts(flat: Iterable[Place], *, lowered: bool = False) -> Facts:
         names = required if isinstance(required, list) else []
         found.required.update(name for name in names if isinstance(name, str))
         found = found._replace(types=types, values=values, closed=closed)
+    if found.values is not None:
+        excepted = [value for place in places for value in _excepted(place.schema)]
+        found = found._replace(values=found.values - {spelled(value) for value in excepted})
     if lowered and found.types == set(TYPES) and found.values is None and (found.properties or found.required):
         found = found._replace(types={"object"})
     return found
+
+
+def _excepted(schema: dict[str, Any]) -> list[Any]:
+    values = schema.get(EXCEPT)
+    return values if isinstance(values, list) else []
+
+
+def possible(flat: Iterable[Place], expand: Expand) -> bool:
+    """False where the types and values of the whole or of a required property rule each other out."""
+    whole = facts(flat)
+    if not whole.types or whole.values == set():
+        return False
+    for name in whole.required & whole.properties.keys():
+        inner = expand(whole.properties[name])
+        if inner is None:
+            return False
+        said = facts(inner)
+        if not said.types or said.values == set():
+            return False
+    return True
 
 
 def apart(one: Facts, other: Facts, expand: Expand, depth: int = _DEPTH) -> bool:

@@ -19,6 +19,7 @@ _LONGEST_WITHIN = 12
 _EVERYTHING = frozenset({"", ".*", ".*$", r"[\s\S]*", r"[\s\S]*$"})
 _NOT_EMPTY = frozenset({".+", ".+$", "."})
 _BLANK = frozenset({r"\s*$", r"\s+$", "[ ]*$", " *$"})
+_LENGTHS = re.compile(r"\^\(\?=\.\{(?P<least>[0-9]{1,6})(?P<comma>,)?(?P<most>[0-9]{1,6})?\}\$\)")
 _NOWHERE = re.compile(r"\^?\(\(\?!(?P<texts>[^()]*)\)\.\)(?P<count>[*+])\$?")
 """`((?!text).)*`"""
 _PIECE = re.compile(
@@ -62,6 +63,16 @@ def split(pattern: str) -> list[str] | None:
     if others is None or "|" in _outside_groups(rest):
         return None
     return [*others, *found, *([] if rest in _EVERYTHING | _NOT_EMPTY and (others or found) else [f"^{rest}"])]
+
+
+def lengths(pattern: str) -> tuple[str, dict[str, int]]:
+    """`pattern` without a look-ahead that only counts characters, and what that says."""
+    found = _LENGTHS.match(pattern)
+    if found is None:
+        return pattern, {}
+    least, most = int(found["least"]), found["most"] if found["comma"] else found["least"]
+    rest = "^" + pattern[found.end() :]
+    return rest, {"minLength": least, **({"maxLength": int(most)} if most else {})}
 
 
 def any_text_but(texts: Iterable[str], *, empty: bool = True) -> str | None:

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from omlx.engine.schema_facts import ASSERTIONS, Opposites, apart, facts
+from omlx.engine.schema_facts import ASSERTIONS, Opposites, apart, facts, possible
 from omlx.engine.schema_merge import merge
 from omlx.engine.schema_refs import REFERENCES, Place, References, SchemaError, place_of
 from omlx.engine.schema_write import any_of, inhabited, write
@@ -22,6 +22,8 @@ MAX_BRANCHES = 64
 """Combinations of the alternatives of one value that are written out."""
 _ALL_BRANCHES = 4000
 """Those of the whole schema."""
+_TRIED = 20_000
+"""Schemas and properties in combinations of which it is found out whether they rule each other out."""
 _STEPS = 150_000
 """Schemas and properties that are looked at on the way."""
 _COMPARED = 40
@@ -43,13 +45,17 @@ Group = list[list[Place]]
 """Alternatives, each a list of places that hold together."""
 
 
-def lower(root: dict[str, Any]) -> dict[str, Any]:
-    """The schema in the compiler's terms. Raises SchemaError."""
-    return _Lowering(root).whole()
+def lower(root: dict[str, Any], *, narrow: bool = False) -> dict[str, Any]:
+    """The schema in the compiler's terms. Raises SchemaError.
+
+    `narrow`: no patterns that match a listed property; the compiler would join schemas that contain themselves.
+    """
+    return _Lowering(root, narrow).whole()
 
 
 class _Lowering:
-    def __init__(self, root: dict[str, Any]) -> None:
+    def __init__(self, root: dict[str, Any], narrow: bool) -> None:
+        self._narrow = narrow
         self._references = References(root)
         self._draft = str(root.get("$schema"))
         self._opposites = Opposites(lambda place: self._references.resolve("$ref", place.schema["$ref"], place.base))
@@ -60,7 +66,7 @@ class _Lowering:
         self._small: dict[int, tuple[Any, Any]] = {}
         """Schemas without schemas in them, and what they become, by their id."""
         self._within: set[frozenset[int]] = set()
-        self._written = self._branches = self._steps = 0
+        self._written = self._branches = self._steps = self._tried = 0
 
     def whole(self) -> dict[str, Any]:
         top = self._schema([self._references.root])
@@ -161,35 +167,49 @@ class _Lowering:
         groups = self._groups(flat, base)
         if groups is None:
             return False
-        chosen: list[Group] = []
+        ways: Group = [[]]
         rest: list[Group] = []
-        count = 1
         for must, group in sorted(groups, key=lambda entry: len(entry[1])):
-            product = count * len(group)
-            if product <= MAX_BRANCHES and self._branches + product <= _ALL_BRANCHES:
-                chosen.append(group)
-                count = product
+            more = self._combined(base, ways, group)
+            if more is not None:
+                ways = more
             elif must:
                 rest.append(group)
-        self._step(
-            sum(len(properties) for place in base if isinstance(properties := place.schema.get("properties"), dict))
-        )
-        merged = merge(base, self._draft)
+        self._step(_size(base))
+        merged = merge(base, self._draft, narrow=self._narrow)
         if merged.impossible:
             return False
         left = [any_of(self._value(branch) for branch in group) for group in rest]
-        if not chosen:
+        if ways == [[]]:
             return write(merged, self._value, left)
-        self._branches += count
-        if len(chosen) == 1 and merged.empty:
-            found = any_of(self._value(branch) for branch in chosen[0])
+        self._branches += len(ways)
+        if len(groups) == 1 and merged.empty:
+            found = any_of(self._value(way) for way in ways)
         else:
             if rest:
                 # The compiler puts these together: an object must not be closed before.
                 base = [place._replace(declares=False) for place in base]
-            ways = ([*base, *itertools.chain(*way)] for way in itertools.product(*chosen))
-            found = any_of(self._schema(way) for way in ways)
+            found = any_of(self._schema([*base, *way]) for way in ways)
         return {"allOf": [found, *left]} if left else found
+
+    def _combined(self, base: list[Place], ways: Group, group: Group) -> Group | None:
+        """Each way with each alternative, but for those that rule each other out; None where they are too many."""
+        found: Group = []
+        product = len(ways) * len(group)
+        cost = product * _size(base)
+        tried = len(ways) > 1 and self._tried + cost <= _TRIED
+        if not tried and product > MAX_BRANCHES:
+            return None
+        self._tried += cost if tried else 0
+        for way, branch in itertools.product(ways, group):
+            if tried:
+                flat = self._expand([*base, *way, *branch])
+                if flat is None or not possible(flat, self._expand):
+                    continue
+            found.append([*way, *branch])
+            if len(found) > MAX_BRANCHES or self._branches + len(found) > _ALL_BRANCHES:
+                return None
+        return found
 
     def _without_choices(self, place: Place) -> Place:
         schema = place.schema
@@ -248,6 +268,12 @@ class _Lowering:
                     ways = [[*way, one] for way in ways for one in opposite]
             found += ways
         return found
+
+
+def _size(places: Sequence[Place]) -> int:
+    """Schemas and the properties that they list."""
+    listed = [place.schema.get("properties") for place in places]
+    return len(places) + sum(len(properties) for properties in listed if isinstance(properties, dict))
 
 
 def _says_nothing(schema: Any) -> bool:

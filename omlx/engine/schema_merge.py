@@ -12,9 +12,9 @@ from decimal import Decimal
 from typing import Any
 
 from omlx.engine.schema_facts import EXCEPT, TYPES, spelled, type_of, types_of
-from omlx.engine.schema_lookahead import any_text_but
+from omlx.engine.schema_lookahead import any_text_but, lengths
 from omlx.engine.schema_merged import Merged
-from omlx.engine.schema_objects import merge_objects
+from omlx.engine.schema_objects import leave_out_patterns, merge_objects
 from omlx.engine.schema_patterns import (
     ASCII_FORMATS,
     FORMAT_PATTERNS,
@@ -34,7 +34,7 @@ _EACH = 500
 _OLD_DRAFTS = ("draft-03", "draft-04", "draft-06", "draft-07", "2019-09")
 
 
-def merge(flat: Sequence[Place], draft: str) -> Merged:
+def merge(flat: Sequence[Place], draft: str, *, narrow: bool = False) -> Merged:
     """Raises SchemaError where a keyword has a value that it cannot have. `draft`: the root's `$schema`."""
     merged = Merged()
     for place in flat:
@@ -45,6 +45,8 @@ def merge(flat: Sequence[Place], draft: str) -> Merged:
         rest = [place for place in flat if "unevaluatedItems" in place.schema]
         merged.items = [place_of(place.schema["unevaluatedItems"], place) for place in rest] or None
     merge_objects(merged, flat)
+    if narrow:
+        leave_out_patterns(merged)
     _exceptions(merged)
     if merged.types == set(TYPES) and merged.values is None and merged.objects != merged.arrays:
         # Nobody lists properties of a value that is to be a number.
@@ -128,6 +130,11 @@ def _types_and_values(merged: Merged, schema: dict[str, Any]) -> None:
 
 
 def _limits(merged: Merged, schema: dict[str, Any]) -> None:
+    pattern = schema.get("pattern")
+    if isinstance(pattern, str) and pattern.startswith("^(?="):
+        pattern, counted = lengths(pattern)
+        _limits(merged, {**counted, "type": "string"})
+        schema = {**schema, "pattern": pattern}
     for key in (*_LARGEST, *_SMALLEST):
         value = schema.get(key)
         if value is None or value is False:

@@ -136,6 +136,17 @@ def _drop_repeated(merged: Merged) -> None:
                 del merged.properties[name]
 
 
+def leave_out_patterns(merged: Merged) -> None:
+    """Those that match a listed property, which obeys what they say all the same; it is closed to other names then."""
+    for pattern, places in list(merged.patterns.items()):
+        matching = [name for name in merged.properties if matches(pattern, name)]
+        if matching:
+            del merged.patterns[pattern]
+            merged.additional = [Place(False, "")]
+        for name in matching:
+            merged.properties[name] = [*merged.properties[name], *places]
+
+
 def _separate(merged: Merged) -> None:
     """Patterns that match the same names become one, whose properties obey what all of them say."""
     if len(merged.patterns) < 2 or disjoint([*merged.patterns]):

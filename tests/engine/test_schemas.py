@@ -243,6 +243,20 @@ SCHEMAS: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
          "allOf": [{"$ref": "#/$defs/wide"}, {"properties": {"k0": {"required": ["k1"]}}}]},
         [{}, {"k0": {"k1": {}}, "k899": {}}], [{"k0": {}}],
     ),
+    "patterns and listed properties that contain each other": (
+        {"$defs": {"any": {"anyOf": [STRING, {"$ref": "#/$defs/map"}]},
+                   "map": obj({"kind": {"$ref": "#/$defs/any"}, "_n": INTEGER}, patternProperties={
+                       "^[a-z]": {"anyOf": [{"$ref": "#/$defs/any"}, INTEGER]}}, additionalProperties=False)},
+         "$ref": "#/$defs/map"},
+        [{"kind": {"kind": "x"}, "_n": 1}], [{"kind": 1}, {"_n": ""}],
+    ),
+    "a condition for each of many kinds": (
+        obj({"kind": {"enum": [f"k{at}" for at in range(20)]}}, "kind", allOf=[
+            {"if": {"properties": {"kind": {"const": f"k{at}"}}}, "then": {"required": [f"p{at}"]}}
+            for at in range(20)
+        ]),
+        [{"kind": "k3", "p3": 1}, {"kind": "k19", "p19": 1}], [{"kind": "k3"}, {"kind": "k3", "p4": 1}],
+    ),
     "many conditions: those that are too many are left out": (
         obj({"n": INTEGER}, allOf=[{"if": {"required": [f"a{at}"]}, "then": {"required": ["n"]}} for at in range(20)]),
         [{"n": 1}], [{"n": ""}],
