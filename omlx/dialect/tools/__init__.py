@@ -8,7 +8,8 @@ from omlx.dialect.tools import cohere, gemma, invoke, json_tags, pythonic
 from omlx.dialect.tools.deepseek import DEEPSEEK
 from omlx.dialect.tools.fallback import BARE, FENCED, after_tag
 from omlx.dialect.tools.format import ToolFormat, Writer
-from omlx.dialect.tools.glm import GLM, GLM4, HUNYUAN3, LONGCAT
+from omlx.dialect.tools.functionary import FUNCTIONARY
+from omlx.dialect.tools.glm import GLM, GLM4, HUNYUAN3, HUNYUAN3_PLAIN, LONGCAT
 from omlx.dialect.tools.json_tags import HERMES, write_one_each
 from omlx.dialect.tools.kimi import K2, K3
 from omlx.dialect.tools.llama import FUNCTION_TAG, PYTHON_TAG
@@ -25,8 +26,8 @@ ALWAYS = (HERMES, BARE, FENCED, PYTHON_LIST)
 FORMATS: dict[str, ToolFormat] = {
     found.name: found
     for found in (
-        *json_tags.FORMATS, MISTRAL, PYTHON_TAG, QWEN_CODER, FUNCTION_TAG, GLM, HUNYUAN3, GLM4, LONGCAT, DEEPSEEK,
-        K2, K3, MINIMAX3, SOLAR,
+        *json_tags.FORMATS, MISTRAL, PYTHON_TAG, QWEN_CODER, FUNCTION_TAG, GLM, HUNYUAN3, HUNYUAN3_PLAIN, GLM4, LONGCAT,
+        DEEPSEEK, FUNCTIONARY, K2, K3, MINIMAX3, SOLAR,
         *invoke.FORMATS, *gemma.FORMATS, *pythonic.FORMATS, *cohere.FORMATS, BARE, FENCED, PYTHON_LIST,
     )
 }  # fmt: skip
