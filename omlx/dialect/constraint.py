@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from omlx.dialect import harmony
 from omlx.dialect.output import PLAIN, OutputDialect
+from omlx.dialect.thinking import CLOSES_ITSELF
 from omlx.dialect.tools import writer_for
 from omlx.dialect.tools.json_tags import write_behind_tag
 from omlx.dialect.tools.rules import Rules, offered
@@ -50,7 +51,8 @@ def constrain(
     """
     if request.raw_prompt is not None and not opens_thinking:
         dialect = PLAIN
-    opening, after = dialect.before_answer(opens_thinking=opens_thinking, thinking=request.think is not False)
+    thinking = dialect.thinks_by_default if request.think is None else request.think is not False
+    opening, after = dialect.before_answer(opens_thinking=opens_thinking, thinking=thinking)
     answer = _answer(request)
     if answer is not None:
         answer = answer._replace(opening=opening, after=after)
@@ -83,8 +85,13 @@ def _object(schema: Any) -> dict[str, Any]:
 
 
 def limit_thinking(request: GenerateRequest, dialect: OutputDialect, *, opens_thinking: bool) -> ThinkLimit | None:
-    """How long the reply may think, None where nothing limits it or the model does not think."""
+    """How long the reply may think, None where nothing limits it or the model does not think.
+
+    Not at all where the request wants none and the template starts it all the same.
+    """
     budget = request.limits.think_budget
+    if request.think is False and _thinks_all_the_same(dialect, opens_thinking=opens_thinking):
+        budget = 0
     if budget < 0 or (request.raw_prompt is not None and not opens_thinking):
         return None
     if dialect.channels:
@@ -94,3 +101,12 @@ def limit_thinking(request: GenerateRequest, dialect: OutputDialect, *, opens_th
         return None
     markers = dialect.think
     return ThinkLimit(budget, markers.opening, markers.closing, "\n" + markers.closing, opens_thinking)
+
+
+def _thinks_all_the_same(dialect: OutputDialect, *, opens_thinking: bool) -> bool:
+    """Whether thinking that was switched off has to be closed in the reply."""
+    if dialect.channels or dialect.think is None or not dialect.thinks:
+        return False
+    if dialect.think.opening in CLOSES_ITSELF:
+        return False
+    return opens_thinking or not dialect.switchable

@@ -16,7 +16,8 @@ from omlx.dialect.gochat import tool_tag
 from omlx.dialect.pieces import Piece, PieceKind, joined
 from omlx.dialect.recipients import RecipientSplitter
 from omlx.dialect.splitter import TagSplitter
-from omlx.dialect.thinking import ThinkMarkers, find_markers
+from omlx.dialect.switches import Switches
+from omlx.dialect.thinking import ThinkMarkers, find_markers, thinks, thinks_by_default
 from omlx.dialect.tools import formats_for, resolve
 from omlx.dialect.tools.functionary import FUNCTIONARY
 from omlx.dialect.tools.toolbox import Toolbox, random_call_id
@@ -34,6 +35,10 @@ class OutputDialect(msgspec.Struct, frozen=True, kw_only=True):
     """Tags that the family puts around the whole answer."""
     recipients: bool = False
     """Muse Glimmer's messages, each to a recipient."""
+    thinks_by_default: bool = True
+    """It does so unless it is told not to; else only where it is told to."""
+    switchable: bool = True
+    """The template has a variable that switches thinking off."""
     channels: bool = False
     """gpt-oss's harmony format; nothing else applies then."""
     tools: tuple[str, ...] = ()
@@ -86,9 +91,11 @@ def detect_output(template_source: str, tokens: Collection[str], model_type: str
     answer = next((tags for tags in _ANSWERS if tags[0] in template_source), None)
     return OutputDialect(
         think=think,
-        thinks=think is not None and think.closing in template_source,
         answer=answer if think is not None and think.opening == "<think>" else None,
         recipients="<atem:function_calls>" in template_source and "<|eom|>" in template_source,
+        thinks=think is not None and (think.closing in template_source or thinks(template_source, tokens)),
+        thinks_by_default=thinks_by_default(template_source),
+        switchable=Switches(template_source).any,
         tools=formats_for(template_source, tokens),
         tool_tag=tool_tag(template_source),
         end_tokens=tuple(end for end in _END_TOKENS if end in tokens and (think is None or end != think.closing)),

@@ -20,6 +20,7 @@ from omlx.dialect.errors import TemplateError, TemplateTooSlow
 from omlx.dialect.gochat import GoChat
 from omlx.dialect.infill import Infill, find_infill
 from omlx.dialect.jinja import JinjaTemplate
+from omlx.dialect.switches import Switches
 from omlx.dialect.thinking import ends_inside_thinking
 from omlx.dialect.toolprose import call_writer, describe_tools
 from omlx.request import GenerateRequest, Message, Video
@@ -200,6 +201,7 @@ class _Jinja:
         self._kimi_ids = "<|tool_call_begin|>" in source
         self._knows_developer = "developer" in source
         self._channels = "<|channel|>" in source
+        self._switches = Switches(source)
 
     @cached_property
     def abilities(self) -> Abilities:
@@ -215,9 +217,19 @@ class _Jinja:
         if request.tools and not self.abilities.tools:
             messages = describe_tools(messages, request.tools)
             messages = messages if self.abilities.system else conversation.fold_systems(messages)
-        text = self._render_adapted(messages, request.tools, _think_variables(request.think, self._channels), continued)
+        variables = self._switches.variables(request.think, self._try)
+        text = self._render_adapted(messages, request.tools, variables, continued)
         images, videos = _images(request.messages), _videos(request.messages)
         return Rendered(text, ends_inside_thinking(text), images=images, videos=videos)
+
+    def _try(self, variables: dict[str, Any]) -> str:
+        """The prompt of a short conversation, "" where the template refuses it. Raises TemplateTooSlow."""
+        try:
+            return self._render_messages([Message(role="user", content="Hello")], [], variables, continued=False)
+        except TemplateTooSlow:
+            raise
+        except TemplateError:
+            return ""
 
     def _fit(self, messages: list[Message]) -> list[Message]:
         """The messages with what the template is known not to take changed."""
@@ -333,27 +345,6 @@ def _continued(messages: list[Message]) -> bool:
     return bool(messages) and messages[-1].role == "assistant" and bool(messages[-1].content) and not (
         messages[-1].tool_calls
     )  # fmt: skip
-
-
-def _think_variables(think: bool | str | None, channels: bool) -> dict[str, Any]:
-    """`enable_thinking` is Qwen's name (and most others'), `thinking` Granite's and DeepSeek's, the effort gpt-oss's.
-
-    Not asked counts as on, as in Ollama; a template without the names ignores them.
-    """
-    on = think is not False
-    variables: dict[str, Any] = {"enable_thinking": on, "thinking": on}
-    if think is not None:
-        # MiniMax M3's name; unset, it decides for itself.
-        variables["thinking_mode"] = "enabled" if on else "disabled"
-    if isinstance(think, str):
-        variables["reasoning_effort"] = "high" if think == "max" else think
-    elif think is False and channels:
-        # gpt-oss cannot switch its reasoning off.
-        variables["reasoning_effort"] = "low"
-    elif think is False:
-        # Seed-OSS's name.
-        variables["thinking_budget"] = 0
-    return variables
 
 
 def _thought_only(message: Message) -> Message:

@@ -6,8 +6,10 @@ A wrong capability is worse than a missing feature: clients send tools, images o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
+
+from omlx_registry.thinking import markers_in, thinks
 
 COMPLETION: Final = "completion"
 TOOLS: Final = "tools"
@@ -36,7 +38,6 @@ _FIM_TOKENS: Final = (
     ("▁<PRE>", "▁<SUF>", "▁<MID>"),
     ("[PREFIX]", "[SUFFIX]", "[MIDDLE]"),
 )
-_THINK_MARKS: Final = (("<think>", "</think>"), ("<|channel>thought", "<channel|>"), ("[THINK]", "[/THINK]"))
 
 
 def derive_capabilities(
@@ -51,7 +52,7 @@ def derive_capabilities(
     """The capabilities, explicit ones first. An explicit `embedding` or `rerank` without `completion` rules that out.
 
     `config` is config.json, `template` a Go template (it replaces the Jinja `chat_template`), `tokens` the special
-    tokens of the tokenizer, `pooling` whether the folder has sentence-transformers' pooling or modules files.
+    and added tokens of the tokenizer, `pooling` whether the folder has sentence-transformers' pooling or modules files.
     """
     explicit = list(explicit)
     said_to_embed = EMBEDDING in explicit and COMPLETION not in explicit
@@ -62,7 +63,8 @@ def derive_capabilities(
         if _has(config, "vision_config"):
             found.append(VISION)
     else:
-        found = [COMPLETION, *_of_template(template, chat_template, str(config.get("model_type", "")))]
+        tokens = list(tokens)
+        found = [COMPLETION, *_of_template(template, chat_template, tokens, str(config.get("model_type", "")))]
         if has_vision(config) and config.get("model_type") in VISION_TYPES:
             found.append(VISION)
         if _has(config, "audio_config", "sound_config"):
@@ -101,7 +103,9 @@ def fill_in_the_middle_tokens() -> frozenset[str]:
     return frozenset(token for kind in _FIM_TOKENS for token in kind)
 
 
-def _of_template(template: str | None, chat_template: str | None, model_type: str) -> list[str]:
+def _of_template(
+    template: str | None, chat_template: str | None, tokens: Collection[str], model_type: str
+) -> list[str]:
     found = []
     if template is not None:
         fields = set(_GO_FIELD.findall(_go_code(template)))
@@ -109,13 +113,13 @@ def _of_template(template: str | None, chat_template: str | None, model_type: st
             found.append(TOOLS)
         if "Suffix" in fields:
             found.append(INSERT)
-        if "Thinking" in fields or "Think" in fields or _marks_thinking(template):
+        if "Thinking" in fields or "Think" in fields or markers_in(template) is not None:
             found.append(THINKING)
     elif chat_template is not None:
         code = _jinja_code(chat_template)
         if re.search(r"\btools\b|\btool_calls?\b", code):
             found.append(TOOLS)
-        if _marks_thinking(chat_template):
+        if thinks(chat_template, tokens):
             found.append(THINKING)
     if model_type == "gpt_oss" and THINKING not in found:
         found.append(THINKING)
@@ -131,10 +135,6 @@ def _go_code(template: str) -> str:
 def _jinja_code(template: str) -> str:
     """What stands inside the tags of a Jinja template."""
     return " ".join(_JINJA_END.split(part, maxsplit=1)[0] for part in _JINJA_START.split(template)[1:])
-
-
-def _marks_thinking(template: str) -> bool:
-    return any(start in template and end in template for start, end in _THINK_MARKS)
 
 
 def _architectures(config: Mapping[str, Any]) -> list[str]:

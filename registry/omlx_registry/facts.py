@@ -17,9 +17,10 @@ from omlx_registry.blobs import BlobStore
 from omlx_registry.capabilities import derive_capabilities, fill_in_the_middle_tokens
 from omlx_registry.errors import InvalidModel
 from omlx_registry.manifest import ADAPTER, FILE, WEIGHTS, Facts, Layer
+from omlx_registry.thinking import is_marker_token
 from omlx_registry.weights import Census, Tensor, read_header, take_census
 
-REVISION: Final = 2
+REVISION: Final = 3
 """Raise it when capabilities, counting or the fingerprint are derived in another way than before."""
 
 _TOKENIZER_FILES: Final = (
@@ -103,7 +104,9 @@ class Files:
             tokenizer = msgspec.json.decode(self.path("tokenizer.json").read_bytes(), type=_Tokenizer)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidModel(f"tokenizer.json is damaged: {error}") from error
-        return {token.content for token in tokenizer.added_tokens} & fill_in_the_middle_tokens()
+        known = fill_in_the_middle_tokens()
+        texts = (token.content for token in tokenizer.added_tokens)
+        return {text for text in texts if text in known or is_marker_token(text)}
 
 
 def find_out(

@@ -72,6 +72,7 @@ CASES: dict[str, tuple[str, str, list[Piece]]] = {
     "GLM: the call not closed": (GLM, "<tool_call>find<arg_key>pattern</arg_key><arg_value>a</arg_value>\n<tool_call>run<arg_key>command</arg_key><arg_value>ls</arg_value></tool_call>", calls(("find", {"pattern": "a"}), LS)),
     "LongCat: JSON": ("<longcat_tool_call>", '<longcat_tool_call>\n{"name": "run", "arguments": {"command": "ls"}}\n</longcat_tool_call>', calls(LS)),
     "Hunyuan 3 without suffix": ("<tool_calls><tool_sep><arg_key>", "<tool_calls><tool_call>run<tool_sep><arg_key>command</arg_key><arg_value>ls</arg_value></tool_call></tool_calls>", calls(LS)),
+    "Hunyuan of another release": ("<tool_calls:v4>", "<tool_calls:v4><tool_call:v4>run<tool_sep:v4><arg_key:v4>command</arg_key:v4><arg_value:v4>ls</arg_value:v4></tool_call:v4></tool_calls:v4>", calls(LS)),
     # invoke
     "DeepSeek: a call that closes itself": ("｜DSML｜" + THINKS, '<｜DSML｜function_calls><｜DSML｜invoke name="run"/></｜DSML｜function_calls>', calls(("run", {}))),
     "DeepSeek: arguments as JSON": ("｜DSML｜", '<｜DSML｜function_calls>\n<｜DSML｜invoke name="run">\n{"command": "ls"}\n</｜DSML｜invoke>\n</｜DSML｜function_calls>', calls(LS)),
@@ -161,3 +162,9 @@ def test_a_value_becomes_what_the_schema_says() -> None:
 
 def test_headers_of_functionary_are_no_text_without_tools_either() -> None:
     assert parse(detect_output(">>>${recipient}", [], ""), "all\nHello", 1, tools=[]) == text("Hello")
+
+
+def test_the_marker_at_the_end_of_phis_turns_is_not_solars() -> None:
+    phi = detect_output("<|user|>{{ m }}<|end|><|assistant|>", ["<|user|>", "<|end|>", "<|assistant|>"], "phi3")
+    assert phi.think is None
+    assert "<|end|>" in phi.end_tokens

@@ -115,7 +115,7 @@ SPOKEN: list[tuple[str, str, list[tuple[str, dict[str, Any]]]]] = [
     ("apertus", '<|tools_prefix|>[{"weather": {"city": "Paris"}}, {"now": {}}]<|tools_suffix|>', [PARIS, NOW]),
     ("gigachat", '<|function_call|>{"name": "weather", "arguments": {"city": "Paris"}}', [PARIS]),
     ("hunyuan", '<tool_calls>[{"name": "now", "arguments": {}, "id": "x"}]</tool_calls>', [NOW]),
-    ("hunyuan3", "<tool_calls:opensource>\n<tool_call:opensource>weather<tool_sep:opensource>\n<arg_key:opensource>city"
+    ("hunyuan3:opensource", "<tool_calls:opensource>\n<tool_call:opensource>weather<tool_sep:opensource>\n<arg_key:opensource>city"
      "</arg_key:opensource>\n<arg_value:opensource>Paris</arg_value:opensource>\n</tool_call:opensource>\n"
      "<tool_call:opensource>now<tool_sep:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>", [PARIS, NOW]),
     ("minimax-m3", ']<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="weather">]<]minimax[>[<city>Paris]<]minimax[>['

@@ -139,13 +139,16 @@ LONGCAT = ToolFormat(
     closings=("</longcat_tool_call>",),
     write=_writer("longcat_"),
 )
-HUNYUAN3 = ToolFormat(
-    "hunyuan3",
-    _all_reader(":opensource"),
-    ("<tool_calls:opensource>",),
-    ("<tool_calls:opensource>",),
-    closings=("</tool_call:opensource>", "</tool_calls:opensource>"),
-)
+
+
+def hunyuan3(release: str) -> ToolFormat:
+    """The format of Hunyuan 3 and later, whose names have a suffix that changes with the release."""
+    opening = f"<tool_calls:{release}>"
+    closings = (f"</tool_call:{release}>", f"</tool_calls:{release}>")
+    return ToolFormat(f"hunyuan3:{release}", _all_reader(f":{release}"), (opening,), (opening,), closings=closings)
+
+
+HUNYUAN3 = hunyuan3("opensource")
 HUNYUAN3_PLAIN = ToolFormat(
     "hunyuan3-plain",
     _all_reader(""),
