@@ -30,10 +30,10 @@ _HEADER_END = re.compile(r"<\|(?:message|end|call|return)\|>")
 _HEADER_STARTS = ("<|channel|>", "<|start|>", _MESSAGE, " to=", "<|constrain|>")
 _LATER_STARTS = (*_HEADER_STARTS, "assistant", "to=")
 """Behind a message, a header may have lost its first token."""
-_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
+_CHANNEL = re.compile(r"<\|channel\|>\s*(analysis|commentary|final|\w+)")
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
 _HEADER = re.compile(
-    r"(?:<\|start\|>|<\|channel\|>\s*\w*|<\|constrain\|>\s*(?:json|code)?|assistant|commentary|to=[^\s<]+|json\b|code\b|\s)*"
+    r"(?:<\|start\|>|<\|channel\|>\s*(?:analysis|commentary|final)?|<\|constrain\|>\s*(?:json|code)?|assistant|commentary|to=[^\s<]+|json\b|code\b|\s)*"
 )
 _BEGUN = re.compile(r"<(?:\|\w*\|?)?$")
 """A token at the end of the text that is not whole."""

@@ -20,6 +20,7 @@ _ENDS = ("<|eom|>", "<|eot|>", "<|start|>")
 _MARK = re.compile("|".join(map(re.escape, (*_ENDS, _MESSAGE))))
 _HEADER = re.compile(r"\s*(?:<\|start\|>)?\s*(?:assistant)?\s*(?:to=([^\s<]+))?\s*")
 _BEGINNINGS = ("<|start|>", "assistant", "to=", _MESSAGE)
+_KNOWN = ("self", "user")
 _SELF = ThinkMarkers("<|self|>", "<|/self|>")
 """What thinking stands between for the splitter of the messages' texts; the model never writes it."""
 
@@ -48,16 +49,22 @@ class RecipientSplitter:
         """Step over a header; False: nothing more without new text."""
         match = _HEADER.match(self._buffer)
         assert match is not None
+        recipient = match.group(1)
         rest = self._buffer[match.end() :]
         if not final and any(beginning.startswith(rest) for beginning in _BEGINNINGS):
             return False
         if rest.startswith(_MESSAGE):
             rest = rest[len(_MESSAGE) :]
+        elif recipient and recipient.startswith(_KNOWN):
+            # The token between the recipient and the text is missing.
+            known = next(name for name in _KNOWN if recipient.startswith(name))
+            rest = self._buffer[match.start(1) + len(known) :]
+            recipient = known
         elif not match.group().strip():
             # No header: text that goes on where the last message ended.
             rest = self._buffer
         self._buffer, self._in_header = rest, False
-        if (match.group(1) == "self") != self._thinks:
+        if (recipient == "self") != self._thinks:
             self._thinks = not self._thinks
             pieces += self._texts.feed(_SELF.opening if self._thinks else _SELF.closing)
         return bool(self._buffer)

@@ -21,8 +21,12 @@ from omlx.request import ToolCall
 _No = Literal["no", "cut"]
 _SMALL = 2048
 """Characters. A held-back text longer than this is not looked at again with every token."""
+_LONGEST_MARKER = 40
+"""Characters."""
 _TALK = 400
 """Characters. With more text than this behind it, a call in thinking is part of the thinking."""
+_QUOTES = frozenset(" \t`'\"(“‘«「")
+"""Characters in front of a marker that is spoken of."""
 _TOKEN = re.compile(r"<[|｜].*[|｜]>|<\|.*>|<.*\|>|\[/?[A-Z_]+\]")
 """What a marker looks like that cannot be text."""
 
@@ -61,19 +65,20 @@ class TagSplitter:
         self._openings = {opening for known in self._marked for opening in known.openings}
         closings = {closing for known in self._marked for closing in known.closings if len(closing) > 3}
         strays = {stray for known in self._marked for stray in known.strays}
-        self._orphans = closings | strays | ({think.closing} if think else set())
+        self._orphans = closings | strays | {orphan for known in self._marked for orphan in known.orphans}
+        self._orphans |= {think.closing} if think else set()
         self._dropped = strays - self._openings
         self._reopening = ""
         if think:
             self._dropped |= {*think.wrappers}
             if _TOKEN.fullmatch(think.closing):
                 self._dropped.add(think.closing)
-            if think.opening.startswith("<|"):
+            if _TOKEN.fullmatch(think.opening.rstrip()) or think.opening.startswith("<|"):
                 self._reopening = think.opening.rstrip()
         self._answer_opening, self._answer_closing = answer or ("", "")
-        stops = {*self._openings, *self._dropped, self._reopening, self._answer_closing} - {""}
-        self._stop = re.compile("|".join(map(re.escape, sorted(stops, key=len, reverse=True)))) if stops else None
-        self._stops = stops
+        self._lone_closing = think.closing if think and think.closing not in self._dropped else ""
+        """Ends thinking whose opening marker is missing: it is no text where it can be told."""
+        self._set_stops()
         closings |= {think.closing} if think else set()
         self._closing = re.compile("|".join(map(re.escape, closings)) or r"(?!)")
         self._buffer = ""
@@ -88,10 +93,21 @@ class TagSplitter:
         """Something other than white space has been passed on as content, or a call was found."""
         self._called = self._behind_call = False
         """A call was found; and nothing but white space came since then."""
+        self._thought = opens_thinking
+        """Some text was thinking, or an opening marker was text."""
+        self._tail = ""
+        """The end of the text that was passed on last."""
         self._wrapped = False
         """The answer stands between markers of its own, of which the first was found."""
         self._looked_at = 0
         """Length of the buffer when a call in it was last found to be incomplete; 0: not waiting for one."""
+
+    def _set_stops(self) -> None:
+        """What content is searched for."""
+        stops = {*self._openings, *self._dropped, self._reopening, self._answer_closing, self._lone_closing} - {""}
+        self._stop = re.compile("|".join(map(re.escape, sorted(stops, key=len, reverse=True)))) if stops else None
+        self._stops = stops
+        self._holds_blank = bool(stops - {self._lone_closing} - self._dropped)
 
     @property
     def inside_thinking(self) -> bool:
@@ -141,6 +157,7 @@ class TagSplitter:
 
     # ------------------------------------------------------------ thinking
     def _open(self, behind: str) -> None:
+        self._thought = True
         self._buffer, self._state = behind, "thinking"
         self._swallows = self._opened = True
 
@@ -235,11 +252,13 @@ class TagSplitter:
                 self._buffer = self._buffer[: len(self._buffer) - held]
             held = 0
         if stop is None or (held and len(self._buffer) - held <= stop.start()):
-            self._emit_text(pieces, len(self._buffer) - held, keep_blank=bool(self._stop) and not final)
+            self._emit_text(pieces, len(self._buffer) - held, keep_blank=self._holds_blank and not final)
             return False
         mark = stop.group()
         if mark == self._answer_closing:
             return self._end_answer(pieces, stop, final)
+        if mark == self._lone_closing:
+            return self._lone(pieces, stop)
         if mark not in self._openings:
             self._emit_text(pieces, stop.start(), keep_blank=mark == self._reopening)
             self._buffer = self._buffer.lstrip() if mark == self._reopening else self._buffer
@@ -249,10 +268,25 @@ class TagSplitter:
             return True
         return self._marked_call(pieces, stop, final)
 
+    def _lone(self, pieces: list[Piece], stop: re.Match[str]) -> bool:
+        """A closing marker of thinking that nothing opened. Where it is spoken of, a space or quote precedes it."""
+        assert self._think is not None
+        place = stop.start()
+        before = self._buffer[place - 1] if place else self._tail[-1:]
+        if self._thought or self._think.opening in self._tail + self._buffer[:place] or before in _QUOTES:
+            self._emit_text(pieces, stop.end(), keep_blank=False)
+        else:
+            self._emit_text(pieces, place, keep_blank=False)
+            self._buffer = self._buffer[len(stop.group()) :]
+            self._dropped.add(self._think.opening)
+            self._answered, self._wrapped = False, False
+            self._set_stops()
+        return True
+
     def _begin_answer(self, pieces: list[Piece], final: bool) -> bool | None:
         """Markers around the whole answer, and calls that nothing marks. None: there are none, go on."""
         text = self._buffer.lstrip()
-        if self._answer_opening and not self._wrapped:
+        if self._answer_opening:
             if text.startswith(self._answer_opening):
                 self._buffer = text[len(self._answer_opening) :]
                 self._wrapped = self._swallows = True
@@ -273,12 +307,14 @@ class TagSplitter:
     def _end_answer(self, pieces: list[Piece], stop: re.Match[str], final: bool) -> bool:
         """The closing marker of the answer is one only where nothing but calls follows."""
         behind = self._buffer[stop.end() :].lstrip()
-        marked = any(behind.startswith(opening) for opening in self._openings)
-        undecided = not behind or any(opening.startswith(behind) for opening in self._openings)
-        if self._wrapped and not final and undecided:
+        expected = (*self._openings, self._answer_closing)
+        marked = any(behind.startswith(opening) for opening in expected)
+        undecided = not behind or any(opening.startswith(behind) for opening in expected)
+        wrapped = self._wrapped or self._thought
+        if wrapped and not final and undecided:
             self._emit_text(pieces, stop.start(), keep_blank=True)
             return False
-        if self._wrapped and (marked or not behind):
+        if wrapped and (marked or not behind):
             self._emit_text(pieces, stop.start(), keep_blank=True)
             self._buffer = behind
             return True
@@ -290,16 +326,19 @@ class TagSplitter:
         self._emit_text(pieces, stop.start(), keep_blank=True)
         place = len(self._buffer) - len(self._buffer.lstrip())
         outcome = self._read(self._marked, self._buffer, place, final=final)
-        if outcome == "no":
+        second = place + len(stop.group())
+        while outcome == "no":
             # The opening may be doubled.
-            second = place + len(stop.group())
-            second += len(self._buffer[second:]) - len(self._buffer[second:].lstrip())
-            behind = self._buffer[second:]
-            if not final and any(opening.startswith(behind) for opening in self._openings):
-                outcome = None
-            elif any(behind.startswith(opening) for opening in self._openings):
-                again = self._read(self._marked, self._buffer, second, final=final)
-                outcome = outcome if again == "cut" else again
+            behind = self._buffer[second:].lstrip()
+            second = len(self._buffer) - len(behind)
+            opening = next((opening for opening in self._openings if behind.startswith(opening)), "")
+            if not opening:
+                undecided = not final and any(opening.startswith(behind) for opening in self._openings)
+                outcome = None if undecided else outcome
+                break
+            again = self._read(self._marked, self._buffer, second, final=final)
+            outcome = "no" if again == "cut" else again
+            second += len(opening)
         if outcome is None:
             self._looked_at = len(self._buffer)
             return False
@@ -307,6 +346,8 @@ class TagSplitter:
             self._take(pieces, outcome)
         elif outcome == "cut" and self._called:
             self._buffer = self._buffer[:place]
+        elif self._behind_call and stop.group() in self._orphans:
+            self._buffer = self._buffer[place + len(stop.group()) :]
         else:
             self._emit_text(pieces, place + len(stop.group()), keep_blank=False)
         return True
@@ -364,6 +405,8 @@ class TagSplitter:
         while True:
             place += len(text[place:]) - len(text[place:].lstrip())
             orphan = next((orphan for orphan in self._orphans if text.startswith(orphan, place)), "")
+            if orphan in self._openings:
+                return place
             if not orphan:
                 return place
             place += len(orphan)
@@ -384,4 +427,8 @@ class TagSplitter:
     def _emit(self, pieces: list[Piece], kind: Literal["content", "thinking"], size: int) -> None:
         if size:
             pieces.append(Piece(kind, self._buffer[:size]))
+            self._tail += self._buffer[:size]
+            if self._think and not self._thought:
+                self._thought = self._think.opening in self._tail
+            self._tail = self._tail[-_LONGEST_MARKER:]
         self._buffer = self._buffer[size:]

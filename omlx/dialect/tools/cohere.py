@@ -20,7 +20,8 @@ def read_action(cursor: Cursor, toolbox: Toolbox) -> None:
     cursor.blank()
     read_calls(cursor, toolbox, "```")
     cursor.blank()
-    cursor.maybe("```")
+    while cursor.maybe("```"):
+        cursor.blank()
 
 
 def write(rules: Rules) -> str:

@@ -93,8 +93,15 @@ class Cursor:
         self.position = match.end()
 
     def until(self, marker: str, *, at_most: int | None = None) -> str:
-        """The text in front of `marker`, which is stepped over. `at_most`: characters that text may have."""
+        """The text in front of `marker`, which is stepped over.
+
+        `at_most`: characters that text may have; then it is a name, in which no other marker begins.
+        """
         found = self.text.find(marker, self.position)
+        if at_most is not None:
+            other = self.text.find("<", self.position, found if found >= 0 else len(self.text))
+            if other >= 0 and (found >= 0 or not marker.startswith(self.text[other:])):
+                raise NotACall
         if at_most is not None and (found if found >= 0 else len(self.text)) - self.position > at_most:
             raise NotACall
         if found < 0:
@@ -114,6 +121,11 @@ class Cursor:
         self.position = match.end() + (self.text[match.end()] == ">")
         return match.group()
 
+    @property
+    def glued(self) -> bool:
+        """The head just read was not closed, and something else follows on its line."""
+        return self.text[self.position - 1] != ">" and self.text.startswith("<", self.position)
+
     def rest(self) -> str:
         """All text to the end of the output."""
         if not self._final:
@@ -126,6 +138,14 @@ class Cursor:
         """Read no further here unless the output has ended."""
         if not self._final:
             raise NeedMore
+
+    def ends_with(self, complete: bool, closing: str) -> bool:
+        """Whether the output ends here, perhaps within `closing`, with a call that lacks nothing else."""
+        if not complete or not closing.startswith(self.text[self.position :]):
+            return False
+        self.wait()
+        self.position = len(self.text)
+        return True
 
     def name(self) -> str:
         """An identifier; what follows it must have arrived, to know that it is whole."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from omlx.dialect.tools.cursor import Cursor, NotACall
 from omlx.dialect.tools.format import ToolFormat
-from omlx.dialect.tools.objects import read_object
+from omlx.dialect.tools.objects import read_arguments
 from omlx.dialect.tools.rules import Offered, Rules
 from omlx.dialect.tools.toolbox import Toolbox
 
@@ -37,7 +37,7 @@ def _call(cursor: Cursor, toolbox: Toolbox) -> None:
     cursor.blank()
     fenced = cursor.maybe("```json") or cursor.maybe("```")
     cursor.blank()
-    call = toolbox.call(first, read_object(cursor, "```", _ONE_END, _ALL_END))
+    call = toolbox.call(first, read_arguments(cursor, "```", _ONE_END, _ALL_END))
     cursor.keep(call)
     cursor.blank()
     if fenced:

@@ -32,6 +32,8 @@ class ToolFormat(NamedTuple):
     """What a call ends with: a sign to look again when it arrives, and no text where it stands alone behind a call."""
     strays: tuple[str, ...] = ()
     """Tokens of the family that are never text, wherever they stand in the output."""
+    orphans: tuple[str, ...] = ()
+    """Further tokens that are no text where they stand alone behind a call."""
     write: Writer | None = None
     """For replies that must be calls; None: such a reply is written in another format."""
 

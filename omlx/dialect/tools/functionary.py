@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from omlx.dialect.tools.cursor import Cursor
 from omlx.dialect.tools.format import ToolFormat
-from omlx.dialect.tools.objects import read_object
+from omlx.dialect.tools.objects import read_arguments
 from omlx.dialect.tools.rules import Rules
 from omlx.dialect.tools.toolbox import Toolbox
 
@@ -25,7 +25,7 @@ def read(cursor: Cursor, toolbox: Toolbox) -> None:
     if name == "python" and not cursor.at_end and cursor.text[cursor.position] != "{":
         cursor.keep(toolbox.call(name, {toolbox.single_parameter(name) or "code": cursor.rest()}))
     else:
-        cursor.keep(toolbox.call(name, read_object(cursor, _NEXT)))
+        cursor.keep(toolbox.call(name, read_arguments(cursor, _NEXT)))
 
 
 def write(rules: Rules) -> str:

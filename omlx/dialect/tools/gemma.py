@@ -191,6 +191,7 @@ FORMATS = (
         ("<start_function_call>",),
         closings=("<end_function_call>",),
         strays=("<end_function_call>",),
+        orphans=("<escape>",),
         write=_writer("<start_function_call>", "<end_function_call>", "<escape>"),
     ),
     ToolFormat(
@@ -200,6 +201,7 @@ FORMATS = (
         ("<|tool_call>",),
         closings=("<tool_call|>",),
         strays=("<tool_call|>", "<|tool_response>"),
+        orphans=('<|"|>',),
         write=_writer("<|tool_call>", "<tool_call|>", '<|"|>'),
     ),
     ToolFormat("tool-code", read_tool_code, ("```tool_code",), ("tool_code", "<start_of_turn>"), closings=("```",)),

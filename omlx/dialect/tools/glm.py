@@ -8,7 +8,7 @@ from typing import Any
 
 from omlx.dialect.tools.cursor import Cursor, NotACall
 from omlx.dialect.tools.format import Reader, ToolFormat, Writer
-from omlx.dialect.tools.objects import read_calls, read_object
+from omlx.dialect.tools.objects import read_arguments, read_calls
 from omlx.dialect.tools.rules import Offered, Rules
 from omlx.dialect.tools.toolbox import Toolbox
 
@@ -30,6 +30,16 @@ def _reader(prefix: str, suffix: str = "") -> Reader:
         next_call = rf"{re.escape(opening)}[\w.:-]+\s*(?:{re.escape(separator)}\s*)?{re.escape(key_opening)}"
         return re.compile(rf"\n?(?:{re.escape(key_opening)}\s*(?:{names})\s*<|{next_call})")
 
+    def unopened_key(cursor: Cursor) -> bool:
+        """A key whose opening tag is missing is next."""
+        start = cursor.position
+        match = _KEY.match(cursor.text, start)
+        cursor.position = match.end() if match else start
+        try:
+            return match is not None and bool(cursor.next_is(key_closing))
+        finally:
+            cursor.position = start
+
     def key_name(cursor: Cursor) -> str:
         while cursor.maybe(key_opening):
             pass
@@ -45,7 +55,7 @@ def _reader(prefix: str, suffix: str = "") -> Reader:
             cursor.blank()
             if cursor.maybe(closing):
                 return arguments
-            if cursor.next_is(key_opening) or (_KEY.match(cursor.text, cursor.position) and key_closing in cursor.text):
+            if cursor.next_is(key_opening) or unopened_key(cursor):
                 key = key_name(cursor)
                 cursor.blank()
                 while cursor.maybe(value_opening):
@@ -53,13 +63,15 @@ def _reader(prefix: str, suffix: str = "") -> Reader:
                 arguments[key] = cursor.value(value_closing, sibling(properties, arguments, key), end)
             elif not cursor.maybe(value_closing):
                 # The closing tag may be missing where something follows that ends the call anyway.
-                if cursor.next_is(opening, after_all):
+                if cursor.next_is(opening, after_all) or cursor.ends_with(toolbox.complete(name, arguments), closing):
                     return arguments
                 raise cursor.undecided() if cursor.at_end else NotACall()
 
     def read(cursor: Cursor, toolbox: Toolbox) -> None:
         cursor.literal(opening)
         cursor.blank()
+        while cursor.maybe(opening):
+            cursor.blank()
         if cursor.next_is("{", "["):
             read_calls(cursor, toolbox, closing)
             cursor.blank()
@@ -71,7 +83,7 @@ def _reader(prefix: str, suffix: str = "") -> Reader:
         while cursor.maybe(separator):
             cursor.blank()
         if cursor.next_is("{"):
-            cursor.keep(toolbox.call(name, read_object(cursor, closing, after_all)))
+            cursor.keep(toolbox.call(name, read_arguments(cursor, closing, after_all)))
             cursor.blank()
             cursor.maybe(closing)
         else:
@@ -80,8 +92,7 @@ def _reader(prefix: str, suffix: str = "") -> Reader:
     return read
 
 
-_KEY = re.compile(r"[\w.-]+\s*</")
-"""A key whose opening tag is missing."""
+_KEY = re.compile(r"[\w.-]+\s*")
 
 
 def _all_reader(suffix: str) -> Reader:
@@ -107,7 +118,7 @@ def read_bare(cursor: Cursor, toolbox: Toolbox) -> None:
     name = cursor.name()
     cursor.literal("\n")
     toolbox.known(name)
-    cursor.keep(toolbox.call(name, read_object(cursor)))
+    cursor.keep(toolbox.call(name, read_arguments(cursor)))
 
 
 def _writer(prefix: str) -> Writer:

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 from omlx.dialect.tools.cursor import Cursor, NotACall
 from omlx.dialect.tools.format import ToolFormat
-from omlx.dialect.tools.objects import read_object
+from omlx.dialect.tools.objects import read_arguments
 from omlx.dialect.tools.rules import Offered, Rules
 from omlx.dialect.tools.toolbox import Toolbox, schema_types
 from omlx.request import ToolCall
 
+_QUOTED = re.compile(r"""\s*name\s*=\s*"[^"]*"(?:\s+\w+="[^"]*")*""")
 _NAME = re.compile(r"""\s*name\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'<>]+))(.*)""", re.DOTALL)
 
 
@@ -73,6 +74,10 @@ def _call(cursor: Cursor, toolbox: Toolbox, tags: _Tags) -> ToolCall:
     while True:
         cursor.blank()
         if cursor.maybe(f"</{tags.call}>"):
+            cursor.blank()
+            if not arguments and properties and cursor.next_is(f"<{tags.parameter}", "{"):
+                # It has changed places with the next tag.
+                continue
             break
         if cursor.maybe(f"<{tags.parameter}"):
             key, rest = _attributes(cursor)
@@ -86,15 +91,20 @@ def _call(cursor: Cursor, toolbox: Toolbox, tags: _Tags) -> ToolCall:
                 # DeepSeek says which values are text.
                 plain[key] = value
         elif cursor.next_is("{"):
-            whole = read_object(cursor, f"</{tags.call}>", *endings)
+            whole = read_arguments(cursor, f"</{tags.call}>", *endings)
             cursor.blank()
             cursor.maybe(f"</{tags.call}>")
             return toolbox.call(name, whole)
+        elif not arguments and properties and tags.wrapper and cursor.maybe(f"<{tags.wrapper}>"):
+            # The two opening tags have changed places.
+            continue
         elif not arguments and cursor.maybe(f"<{tags.call} name="):
             name, _ = _attributes(cursor, "name=")
+            properties = toolbox.properties(name)
         elif not cursor.maybe(f"</{tags.parameter}>"):
             # The closing tag may be missing where something follows that ends the call anyway.
-            if cursor.next_is(*endings, f"<{tags.call} name="):
+            ended = cursor.next_is(*endings, f"<{tags.call} name=")
+            if ended or cursor.ends_with(toolbox.complete(name, arguments), f"</{tags.call}>"):
                 break
             raise cursor.undecided() if cursor.at_end else NotACall()
     call = toolbox.call_with_texts(name, arguments)
@@ -131,9 +141,16 @@ _LINE = "\n"
 
 def _attributes(cursor: Cursor, begun: str = "") -> tuple[str, str]:
     """The `name` attribute and what follows it, up to the end of the tag. `begun`: what of them is already read."""
-    match = _NAME.fullmatch(begun + cursor.head())
-    if match is None:
+    start = cursor.position
+    head = cursor.head()
+    glued = cursor.glued
+    quoted = _QUOTED.match(begun + head) if glued else None
+    match = _NAME.fullmatch(quoted.group() if quoted else begun + head)
+    if match is None or (glued and not quoted):
         raise NotACall
+    if quoted:
+        # The tag is not closed: text follows its last attribute.
+        cursor.position = start + quoted.end() - len(begun)
     return next(part for part in match.groups()[:3] if part is not None), match.group(4)
 
 
@@ -160,7 +177,19 @@ def _read_step3(cursor: Cursor, toolbox: Toolbox) -> None:
             cursor.position = end
             return
         else:
-            raise cursor.undecided() if cursor.at_end else NotACall()
+            _skip_spoiled_token(cursor)
+
+
+def _skip_spoiled_token(cursor: Cursor) -> None:
+    """Go on to a call on the same line, a few characters ahead."""
+    line = cursor.text[cursor.position : cursor.position + 120].partition("\n")[0]
+    place = line.find("<steptml:invoke name=")
+    if place > 0:
+        cursor.position += place
+    elif cursor.position + len(line) == len(cursor.text):
+        raise cursor.undecided()
+    else:
+        raise NotACall
 
 
 STEP3 = ToolFormat(
@@ -169,7 +198,7 @@ STEP3 = ToolFormat(
     ("<｜tool_calls_begin｜>", "<｜tool_call_begin｜>", "<steptml:invoke name="),
     ("<｜tool_calls_begin｜>", "steptml:invoke"),
     closings=(*_STEP3_TOKENS[3:], "</steptml:invoke>"),
-    strays=_STEP3_TOKENS[3:],
+    strays=(*_STEP3_TOKENS[2:], "<｜tool_sep｜>"),
 )
 FORMATS = (
     _reader(_Tags("minimax:tool_call", "invoke", "parameter")),

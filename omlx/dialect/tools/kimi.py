@@ -6,7 +6,7 @@ import re
 
 from omlx.dialect.tools.cursor import Cursor, NotACall
 from omlx.dialect.tools.format import ToolFormat
-from omlx.dialect.tools.objects import read_object
+from omlx.dialect.tools.objects import read_arguments
 from omlx.dialect.tools.rules import Offered, Rules
 from omlx.dialect.tools.toolbox import Toolbox
 from omlx.request import ToolCall
@@ -23,9 +23,11 @@ def read_k2(cursor: Cursor, toolbox: Toolbox) -> None:
         if cursor.maybe(_CALL):
             while cursor.maybe(_CALL):
                 cursor.blank()
-            name = cursor.until(_ARGUMENTS, at_most=200)
+            name = cursor.name()
             cursor.blank()
-            cursor.keep(toolbox.call(name, read_object(cursor, _CALL_END, _SECTION_END)))
+            while cursor.maybe(_ARGUMENTS):
+                cursor.blank()
+            cursor.keep(toolbox.call(name, read_arguments(cursor, _CALL_END, _SECTION_END)))
             cursor.blank()
             if cursor.maybe(_CALL_END):
                 cursor.kept_end = cursor.position
@@ -70,7 +72,7 @@ def _k3_call(cursor: Cursor, toolbox: Toolbox) -> ToolCall:
                 return call
             case "<|open|>json":
                 _open(cursor, "json")
-                whole = read_object(cursor, "<|close|>")
+                whole = read_arguments(cursor, "<|close|>")
                 cursor.blank()
                 cursor.maybe("<|close|>json<|sep|>")
                 cursor.blank()

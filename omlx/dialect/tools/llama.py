@@ -6,7 +6,7 @@ from omlx.dialect.tools import literals
 from omlx.dialect.tools.cursor import Cursor, NotACall
 from omlx.dialect.tools.fallback import read_json_sequence
 from omlx.dialect.tools.format import ToolFormat
-from omlx.dialect.tools.objects import read_object
+from omlx.dialect.tools.objects import read_arguments
 from omlx.dialect.tools.rules import Rules, bare_call
 from omlx.dialect.tools.toolbox import Toolbox
 
@@ -42,7 +42,7 @@ def read_function_tag(cursor: Cursor, toolbox: Toolbox) -> None:
     cursor.literal("<function=")
     name = cursor.until(">", at_most=200)
     cursor.blank()
-    cursor.keep(toolbox.call(name, read_object(cursor, "</function>")))
+    cursor.keep(toolbox.call(name, read_arguments(cursor, "</function>")))
     cursor.blank()
     cursor.maybe("</function>")
 

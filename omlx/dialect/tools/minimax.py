@@ -14,33 +14,36 @@ _TOKEN = "]<]minimax[>["  # noqa: S105
 
 
 _OPEN = re.compile(r"([\w.:-]+)>")
+_WRAPPER = ("<tool_call>", "<tool_call", "tool_call>")
+"""The tag around all calls, also where it is spoiled."""
+_UNMARKED = re.compile(r"\s*<([\w.:-]+)>")
 _Node = str | list[tuple[str, Any]]
 """The text of an element, or its children: names and nodes."""
 
 
 def read(cursor: Cursor, toolbox: Toolbox) -> None:
-    while cursor.maybe(f"{_TOKEN}<tool_call>"):
-        cursor.blank()
     while True:
         cursor.blank()
-        if cursor.kept and cursor.at_end:
-            cursor.wait()
+        if cursor.maybe(_TOKEN) or (not cursor.kept and any(cursor.maybe(tag) for tag in _WRAPPER)):
+            continue
+        if cursor.maybe("<invoke name="):
+            name = cursor.head().strip().strip("\"'")
+            properties = toolbox.properties(name)
+            node = _children(cursor, ("invoke",))
+            if isinstance(node, str):
+                if node.strip():
+                    raise NotACall
+                node = []
+            cursor.keep(toolbox.call(name, {key: _typed(child, properties.get(key)) for key, child in node}))
+        elif cursor.maybe("</tool_call>"):
             return
-        if not cursor.maybe(_TOKEN):
-            if cursor.kept:
-                cursor.position = cursor.kept_end
-                return
+        elif cursor.kept:
+            if cursor.at_end:
+                cursor.wait()
+            cursor.position = cursor.kept_end
+            return
+        else:
             raise cursor.undecided() if cursor.at_end else NotACall()
-        if cursor.one_of("</tool_call>", "<invoke name=") == "</tool_call>":
-            return
-        name = cursor.head().strip().strip("\"'")
-        properties = toolbox.properties(name)
-        node = _children(cursor, ("invoke",))
-        if isinstance(node, str):
-            if node.strip():
-                raise NotACall
-            node = []
-        cursor.keep(toolbox.call(name, {key: _typed(child, properties.get(key)) for key, child in node}))
 
 
 def _children(cursor: Cursor, path: tuple[str, ...]) -> _Node:
@@ -51,10 +54,24 @@ def _children(cursor: Cursor, path: tuple[str, ...]) -> _Node:
     children: list[tuple[str, Any]] = []
     texts: list[str] = []
     while True:
-        texts.append(cursor.until(_TOKEN))
+        begin = cursor.position
+        text = cursor.until(_TOKEN)
         end = cursor.position - len(_TOKEN)
+        unmarked = _UNMARKED.match(text) if path == ("invoke",) else None
+        if unmarked:
+            # The token in front of an element is missing.
+            cursor.position = begin + unmarked.end()
+            children.append((unmarked[1], _children(cursor, (*path, unmarked[1]))))
+            continue
+        if text.rstrip().endswith(f"</{path[-1]}>"):
+            # The token in front of its closing tag is missing.
+            cursor.position = end
+            return children or cursor.text[start:end].rstrip().removesuffix(f"</{path[-1]}>")
+        texts.append(text)
+        while cursor.maybe(_TOKEN):
+            pass
         closed = cursor.maybe(f"</{path[-1]}>")
-        if closed or cursor.next_is(*(f"</{name}>" for name in path[:-1]), "</tool_call>"):
+        if closed or cursor.next_is(*(f"</{name}>" for name in path[:-1]), "</tool_call>", "<invoke name="):
             if not closed:
                 # An element around this one is closed: its own closing tag was left out.
                 cursor.position = end
@@ -84,8 +101,9 @@ _ENDS = (f"{_TOKEN}</tool_call>", f"{_TOKEN}</invoke>")
 MINIMAX3 = ToolFormat(
     "minimax-m3",
     read,
-    (f"{_TOKEN}<tool_call>", f"{_TOKEN}<invoke name="),
+    (_TOKEN,),
     (_TOKEN,),
     closings=_ENDS,
     strays=_ENDS,
+    orphans=(_TOKEN, "</invoke>", "</tool_call>"),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from omlx.dialect.tools.cursor import Cursor
 from omlx.dialect.tools.format import ToolFormat
-from omlx.dialect.tools.objects import read_calls, read_object
+from omlx.dialect.tools.objects import read_arguments, read_calls
 from omlx.dialect.tools.rules import Rules, json_call
 from omlx.dialect.tools.toolbox import Toolbox
 
@@ -24,7 +24,7 @@ def read(cursor: Cursor, toolbox: Toolbox) -> None:
         while cursor.maybe("[ARGS]"):
             cursor.blank()
         cursor.blank()
-        cursor.keep(toolbox.call(name, read_object(cursor, "[TOOL_CALLS]", "[/TOOL_CALLS]")))
+        cursor.keep(toolbox.call(name, read_arguments(cursor, "[TOOL_CALLS]", "[/TOOL_CALLS]")))
     end = cursor.position
     cursor.blank()
     if not cursor.maybe("[/TOOL_CALLS]"):

@@ -62,6 +62,13 @@ def read_object(cursor: Cursor, *closings: str) -> Any:
         return literals.read_value(Cursor(text, 0, final=True))
 
 
+def read_arguments(cursor: Cursor, *closings: str) -> Any:
+    """The object that the arguments of one call are."""
+    if not cursor.at_end and cursor.text[cursor.position] != "{":
+        raise NotACall
+    return read_object(cursor, *closings)
+
+
 def read_calls(cursor: Cursor, toolbox: Toolbox, *closings: str, strict: bool = False, keyed: bool = False) -> None:
     """A call as an object, or several in a list, kept in the cursor.
 

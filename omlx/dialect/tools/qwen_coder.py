@@ -8,7 +8,7 @@ from typing import Any
 
 from omlx.dialect.tools.cursor import Cursor, NotACall
 from omlx.dialect.tools.format import ToolFormat
-from omlx.dialect.tools.objects import read_object
+from omlx.dialect.tools.objects import read_arguments
 from omlx.dialect.tools.rules import Offered, Rules
 from omlx.dialect.tools.toolbox import Toolbox
 from omlx.request import ToolCall
@@ -34,6 +34,8 @@ def read(cursor: Cursor, toolbox: Toolbox) -> None:
             elif not any(cursor.maybe(closing) for closing in _OUTER_END):
                 cursor.position = cursor.kept_end
             return
+        elif outer and any(cursor.maybe(closing) for closing in _OUTER_END):
+            return
         else:
             outer = cursor.one_of(*_OUTER)
 
@@ -45,27 +47,49 @@ def _function(cursor: Cursor, toolbox: Toolbox, *, seed: bool) -> ToolCall:
     while True:
         cursor.blank()
         if cursor.maybe("</function>"):
+            cursor.blank()
+            if not arguments and properties and cursor.next_is("<parameter=", "{"):
+                # It has changed places with the next tag.
+                continue
             break
         if cursor.maybe("<parameter="):
-            key = cursor.head().strip()
+            key = _key(cursor, properties)
             value = cursor.value("</parameter>", _sibling(properties, arguments, key), _END)
             arguments[key] = _unwrapped(value, seed and cursor.text.endswith("</parameter>", 0, cursor.position))
         elif cursor.next_is("{"):
-            whole = read_object(cursor, "</function>", *_OUTER_END)
+            whole = read_arguments(cursor, "</function>", *_OUTER_END)
             cursor.blank()
             cursor.maybe("</function>")
             return toolbox.call(name, whole)
+        elif not arguments and properties and any(cursor.maybe(opening) for opening in _OUTER):
+            # The two opening tags have changed places.
+            continue
         elif not arguments and cursor.maybe("<function="):
             name = cursor.head()
+            properties = toolbox.properties(name)
         elif not cursor.maybe("</parameter>"):
             # The closing tag may be missing where something follows that ends the call anyway.
-            if cursor.next_is(*_OUTER_END, *_OUTER, "<function="):
+            ended = cursor.next_is(*_OUTER_END, *_OUTER, "<function=")
+            if ended or cursor.ends_with(toolbox.complete(name, arguments), "</function>"):
                 break
             raise cursor.undecided() if cursor.at_end else NotACall()
     return toolbox.call_with_texts(name, arguments)
 
 
 _NEXT_CALL = r"(?:<(?:seed:)?tool_call>\s*)?<function=[\w.:-]+>\s*<parameter="
+
+
+def _key(cursor: Cursor, properties: Mapping[str, Any]) -> str:
+    """The name of a parameter. Where its tag is not closed, its value follows on the same line."""
+    start = cursor.position
+    head = cursor.head()
+    if not cursor.glued:
+        return head.strip()
+    known = max((key for key in properties if head.startswith(key)), key=len, default="")
+    if not known:
+        raise NotACall
+    cursor.position = start + len(known)
+    return known
 
 
 def _sibling(properties: Mapping[str, Any], given: Collection[str], key: str) -> re.Pattern[str]:

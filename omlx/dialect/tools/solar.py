@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from omlx.dialect.tools.cursor import Cursor, NotACall
 from omlx.dialect.tools.format import ToolFormat
-from omlx.dialect.tools.objects import read_object
+from omlx.dialect.tools.objects import read_arguments
 from omlx.dialect.tools.toolbox import Toolbox
 
 _ALL, _BEGIN, _NAME, _ARGUMENTS, _END = (
@@ -18,10 +18,12 @@ def read(cursor: Cursor, toolbox: Toolbox) -> None:
         if cursor.maybe(_ALL):
             continue
         if cursor.maybe(_BEGIN):
+            while cursor.maybe(_BEGIN):
+                cursor.blank()
             cursor.until(_NAME, at_most=200)
             name = cursor.until(_ARGUMENTS, at_most=200)
             cursor.blank()
-            cursor.keep(toolbox.call(name, read_object(cursor, _END)))
+            cursor.keep(toolbox.call(name, read_arguments(cursor, _END)))
             cursor.blank()
             if cursor.maybe(_END):
                 cursor.kept_end = cursor.position

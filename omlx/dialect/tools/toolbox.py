@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import string
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from omlx.dialect.tools import literals
@@ -28,6 +28,7 @@ class Toolbox:
 
     def __init__(self, tools: Iterable[Any]) -> None:
         self._strict = False
+        self._required: dict[str, list[Any]] = {}
         self._parameters: dict[str, Mapping[str, Any]] = {}
         for tool in tools:
             function = tool.get("function", tool) if isinstance(tool, Mapping) else None
@@ -35,6 +36,8 @@ class Toolbox:
                 schema = function.get("parameters")
                 properties = schema.get("properties") if isinstance(schema, Mapping) else None
                 self._parameters[function["name"]] = properties if isinstance(properties, Mapping) else {}
+                required = schema.get("required") if isinstance(schema, Mapping) else None
+                self._required[function["name"]] = required if isinstance(required, list) else []
 
     def strict(self) -> Toolbox:
         """The same tools, for calls that must name one of them.
@@ -43,7 +46,7 @@ class Toolbox:
         such tool.
         """
         other = Toolbox(())
-        other._parameters, other._strict = self._parameters, True
+        other._parameters, other._required, other._strict = self._parameters, self._required, True
         return other
 
     @property
@@ -66,6 +69,11 @@ class Toolbox:
     def properties(self, name: str) -> Mapping[str, Any]:
         """The schemas of a tool's parameters by name; empty for one that was not offered."""
         return self._parameters.get(self.known(name), {})
+
+    def complete(self, name: str, arguments: Collection[str]) -> bool:
+        """Whether the tool says which arguments it needs, and these are all there."""
+        required = self._required.get(self.known(name), ())
+        return bool(required) and all(key in arguments for key in required)
 
     def call(self, name: str, arguments: Any) -> ToolCall:
         """A call, its id still to be given. Raises NotACall for what is no name or arguments that are no object."""
