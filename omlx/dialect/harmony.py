@@ -26,7 +26,6 @@ _STRAYS = (_MESSAGE, "<|constrain|>")
 """Tokens that mean nothing within a message."""
 _MARKS = (*_ENDS, *_STRAYS)
 _MARK = re.compile("|".join(map(re.escape, _MARKS)))
-_HEADER_END = re.compile(r"<\|(?:message|end|call|return)\|>")
 _HEADER_STARTS = ("<|channel|>", "<|start|>", _MESSAGE, " to=", "<|constrain|>")
 _LATER_STARTS = (*_HEADER_STARTS, "assistant", "to=")
 """Behind a message, a header may have lost its first token."""
@@ -90,12 +89,12 @@ class HarmonySplitter:
 
     def _header(self, pieces: list[Piece], final: bool) -> bool:
         """What is no header word in front of the end of a message that has no `<|message|>` is its text."""
-        end = _HEADER_END.search(self._buffer)
+        words = _HEADER.match(self._buffer)
+        assert words is not None
+        end = _MARK.search(self._buffer, words.end())
         if end is None and not (final and self._buffer):
             return False
         header = self._buffer[: end.start()] if end else _BEGUN.sub("", self._buffer)
-        words = _HEADER.match(header)
-        assert words is not None
         text = "" if end and end.group() == _MESSAGE else header[words.end() :]
         channels = _CHANNEL.findall(header)
         recipient = _RECIPIENT.search(header[: words.end()])
@@ -106,9 +105,10 @@ class HarmonySplitter:
             self._buffer = self._buffer[end.end() :]
         elif text.strip():
             self._buffer = text.lstrip() + (self._buffer[end.start() :] if end else "")
+        elif end is None:
+            self._buffer, self._state = "", "start"
         else:
-            self._buffer = self._buffer[end.end() :] if end else ""
-            self._state = "start"
+            self._buffer = self._buffer[end.start() :]
         return True
 
     def _body(self, pieces: list[Piece], final: bool) -> bool:

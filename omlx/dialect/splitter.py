@@ -94,7 +94,9 @@ class TagSplitter:
         self._called = self._behind_call = False
         """A call was found; and nothing but white space came since then."""
         self._thought = opens_thinking
-        """Some text was thinking, or an opening marker was text."""
+        """A thinking block was opened."""
+        self._quoted = False
+        """The opening marker of thinking was passed on as text."""
         self._tail = ""
         """The end of the text that was passed on last."""
         self._wrapped = False
@@ -273,7 +275,12 @@ class TagSplitter:
         assert self._think is not None
         place = stop.start()
         before = self._buffer[place - 1] if place else self._tail[-1:]
-        if self._thought or self._think.opening in self._tail + self._buffer[:place] or before in _QUOTES:
+        if (
+            self._thought
+            or self._quoted
+            or self._think.opening in self._tail + self._buffer[:place]
+            or before in _QUOTES
+        ):
             self._emit_text(pieces, stop.end(), keep_blank=False)
         else:
             self._emit_text(pieces, place, keep_blank=False)
@@ -428,7 +435,7 @@ class TagSplitter:
         if size:
             pieces.append(Piece(kind, self._buffer[:size]))
             self._tail += self._buffer[:size]
-            if self._think and not self._thought:
-                self._thought = self._think.opening in self._tail
+            if self._think and not self._quoted:
+                self._quoted = self._think.opening in self._tail
             self._tail = self._tail[-_LONGEST_MARKER:]
         self._buffer = self._buffer[size:]

@@ -44,7 +44,7 @@ KNOWN: Final = (
         "<|close|>think<|sep|>",
         ("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
     ),
-    ThinkMarkers("<|think|>", "<|end|>", ("<|begin|>assistant", "<|begin|>", "<|content|>", "<|end|>")),
+    ThinkMarkers("<|think|>", "<|end|>", ("<|begin|>assistant", "<|content|>", "<|end|>")),
     ThinkMarkers("Here is my thought process:", "Here is my response:"),
 )
 """By family: Apriel; Qwen, DeepSeek, GLM and most others; MiniMax M3; some tunes; EXAONE Deep; Magistral, Seed,

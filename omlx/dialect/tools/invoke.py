@@ -14,6 +14,7 @@ from omlx.dialect.tools.toolbox import Toolbox, schema_types
 from omlx.request import ToolCall
 
 _QUOTED = re.compile(r"""\s*name\s*=\s*"[^"]*"(?:\s+\w+="[^"]*")*""")
+_REST = re.compile(r"""(?:\s+[\w-]+\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"']+))*\s*/?\s*""")
 _NAME = re.compile(r"""\s*name\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'<>]+))(.*)""", re.DOTALL)
 
 
@@ -143,13 +144,13 @@ def _attributes(cursor: Cursor, begun: str = "") -> tuple[str, str]:
     """The `name` attribute and what follows it, up to the end of the tag. `begun`: what of them is already read."""
     start = cursor.position
     head = cursor.head()
-    glued = cursor.glued
-    quoted = _QUOTED.match(begun + head) if glued else None
-    match = _NAME.fullmatch(quoted.group() if quoted else begun + head)
-    if match is None or (glued and not quoted):
-        raise NotACall
-    if quoted:
+    match = _NAME.fullmatch(begun + head)
+    if cursor.glued or match is None or not _REST.fullmatch(match.group(4)):
         # The tag is not closed: text follows its last attribute.
+        quoted = _QUOTED.match(begun + head)
+        match = _NAME.fullmatch(quoted.group()) if quoted else None
+        if quoted is None or match is None:
+            raise NotACall
         cursor.position = start + quoted.end() - len(begun)
     return next(part for part in match.groups()[:3] if part is not None), match.group(4)
 
