@@ -11,7 +11,8 @@ import re
 from typing import Literal
 
 from omlx.dialect.pieces import Piece, PieceKind, partial
-from omlx.dialect.tools.cursor import NotACall, load_json
+from omlx.dialect.tools.cursor import Cursor, NotACall
+from omlx.dialect.tools.objects import read_object
 from omlx.dialect.tools.rules import Offered, Rules
 from omlx.dialect.tools.toolbox import Toolbox
 
@@ -21,10 +22,20 @@ END = "<|end|>"
 NEXT_MESSAGE = "<|end|><|start|>assistant"
 """What ends a message and begins the next."""
 _ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>")
-_END = re.compile("|".join(map(re.escape, _ENDS)))
+_STRAYS = (_MESSAGE, "<|constrain|>")
+"""Tokens that mean nothing within a message."""
+_MARKS = (*_ENDS, *_STRAYS)
+_MARK = re.compile("|".join(map(re.escape, _MARKS)))
 _HEADER_STARTS = ("<|channel|>", "<|start|>", _MESSAGE, " to=", "<|constrain|>")
-_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
+_LATER_STARTS = (*_HEADER_STARTS, "assistant", "to=")
+"""Behind a message, a header may have lost its first token."""
+_CHANNEL = re.compile(r"<\|channel\|>\s*(analysis|commentary|final|\w+)")
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
+_HEADER = re.compile(
+    r"(?:<\|start\|>|<\|channel\|>\s*(?:analysis|commentary|final)?|<\|constrain\|>\s*(?:json|code)?|assistant|commentary|to=[^\s<]+|json\b|code\b|\s)*"
+)
+_BEGUN = re.compile(r"<(?:\|\w*\|?)?$")
+"""A token at the end of the text that is not whole."""
 
 
 class HarmonySplitter:
@@ -39,6 +50,8 @@ class HarmonySplitter:
             self._state, self._kind = "body", "thinking"
         self._recipient = ""
         self._called = False
+        self._later = False
+        """A message has ended."""
 
     @property
     def inside_thinking(self) -> bool:
@@ -64,36 +77,44 @@ class HarmonySplitter:
                 return self._call(pieces, final)
 
     def _start(self, final: bool) -> bool:
-        if any(self._buffer.startswith(start) for start in _HEADER_STARTS):
+        starts = _LATER_STARTS if self._later else _HEADER_STARTS
+        text = self._buffer.lstrip("\n") if self._later else self._buffer
+        if any(text.startswith(start) for start in starts):
             self._state = "header"
             return True
-        if not self._buffer or (not final and any(start.startswith(self._buffer) for start in _HEADER_STARTS)):
+        if not text or (not final and any(start.startswith(text) for start in starts)):
             return False
         self._state, self._kind = "body", "content"
         return True
 
     def _header(self, pieces: list[Piece], final: bool) -> bool:
-        header, found, rest = self._buffer.partition(_MESSAGE)
-        if not found:
-            if final and self._buffer.strip():
-                # A header without a message: not ours to interpret, and not to be lost.
-                text = _END.sub("", self._buffer)
-                self._buffer = ""
-                if not _CHANNEL.search(header) and not header.startswith("<|start|>"):
-                    pieces.append(Piece("content", text))
+        """What is no header word in front of the end of a message that has no `<|message|>` is its text."""
+        words = _HEADER.match(self._buffer)
+        assert words is not None
+        end = _MARK.search(self._buffer, words.end())
+        if end is None and not (final and self._buffer):
             return False
-        self._buffer = rest
-        channel = _CHANNEL.search(header)
-        recipient = _RECIPIENT.search(header)
+        header = self._buffer[: end.start()] if end else _BEGUN.sub("", self._buffer)
+        text = "" if end and end.group() == _MESSAGE else header[words.end() :]
+        channels = _CHANNEL.findall(header)
+        recipient = _RECIPIENT.search(header[: words.end()])
         self._recipient = recipient.group(1) if recipient else ""
-        self._kind = "thinking" if channel and channel.group(1) == "analysis" else "content"
+        self._kind = "thinking" if channels and channels[-1] == "analysis" else "content"
         self._state = "call" if self._recipient and self._recipient != "assistant" else "body"
+        if end and end.group() == _MESSAGE:
+            self._buffer = self._buffer[end.end() :]
+        elif text.strip():
+            self._buffer = text.lstrip() + (self._buffer[end.start() :] if end else "")
+        elif end is None:
+            self._buffer, self._state = "", "start"
+        else:
+            self._buffer = self._buffer[end.start() :]
         return True
 
     def _body(self, pieces: list[Piece], final: bool) -> bool:
-        end = _END.search(self._buffer)
+        end = _MARK.search(self._buffer)
         if end is None:
-            held = 0 if final else max(partial(self._buffer, marker) for marker in _ENDS)
+            held = 0 if final else max(partial(self._buffer, marker) for marker in _MARKS)
             text, self._buffer = self._buffer[: len(self._buffer) - held], self._buffer[len(self._buffer) - held :]
             if text:
                 pieces.append(Piece(self._kind, text))
@@ -105,13 +126,19 @@ class HarmonySplitter:
 
     def _leave(self, end: re.Match[str]) -> None:
         """Go on to the next header; the tokens that begin one belong to it."""
+        if end.group() in _STRAYS:
+            self._buffer = self._buffer[end.end() :]
+            return
         self._buffer = self._buffer[end.start() if end.group() in _HEADER_STARTS else end.end() :]
-        self._state = "header"
+        self._state, self._later = "start", True
 
     def _call(self, pieces: list[Piece], final: bool) -> bool:
-        end = _END.search(self._buffer)
+        end = _MARK.search(self._buffer)
         if end is None and not final:
             return False
+        if end and end.group() in _STRAYS:
+            self._buffer = self._buffer[: end.start()] + self._buffer[end.end() :]
+            return True
         body = self._buffer[: end.start()] if end else self._buffer
         found = self._calls(body)
         # A further call that the end of the output cut off is no answer.
@@ -125,11 +152,16 @@ class HarmonySplitter:
         return True
 
     def _calls(self, body: str) -> list[Piece]:
+        cursor = Cursor(body, 0, final=True)
+        cursor.blank()
         try:
-            arguments = load_json(body) if body.strip() else {}
-            return [Piece("tool_call", call=self._toolbox.call(self._recipient, arguments))]
+            call = self._toolbox.call(self._recipient, {} if cursor.at_end else read_object(cursor))
         except NotACall:
             return [Piece(self._kind, body)] if body else []
+        # A brace too many is a slip that gpt-oss makes.
+        behind = cursor.text[cursor.position :].lstrip("} \n")
+        found = [Piece("tool_call", call=call)]
+        return [*found, Piece(self._kind, behind)] if behind else found
 
 
 def write(rules: Rules, answer: str | None, *, opens_thinking: bool) -> str:

@@ -14,10 +14,12 @@ import msgspec
 from omlx.dialect import harmony
 from omlx.dialect.gochat import tool_tag
 from omlx.dialect.pieces import Piece, PieceKind, joined
+from omlx.dialect.recipients import RecipientSplitter
 from omlx.dialect.splitter import TagSplitter
 from omlx.dialect.switches import Switches
 from omlx.dialect.thinking import ThinkMarkers, find_markers, thinks, thinks_by_default
 from omlx.dialect.tools import formats_for, resolve
+from omlx.dialect.tools.functionary import FUNCTIONARY
 from omlx.dialect.tools.toolbox import Toolbox, random_call_id
 
 __all__ = ["PLAIN", "OutputDialect", "OutputParser", "Piece", "PieceKind", "detect_output"]
@@ -29,6 +31,10 @@ class OutputDialect(msgspec.Struct, frozen=True, kw_only=True):
     think: ThinkMarkers | None = None
     thinks: bool = False
     """The template speaks of thinking. (A vocabulary may have the markers of a model that never thinks.)"""
+    answer: tuple[str, str] | None = None
+    """Tags that the family puts around the whole answer."""
+    recipients: bool = False
+    """Muse Glimmer's messages, each to a recipient."""
     thinks_by_default: bool = True
     """It does so unless it is told not to; else only where it is told to."""
     switchable: bool = True
@@ -65,8 +71,12 @@ PLAIN = OutputDialect(plain=True)
 
 _END_TOKENS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|eot|>", "<end_of_turn>", "<turn|>", "<|end|>",
                "<|END_OF_TURN_TOKEN|>", "<｜end▁of▁sentence｜>", "<|endoftext|>", "<|user|>",
-               "<|observation|>")  # fmt: skip
+               "<|observation|>", "<|endofresponse|>")  # fmt: skip
 _HARMONY_END_TOKENS = ("<|return|>", "<|call|>")
+
+
+_ANSWERS = (("<response>", "</response>"), ("<answer>", "</answer>"))
+"""Granite 3.3 and ERNIE; Hunyuan."""
 
 
 def detect_output(template_source: str, tokens: Collection[str], model_type: str) -> OutputDialect:
@@ -78,8 +88,11 @@ def detect_output(template_source: str, tokens: Collection[str], model_type: str
     if model_type == "gpt_oss" or ("<|channel|>" in template_source and "<|message|>" in template_source):
         return OutputDialect(channels=True, end_tokens=tuple(end for end in _HARMONY_END_TOKENS if end in tokens))
     think = find_markers(template_source, tokens)
+    answer = next((tags for tags in _ANSWERS if tags[0] in template_source), None)
     return OutputDialect(
         think=think,
+        answer=answer if think is not None and think.opening == "<think>" else None,
+        recipients="<atem:function_calls>" in template_source and "<|eom|>" in template_source,
         thinks=think is not None and (think.closing in template_source or thinks(template_source, tokens)),
         thinks_by_default=thinks_by_default(template_source),
         switchable=Switches(template_source).any,
@@ -125,7 +138,15 @@ class OutputParser:
             self._splitter = harmony.HarmonySplitter(toolbox, opens_thinking=opens_thinking)
         else:
             formats = resolve(dialect.tools, dialect.tool_tag) if toolbox.names and not dialect.plain else []
-            self._splitter = TagSplitter(dialect.think, formats, toolbox, opens_thinking=opens_thinking)
+            if not formats and FUNCTIONARY.name in dialect.tools and not dialect.plain:
+                # Its headers are there without tools, too.
+                formats, toolbox = [FUNCTIONARY], toolbox.strict()
+            if dialect.recipients:
+                self._splitter = RecipientSplitter(formats, toolbox, opens_thinking=opens_thinking)
+            else:
+                self._splitter = TagSplitter(
+                    dialect.think, formats, toolbox, opens_thinking=opens_thinking, answer=dialect.answer
+                )
 
     @property
     def inside_thinking(self) -> bool:

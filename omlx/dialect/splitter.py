@@ -2,7 +2,7 @@
 
 Text is held back only while it may still become a marker or a call. A call that turns out to be none is released as the
 text it was. The beginning of a further call behind a whole one, where the output ends, is left out: nobody can use it,
-and it would look like an answer.
+and it would look like an answer. So are closing markers that stand alone behind a call.
 """
 
 from __future__ import annotations
@@ -18,17 +18,32 @@ from omlx.dialect.tools.format import ToolFormat
 from omlx.dialect.tools.toolbox import Toolbox
 from omlx.request import ToolCall
 
-_No = Literal["no"]
+_No = Literal["no", "cut"]
 _SMALL = 2048
 """Characters. A held-back text longer than this is not looked at again with every token."""
+_LONGEST_MARKER = 40
+"""Characters."""
+_TALK = 400
+"""Characters. With more text than this behind it, a call in thinking is part of the thinking."""
+_QUOTES = frozenset(" \t`'\"(“‘«「")
+"""Characters in front of a marker that is spoken of."""
+_TOKEN = re.compile(r"<[|｜].*[|｜]>|<\|.*>|<.*\|>|\[/?[A-Z_]+\]")
+"""What a marker looks like that cannot be text."""
+
+
+def _ended(known: ToolFormat, text: str) -> bool:
+    """The text holds a closing marker of the format that ends something: what is in front of it was not cut off."""
+    closings = "|".join(re.escape(closing) for closing in known.closings if len(closing) > 3)
+    return bool(closings) and re.search(rf"[\s\])}}>\"'`]({closings})", text) is not None
 
 
 class _Found:
     """Calls, and where the text behind them begins."""
 
-    def __init__(self, calls: list[ToolCall], end: int) -> None:
+    def __init__(self, calls: list[ToolCall], end: int, thought: str = "") -> None:
         self.calls = calls
         self.end = end
+        self.thought = thought
 
 
 class TagSplitter:
@@ -39,22 +54,38 @@ class TagSplitter:
         toolbox: Toolbox,
         *,
         opens_thinking: bool = False,
+        answer: tuple[str, str] | None = None,
     ) -> None:
+        """`answer`: tags around the whole answer, which can stand in its text as well."""
         self._think = think
         self._toolbox = toolbox
-        self._marked = [found for found in formats if not found.bare]
-        self._bare = [found for found in formats if found.bare]
-        self._wrappers = think.wrappers if think else ()
-        self._openings = {opening for found in self._marked for opening in found.openings}
-        stops = [*self._openings, *self._wrappers]
-        self._stop = re.compile("|".join(map(re.escape, sorted(stops, key=len, reverse=True)))) if stops else None
-        self._stops = stops
-        closings = {closing for found in self._marked for closing in found.closings if len(closing) > 1}
+        self._offered = toolbox.strict()
+        self._marked = [known for known in formats if not known.bare]
+        self._bare = [known for known in formats if known.bare or known.starts]
+        self._openings = {opening for known in self._marked for opening in known.openings}
+        closings = {closing for known in self._marked for closing in known.closings if len(closing) > 3}
+        strays = {stray for known in self._marked for stray in known.strays}
+        self._orphans = closings | strays | {orphan for known in self._marked for orphan in known.orphans}
+        self._orphans |= {think.closing} if think else set()
+        self._dropped = strays - self._openings
+        self._reopening = ""
+        if think:
+            self._dropped |= {*think.wrappers}
+            if _TOKEN.fullmatch(think.closing):
+                self._dropped.add(think.closing)
+            if _TOKEN.fullmatch(think.opening.rstrip()) or think.opening.startswith("<|"):
+                self._reopening = think.opening.rstrip()
+        self._answer_opening, self._answer_closing = answer or ("", "")
+        self._lone_closing = think.closing if think and think.closing not in self._dropped else ""
+        """Ends thinking whose opening marker is missing: it is no text where it can be told."""
+        self._set_stops()
         closings |= {think.closing} if think else set()
         self._closing = re.compile("|".join(map(re.escape, closings)) or r"(?!)")
         self._buffer = ""
         self._state: Literal["start", "thinking", "closed", "content"] = "start" if think else "content"
-        if opens_thinking and think:
+        self._opened = opens_thinking and think is not None
+        """Thinking has just been opened: the marker may be repeated."""
+        if self._opened:
             self._state = "thinking"
         self._swallows = self._state == "thinking"
         """White space that comes next belongs to a marker."""
@@ -62,8 +93,23 @@ class TagSplitter:
         """Something other than white space has been passed on as content, or a call was found."""
         self._called = self._behind_call = False
         """A call was found; and nothing but white space came since then."""
+        self._thought = opens_thinking
+        """A thinking block was opened."""
+        self._quoted = False
+        """The opening marker of thinking was passed on as text."""
+        self._tail = ""
+        """The end of the text that was passed on last."""
+        self._wrapped = False
+        """The answer stands between markers of its own, of which the first was found."""
         self._looked_at = 0
         """Length of the buffer when a call in it was last found to be incomplete; 0: not waiting for one."""
+
+    def _set_stops(self) -> None:
+        """What content is searched for."""
+        stops = {*self._openings, *self._dropped, self._reopening, self._answer_closing, self._lone_closing} - {""}
+        self._stop = re.compile("|".join(map(re.escape, sorted(stops, key=len, reverse=True)))) if stops else None
+        self._stops = stops
+        self._holds_blank = bool(stops - {self._lone_closing} - self._dropped)
 
     @property
     def inside_thinking(self) -> bool:
@@ -102,18 +148,31 @@ class TagSplitter:
         """Is the first thing the opening of a thinking block?"""
         assert self._think is not None
         text = self._buffer.lstrip()
-        if text.startswith(self._think.opening):
-            self._buffer = text[len(self._think.opening) :]
-            self._state, self._swallows = "thinking", True
-        elif not final and self._think.opening.startswith(text):
+        opening = self._think.opening.rstrip()
+        if text.startswith(opening):
+            self._open(text[len(opening) :])
+        elif not final and opening.startswith(text):
             return False
         else:
             self._state = "content"
         return True
 
     # ------------------------------------------------------------ thinking
+    def _open(self, behind: str) -> None:
+        self._thought = True
+        self._buffer, self._state = behind, "thinking"
+        self._swallows = self._opened = True
+
     def _thinking(self, pieces: list[Piece], final: bool) -> bool:
         assert self._think is not None
+        if self._opened:
+            opening = self._think.opening.rstrip()
+            if self._buffer.startswith(opening):
+                self._open(self._buffer[len(opening) :])
+                return True
+            if not final and opening.startswith(self._buffer):
+                return False
+            self._opened = False
         closing = self._buffer.find(self._think.closing)
         place = self._next_opening(closing if closing >= 0 else None)
         if place is not None:
@@ -129,12 +188,18 @@ class TagSplitter:
         return False
 
     def _closed(self, final: bool) -> bool:
-        """Is it closed once more? So does a model whose thinking a budget has ended, where it would have itself."""
+        """Is it closed once more, or opened again?
+
+        So does a model whose thinking a budget has ended, where it would have itself.
+        """
         assert self._think is not None
-        if self._buffer.startswith(self._think.closing):
-            self._buffer = self._buffer[len(self._think.closing) :]
+        opening, closing = self._think.opening.rstrip(), self._think.closing
+        if self._buffer.startswith(closing):
+            self._buffer = self._buffer[len(closing) :]
             self._swallows = True
-        elif not final and self._think.closing.startswith(self._buffer):
+        elif self._buffer.startswith(opening):
+            self._open(self._buffer[len(opening) :])
+        elif not final and (closing.startswith(self._buffer) or opening.startswith(self._buffer)):
             return False
         else:
             self._state = "content"
@@ -147,23 +212,39 @@ class TagSplitter:
         return min((place for place in places if place >= 0), default=None)
 
     def _call_in_thinking(self, pieces: list[Piece], place: int, closing: int, final: bool) -> bool:
+        """Calls that end the output or the thinking are calls; with thinking behind them, they are only quoted."""
         region = self._buffer if closing < 0 else self._buffer[:closing]
-        outcome = self._read(self._marked, region, place, final=final or closing >= 0)
-        if isinstance(outcome, _Found):
-            self._emit(pieces, "thinking", place)
-            self._state = "content"
+        ended = final or closing >= 0
+        calls: list[ToolCall] = []
+        end = place
+        outcome = self._read(self._marked, region, place, final=ended)
+        while isinstance(outcome, _Found):
+            calls += outcome.calls
+            end = self._behind_orphans(region, outcome.end)
+            if not any(region.startswith(opening, end) for opening in self._openings):
+                break
+            outcome = self._read(self._marked, region, end, final=ended)
+        if outcome is not None and not calls:
+            self._emit(pieces, "thinking", place + 1)
             return True
-        if outcome is None:
+        behind = region[end:].strip() if outcome is not None else ""
+        if behind and (closing >= 0 or len(behind) > _TALK):
+            self._emit(pieces, "thinking", end)
+            return True
+        if outcome is None or not ended:
             self._emit(pieces, "thinking", place)
             self._looked_at = len(self._buffer)
             return False
-        self._emit(pieces, "thinking", place + 1)
+        self._state = "content"
+        self._take(pieces, _Found(calls, len(region) if outcome == "cut" else end), place)
         return True
 
     # ------------------------------------------------------------ content and calls
     def _content(self, pieces: list[Piece], final: bool) -> bool:
-        if not self._answered and self._bare:
-            decided = self._bare_call(pieces, final)
+        if self._behind_call and not self._drop_orphans(final):
+            return False
+        if not self._answered:
+            decided = self._begin_answer(pieces, final)
             if decided is not None:
                 return decided
         stop = self._stop.search(self._buffer) if self._stop else None
@@ -173,37 +254,55 @@ class TagSplitter:
                 self._buffer = self._buffer[: len(self._buffer) - held]
             held = 0
         if stop is None or (held and len(self._buffer) - held <= stop.start()):
-            self._emit_text(pieces, len(self._buffer) - held, keep_blank=bool(self._stop) and not final)
+            self._emit_text(pieces, len(self._buffer) - held, keep_blank=self._holds_blank and not final)
             return False
-        if stop.group() in self._wrappers:
-            self._emit_text(pieces, stop.start(), keep_blank=False)
-            self._buffer = self._buffer[len(stop.group()) :]
+        mark = stop.group()
+        if mark == self._answer_closing:
+            return self._end_answer(pieces, stop, final)
+        if mark == self._lone_closing:
+            return self._lone(pieces, stop)
+        if mark not in self._openings:
+            self._emit_text(pieces, stop.start(), keep_blank=mark == self._reopening)
+            self._buffer = self._buffer.lstrip() if mark == self._reopening else self._buffer
+            self._buffer = self._buffer[len(mark) :]
+            if mark == self._reopening:
+                self._open(self._buffer)
             return True
         return self._marked_call(pieces, stop, final)
 
-    def _marked_call(self, pieces: list[Piece], stop: re.Match[str], final: bool) -> bool:
-        # White space in front of a call goes with it, if it is one.
-        self._emit_text(pieces, stop.start(), keep_blank=True)
-        place = len(self._buffer) - len(self._buffer.lstrip())
-        outcome = self._read(self._marked, self._buffer, place, final=final)
-        if outcome is None:
-            self._looked_at = len(self._buffer)
-            return False
-        if isinstance(outcome, _Found):
-            self._take(pieces, outcome)
-        elif final and self._called and self._read(self._marked, self._buffer, place, final=False) is None:
-            self._buffer = self._buffer[:place]
+    def _lone(self, pieces: list[Piece], stop: re.Match[str]) -> bool:
+        """A closing marker of thinking that nothing opened. Where it is spoken of, a space or quote precedes it."""
+        assert self._think is not None
+        place = stop.start()
+        before = self._buffer[place - 1] if place else self._tail[-1:]
+        if (
+            self._thought
+            or self._quoted
+            or self._think.opening in self._tail + self._buffer[:place]
+            or before in _QUOTES
+        ):
+            self._emit_text(pieces, stop.end(), keep_blank=False)
         else:
-            self._emit_text(pieces, place + len(stop.group()), keep_blank=False)
+            self._emit_text(pieces, place, keep_blank=False)
+            self._buffer = self._buffer[len(stop.group()) :]
+            self._dropped.add(self._think.opening)
+            self._answered, self._wrapped = False, False
+            self._set_stops()
         return True
 
-    def _bare_call(self, pieces: list[Piece], final: bool) -> bool | None:
-        """A call at the very beginning that nothing marks. None: there is none, go on."""
-        place = len(self._buffer) - len(self._buffer.lstrip())
-        text = self._buffer[place:]
-        if not text:
+    def _begin_answer(self, pieces: list[Piece], final: bool) -> bool | None:
+        """Markers around the whole answer, and calls that nothing marks. None: there are none, go on."""
+        text = self._buffer.lstrip()
+        if self._answer_opening:
+            if text.startswith(self._answer_opening):
+                self._buffer = text[len(self._answer_opening) :]
+                self._wrapped = self._swallows = True
+                return True
+            if not final and self._answer_opening.startswith(text):
+                return False
+        if not self._bare or not text:
             return None
-        outcome = self._read(self._bare, self._buffer, place, final=final)
+        outcome = self._read(self._bare, self._buffer, len(self._buffer) - len(text), final=final)
         if outcome is None:
             self._looked_at = len(self._buffer)
             return False
@@ -212,37 +311,112 @@ class TagSplitter:
             return True
         return None
 
-    def _take(self, pieces: list[Piece], found: _Found) -> None:
+    def _end_answer(self, pieces: list[Piece], stop: re.Match[str], final: bool) -> bool:
+        """The closing marker of the answer is one only where nothing but calls follows."""
+        behind = self._buffer[stop.end() :].lstrip()
+        expected = (*self._openings, self._answer_closing)
+        marked = any(behind.startswith(opening) for opening in expected)
+        undecided = not behind or any(opening.startswith(behind) for opening in expected)
+        wrapped = self._wrapped or self._thought
+        if wrapped and not final and undecided:
+            self._emit_text(pieces, stop.start(), keep_blank=True)
+            return False
+        if wrapped and (marked or not behind):
+            self._emit_text(pieces, stop.start(), keep_blank=True)
+            self._buffer = behind
+            return True
+        self._emit_text(pieces, stop.end(), keep_blank=False)
+        return True
+
+    def _marked_call(self, pieces: list[Piece], stop: re.Match[str], final: bool) -> bool:
+        # White space in front of a call goes with it, if it is one.
+        self._emit_text(pieces, stop.start(), keep_blank=True)
+        place = len(self._buffer) - len(self._buffer.lstrip())
+        outcome = self._read(self._marked, self._buffer, place, final=final)
+        second = place + len(stop.group())
+        while outcome == "no":
+            # The opening may be doubled.
+            behind = self._buffer[second:].lstrip()
+            second = len(self._buffer) - len(behind)
+            opening = next((opening for opening in self._openings if behind.startswith(opening)), "")
+            if not opening:
+                undecided = not final and any(opening.startswith(behind) for opening in self._openings)
+                outcome = None if undecided else outcome
+                break
+            again = self._read(self._marked, self._buffer, second, final=final)
+            outcome = "no" if again == "cut" else again
+            second += len(opening)
+        if outcome is None:
+            self._looked_at = len(self._buffer)
+            return False
+        if isinstance(outcome, _Found):
+            self._take(pieces, outcome)
+        elif outcome == "cut" and self._called:
+            self._buffer = self._buffer[:place]
+        elif self._behind_call and stop.group() in self._orphans:
+            self._buffer = self._buffer[place + len(stop.group()) :]
+        else:
+            self._emit_text(pieces, place + len(stop.group()), keep_blank=False)
+        return True
+
+    def _take(self, pieces: list[Piece], found: _Found, thought: int = 0) -> None:
+        """Pass calls on. `thought`: so many characters in front of them are thinking."""
+        if thought:
+            pieces.append(Piece("thinking", self._buffer[:thought]))
+        if found.thought:
+            pieces.append(Piece("thinking", found.thought))
         pieces.extend(Piece("tool_call", call=call) for call in found.calls)
         self._buffer = self._buffer[found.end :]
-        self._answered = self._swallows = self._called = self._behind_call = True
+        if found.calls:
+            self._answered = self._swallows = self._called = self._behind_call = True
 
     def _read(self, formats: Sequence[ToolFormat], text: str, place: int, *, final: bool) -> _Found | _No | None:
         """The first format that reads a call at `place`; None: more text decides."""
+        cut = False
         for known in formats:
+            strict = known.bare
             openings = known.openings or [f"{name}\n" for name in self._toolbox.names]
-            if not any(text.startswith(opening, place) for opening in openings):
+            implied = known.starts and formats is self._bare
+            if not implied and not any(text.startswith(opening, place) for opening in openings):
                 if not final and any(opening.startswith(text[place : place + len(opening)]) for opening in openings):
                     return None
                 continue
             cursor = Cursor(text, place, final=final)
             try:
-                calls = known.read(cursor, self._toolbox)
+                known.read(cursor, self._offered if strict else self._toolbox)
+                end = cursor.position
             except NeedMore:
                 return None
             except NotACall:
+                end = cursor.kept_end
+                cursor.cut = cursor.cut and not _ended(known, text[end:])
+                cut = cut or cursor.cut
+                if not cursor.kept or (strict and not cursor.cut):
+                    continue
+            if strict and not cursor.kept:
                 continue
-            behind = len(text) if final and self._goes_on(known, text, place) else cursor.position
-            return _Found(calls, behind)
-        return "no"
+            # The beginning of another call behind these, where the output ends, belongs to nothing.
+            return _Found(cursor.kept, len(text) if cursor.cut else end, cursor.thought)
+        return "cut" if cut else "no"
 
-    def _goes_on(self, known: ToolFormat, text: str, place: int) -> bool:
-        """More text could have made more of this call, or another one, of what stands behind it."""
-        try:
-            known.read(Cursor(text, place, final=False), self._toolbox)
-        except NeedMore:
-            return True
-        return False
+    def _drop_orphans(self, final: bool) -> bool:
+        """Take what is no text from the front of the buffer. False: more text decides what is there."""
+        self._buffer = self._buffer[self._behind_orphans(self._buffer, 0) :]
+        if self._buffer and any(orphan.startswith(self._buffer) for orphan in self._orphans):
+            self._buffer = "" if final else self._buffer
+            return False
+        return bool(self._buffer)
+
+    def _behind_orphans(self, text: str, place: int) -> int:
+        """Where the text behind closing markers that stand alone begins."""
+        while True:
+            place += len(text[place:]) - len(text[place:].lstrip())
+            orphan = next((orphan for orphan in self._orphans if text.startswith(orphan, place)), "")
+            if orphan in self._openings:
+                return place
+            if not orphan:
+                return place
+            place += len(orphan)
 
     # ------------------------------------------------------------ passing on
     def _held(self, markers: Iterable[str]) -> int:
@@ -260,4 +434,8 @@ class TagSplitter:
     def _emit(self, pieces: list[Piece], kind: Literal["content", "thinking"], size: int) -> None:
         if size:
             pieces.append(Piece(kind, self._buffer[:size]))
+            self._tail += self._buffer[:size]
+            if self._think and not self._quoted:
+                self._quoted = self._think.opening in self._tail
+            self._tail = self._tail[-_LONGEST_MARKER:]
         self._buffer = self._buffer[size:]

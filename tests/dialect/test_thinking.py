@@ -48,7 +48,8 @@ def test_thinking_and_content_are_split(text: str, opens: bool, thinking: str, c
 
 def test_text_is_passed_on_as_soon_as_it_is_certain() -> None:
     parser = OutputParser(THINKER)
-    assert parser.feed("Hello <") == [("content", "Hello <", None)]
+    assert parser.feed("Hello <") == [("content", "Hello ", None)]
+    assert parser.feed("b") == [("content", "<b", None)]
     thinking = OutputParser(THINKER, opens_thinking=True)
     assert [piece.text for piece in thinking.feed("so </")] == ["so "]
     assert [piece.text for piece in thinking.feed("so")] == ["</so"]

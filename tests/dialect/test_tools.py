@@ -115,7 +115,7 @@ SPOKEN: list[tuple[str, str, list[tuple[str, dict[str, Any]]]]] = [
     ("apertus", '<|tools_prefix|>[{"weather": {"city": "Paris"}}, {"now": {}}]<|tools_suffix|>', [PARIS, NOW]),
     ("gigachat", '<|function_call|>{"name": "weather", "arguments": {"city": "Paris"}}', [PARIS]),
     ("hunyuan", '<tool_calls>[{"name": "now", "arguments": {}, "id": "x"}]</tool_calls>', [NOW]),
-    ("hunyuan3", "<tool_calls:opensource>\n<tool_call:opensource>weather<tool_sep:opensource>\n<arg_key:opensource>city"
+    ("hunyuan3:opensource", "<tool_calls:opensource>\n<tool_call:opensource>weather<tool_sep:opensource>\n<arg_key:opensource>city"
      "</arg_key:opensource>\n<arg_value:opensource>Paris</arg_value:opensource>\n</tool_call:opensource>\n"
      "<tool_call:opensource>now<tool_sep:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>", [PARIS, NOW]),
     ("minimax-m3", ']<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="weather">]<]minimax[>[<city>Paris]<]minimax[>['
@@ -231,11 +231,20 @@ def test_without_tools_nothing_is_a_call(spoken: str, written: str, expected: li
 
 
 @pytest.mark.parametrize(("spoken", "written", "expected"), SPOKEN)
-def test_a_call_of_an_unknown_tool_is_text(
+def test_a_marked_call_of_a_tool_that_was_not_offered_is_a_call(
     spoken: str, written: str, expected: list[tuple[str, dict[str, Any]]]
 ) -> None:
     other = [{"type": "function", "function": {"name": "other"}}]
-    assert parse(dialect(spoken), written, 3, tools=other) == text(written)
+    pieces = parse(dialect(spoken), written, 3, tools=other)
+    if spoken in {"tool-code", "glm4"} or (spoken, written, expected) not in _MARKED + [
+        case for case in SPOKEN if case[1].startswith("<|python_tag|>")
+    ]:
+        # What only looks like a call must name a tool that was offered.
+        assert pieces == text(written)
+    else:
+        names = [piece.call.name for piece in pieces if piece.call]
+        assert names == [name for name, _ in expected]
+        assert not any(piece.text for piece in pieces)
 
 
 @pytest.mark.parametrize(
@@ -358,7 +367,7 @@ HARMONY_CASES = [
      " to=functions.now<|message|>{}<|call|>", calls(NOW, NOW)),
     ("<|channel|>commentary to=functions.now<|message|>{}<|end|><|start|>assistant<|channel|>commentary"
      ' to=functions.weather<|message|>{"city": "Pa', calls(NOW)),
-    ("<|channel|>commentary to=functions.nope<|message|>{}<|call|>", text("{}")),
+    ("<|channel|>commentary to=functions.nope<|message|>{}<|call|>", calls(("nope", {}))),
     ('<|channel|>commentary to=functions.now<|message|>{"a": <|call|>', text('{"a": ')),
     ("<|channel|>final<|message|>a < b <|", text("a < b <|")),
     ("<|channel|>final<|message|>a<|end|>", text("a")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -9,7 +10,8 @@ from omlx.dialect.tools import cohere, gemma, invoke, json_tags, pythonic
 from omlx.dialect.tools.deepseek import DEEPSEEK
 from omlx.dialect.tools.fallback import BARE, FENCED, after_tag
 from omlx.dialect.tools.format import ToolFormat, Writer
-from omlx.dialect.tools.glm import GLM, GLM4, HUNYUAN3, LONGCAT
+from omlx.dialect.tools.functionary import FUNCTIONARY
+from omlx.dialect.tools.glm import GLM, GLM4, HUNYUAN3, HUNYUAN3_PLAIN, LONGCAT, hunyuan3
 from omlx.dialect.tools.json_tags import HERMES, write_one_each
 from omlx.dialect.tools.kimi import K2, K3
 from omlx.dialect.tools.llama import FUNCTION_TAG, PYTHON_TAG
@@ -26,23 +28,31 @@ ALWAYS = (HERMES, BARE, FENCED, PYTHON_LIST)
 FORMATS: dict[str, ToolFormat] = {
     found.name: found
     for found in (
-        *json_tags.FORMATS, MISTRAL, PYTHON_TAG, QWEN_CODER, FUNCTION_TAG, GLM, HUNYUAN3, GLM4, LONGCAT, DEEPSEEK,
-        K2, K3, MINIMAX3, SOLAR,
+        *json_tags.FORMATS, MISTRAL, PYTHON_TAG, QWEN_CODER, FUNCTION_TAG, GLM, HUNYUAN3, HUNYUAN3_PLAIN, GLM4, LONGCAT,
+        DEEPSEEK, FUNCTIONARY, K2, K3, MINIMAX3, SOLAR,
         *invoke.FORMATS, *gemma.FORMATS, *pythonic.FORMATS, *cohere.FORMATS, BARE, FENCED, PYTHON_LIST,
     )
 }  # fmt: skip
 """By name, in the order in which they are tried."""
 
 
+_RELEASE = re.compile(r"<tool_calls:(\w{1,32})>")
+
+
 def formats_for(template: str, tokens: Collection[str]) -> tuple[str, ...]:
     """Names of the formats that a model's template or vocabulary speaks of."""
-    return tuple(found.name for found in FORMATS.values() if found.spoken(template, tokens))
+    releases = {match[1] for text in (template, *tokens) for match in _RELEASE.finditer(text)}
+    others = (f"hunyuan3:{release}" for release in sorted(releases) if f"hunyuan3:{release}" not in FORMATS)
+    return (*(known.name for known in FORMATS.values() if known.spoken(template, tokens)), *others)
 
 
 def resolve(names: Collection[str], tag: str = "") -> list[ToolFormat]:
     """The formats to try, in order: those named, those always tried, and the one of a Go template's tag."""
     wanted = {*names, *(found.name for found in ALWAYS)}
     chosen = [found for found in FORMATS.values() if found.name in wanted]
+    chosen += [
+        hunyuan3(name.partition(":")[2]) for name in names if name.startswith("hunyuan3:") and name not in FORMATS
+    ]
     if tag and not any(tag in found.openings for found in chosen):
         chosen.append(after_tag(tag))
     return chosen

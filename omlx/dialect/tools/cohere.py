@@ -7,20 +7,21 @@ import json
 from omlx.dialect.tools.cursor import Cursor
 from omlx.dialect.tools.format import ToolFormat
 from omlx.dialect.tools.json_tags import tagged
+from omlx.dialect.tools.objects import read_calls
 from omlx.dialect.tools.rules import Offered, Rules, json_call
-from omlx.dialect.tools.toolbox import Toolbox, calls_from_json
-from omlx.request import ToolCall
+from omlx.dialect.tools.toolbox import Toolbox
 
 
-def read_action(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
+def read_action(cursor: Cursor, toolbox: Toolbox) -> None:
     cursor.literal("Action:")
     cursor.blank()
-    cursor.literal("```json")
+    if cursor.maybe("```"):
+        cursor.maybe("json")
     cursor.blank()
-    calls = calls_from_json(cursor.json(), toolbox)
+    read_calls(cursor, toolbox, "```")
     cursor.blank()
-    cursor.maybe("```")
-    return calls
+    while cursor.maybe("```"):
+        cursor.blank()
 
 
 def write(rules: Rules) -> str:
@@ -45,6 +46,7 @@ FORMATS = (
         ("<|START_ACTION|>",),
         ("<|START_ACTION|>",),
         closings=("<|END_ACTION|>",),
+        strays=("<|END_ACTION|>",),
         write=write,
     ),
     ToolFormat(

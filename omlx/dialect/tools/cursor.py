@@ -21,9 +21,11 @@ class NeedMore(Exception):
 
 
 MAX_NESTING = 100
-_JSON_TOKEN = re.compile(r'[^"{}\[\]]+|"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
 _NAME = re.compile(r"[\w.:/-]+")
+_HEAD = re.compile(r"[^<>\n]*")
 _BLANK = re.compile(r"\s*")
+_STRAY_TAG = re.compile(r"\s*</[\w:｜]{1,40}>")
+_STRAY_BEGUN = re.compile(r"\s*(?:<(?:/[\w:｜]{0,40})?)?$")
 
 
 class Cursor:
@@ -32,10 +34,24 @@ class Cursor:
     def __init__(self, text: str, position: int, *, final: bool) -> None:
         self.text = text
         self.position = position
+        self.kept: list[Any] = []
+        """Calls that are whole, whatever becomes of the rest of the block."""
+        self.kept_end = position
+        """Where the text behind them begins."""
+        self.thought = ""
+        """What the model says about its calls within them."""
+        self.cut = False
+        """The output ended where more was expected."""
         self._final = final
+
+    def keep(self, call: Any) -> None:
+        """Add a whole call that ends here: it counts even if the block turns out to be cut off or malformed."""
+        self.kept.append(call)
+        self.kept_end = self.position
 
     def undecided(self) -> NeedMore | NotACall:
         """What to raise where the text ends too early."""
+        self.cut = True
         return NotACall() if self._final else NeedMore()
 
     @property
@@ -48,13 +64,15 @@ class Cursor:
             self.position += len(literal)
             return True
         rest = self.text[self.position : self.position + len(literal)]
-        if not self._final and literal.startswith(rest):
-            raise NeedMore
+        if literal.startswith(rest):
+            if not self._final:
+                raise NeedMore
+            self.cut = self.cut or bool(rest)
         return False
 
     def literal(self, literal: str) -> None:
         if not self.maybe(literal):
-            raise NotACall
+            raise self.undecided() if self.at_end else NotACall()
 
     def one_of(self, *literals: str) -> str:
         """Step over whichever of the literals is next. None may begin another."""
@@ -65,7 +83,9 @@ class Cursor:
                     return literal
             except NeedMore:
                 waiting = True
-        raise NeedMore if waiting else NotACall
+        if waiting:
+            raise NeedMore
+        raise self.undecided() if self.at_end else NotACall()
 
     def blank(self) -> None:
         match = _BLANK.match(self.text, self.position)
@@ -73,8 +93,15 @@ class Cursor:
         self.position = match.end()
 
     def until(self, marker: str, *, at_most: int | None = None) -> str:
-        """The text in front of `marker`, which is stepped over. `at_most`: characters that text may have."""
+        """The text in front of `marker`, which is stepped over.
+
+        `at_most`: characters that text may have; then it is a name, in which no other marker begins.
+        """
         found = self.text.find(marker, self.position)
+        if at_most is not None:
+            other = self.text.find("<", self.position, found if found >= 0 else len(self.text))
+            if other >= 0 and (found >= 0 or not marker.startswith(self.text[other:])):
+                raise NotACall
         if at_most is not None and (found if found >= 0 else len(self.text)) - self.position > at_most:
             raise NotACall
         if found < 0:
@@ -82,6 +109,22 @@ class Cursor:
         text = self.text[self.position : found]
         self.position = found + len(marker)
         return text
+
+    def head(self) -> str:
+        """The rest of an opening tag, up to and with its `>`; a line break or another tag ends it, too."""
+        match = _HEAD.match(self.text, self.position)
+        assert match is not None
+        if match.end() - self.position > 300:
+            raise NotACall
+        if match.end() == len(self.text):
+            raise self.undecided()
+        self.position = match.end() + (self.text[match.end()] == ">")
+        return match.group()
+
+    @property
+    def glued(self) -> bool:
+        """The head just read was not closed, and something else follows on its line."""
+        return self.text[self.position - 1] != ">" and self.text.startswith("<", self.position)
 
     def rest(self) -> str:
         """All text to the end of the output."""
@@ -96,6 +139,14 @@ class Cursor:
         if not self._final:
             raise NeedMore
 
+    def ends_with(self, complete: bool, closing: str) -> bool:
+        """Whether the output ends here, perhaps within `closing`, with a call that lacks nothing else."""
+        if not complete or not closing.startswith(self.text[self.position :]):
+            return False
+        self.wait()
+        self.position = len(self.text)
+        return True
+
     def name(self) -> str:
         """An identifier; what follows it must have arrived, to know that it is whole."""
         match = _NAME.match(self.text, self.position)
@@ -106,27 +157,48 @@ class Cursor:
         self.position = match.end()
         return match.group()
 
-    def json(self) -> Any:
-        """A JSON object or array."""
-        start = end = self.position
-        if self.at_end:
-            raise self.undecided()
-        if self.text[start] not in "{[":
-            raise NotACall
-        depth = 0
+    def next_is(self, *literals: str) -> str:
+        """Whichever of the literals is next, not stepped over; "" for none of them."""
+        start = self.position
+        try:
+            return next((literal for literal in literals if self.maybe(literal)), "")
+        finally:
+            self.position = start
+
+    def stray_tags(self, *expected: str) -> None:
+        """Step over closing tags that nothing opened, up to white space in front of one of the `expected` texts."""
         while True:
-            match = _JSON_TOKEN.match(self.text, end)
-            if match is None:
-                # Within a string, or at the end.
-                raise self.undecided()
-            end = match.end()
-            depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(match.group(), 0)
-            if depth > MAX_NESTING:
-                raise NotACall
-            if depth == 0:
-                break
-        self.position = end
-        return load_json(self.text[start:end])
+            start = self.position
+            self.blank()
+            if self.next_is(*expected):
+                return
+            self.position = start
+            tag = _STRAY_TAG.match(self.text, start)
+            if tag is None:
+                if not self._final and _STRAY_BEGUN.match(self.text, start):
+                    raise NeedMore
+                return
+            self.position = tag.end()
+
+    def value(self, closing: str, sibling: re.Pattern[str], end: re.Pattern[str]) -> str:
+        """The text of an element up to `closing`, which is stepped over.
+
+        Where `closing` was left out, the text ends where the next element begins (`sibling`), or in front of that where
+        the call ends (`end`): neither is stepped over.
+        """
+        start = self.position
+        closed = self.text.find(closing, start)
+        next_element = sibling.search(self.text, start, closed if closed >= 0 else len(self.text))
+        if next_element is None and closed >= 0:
+            self.position = closed + len(closing)
+            return self.text[start:closed]
+        if next_element is None and not self._final:
+            raise NeedMore
+        stop = end.search(self.text, start, next_element.start() if next_element else len(self.text)) or next_element
+        if stop is None:
+            raise self.undecided()
+        self.position = stop.start()
+        return self.text[start : stop.start()]
 
 
 def load_json(text: str) -> Any:

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-from omlx.dialect.tools.cursor import Cursor
+from omlx.dialect.tools.cursor import Cursor, NotACall
 from omlx.dialect.tools.format import ToolFormat
+from omlx.dialect.tools.objects import read_arguments
 from omlx.dialect.tools.rules import Offered, Rules
 from omlx.dialect.tools.toolbox import Toolbox
-from omlx.request import ToolCall
 
 _ALL, _ALL_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 _ONE, _ONE_END = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
 _SEPARATOR = "<｜tool▁sep｜>"
 
 
-def read(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
+def read(cursor: Cursor, toolbox: Toolbox) -> None:
     """Calls, with or without the tokens around all of them."""
-    if cursor.one_of(_ALL, _ONE) == _ALL:
-        cursor.blank()
-        cursor.literal(_ONE)
-    calls = [_call(cursor, toolbox)]
     while True:
         cursor.blank()
         if cursor.maybe(_ONE):
-            calls.append(_call(cursor, toolbox))
-        else:
-            cursor.maybe(_ALL_END)
-            return calls
+            _call(cursor, toolbox)
+        elif cursor.maybe(_ALL_END):
+            return
+        elif not cursor.maybe(_ALL):
+            if cursor.kept:
+                return
+            raise cursor.undecided() if cursor.at_end else NotACall()
 
 
-def _call(cursor: Cursor, toolbox: Toolbox) -> ToolCall:
+def _call(cursor: Cursor, toolbox: Toolbox) -> None:
+    while cursor.maybe(_ONE):
+        cursor.blank()
     first = cursor.until(_SEPARATOR, at_most=200).strip()
     if first == "function":
         # V3 and R1: the name stands on its own line, the arguments in a code fence.
@@ -36,13 +37,14 @@ def _call(cursor: Cursor, toolbox: Toolbox) -> ToolCall:
     cursor.blank()
     fenced = cursor.maybe("```json") or cursor.maybe("```")
     cursor.blank()
-    arguments = cursor.json()
+    call = toolbox.call(first, read_arguments(cursor, "```", _ONE_END, _ALL_END))
+    cursor.keep(call)
     cursor.blank()
     if fenced:
         cursor.maybe("```")
         cursor.blank()
-    cursor.maybe(_ONE_END)
-    return toolbox.call(first, arguments)
+    if cursor.maybe(_ONE_END):
+        cursor.kept_end = cursor.position
 
 
 def write(rules: Rules) -> str:
@@ -58,4 +60,12 @@ def write(rules: Rules) -> str:
 
 
 _FENCE, _FENCE_END = "\n```json\n", "\n```"
-DEEPSEEK = ToolFormat("deepseek", read, (_ALL, _ONE), (_ALL, _ONE), closings=(_ONE_END, _ALL_END), write=write)
+DEEPSEEK = ToolFormat(
+    "deepseek",
+    read,
+    (_ALL, _ONE),
+    (_ALL, _ONE),
+    closings=(_ONE_END, _ALL_END),
+    strays=(_ONE_END, _ALL_END),
+    write=write,
+)

@@ -10,18 +10,18 @@ import re
 
 from omlx.dialect.tools.cursor import Cursor, NotACall
 from omlx.dialect.tools.format import ToolFormat
-from omlx.dialect.tools.toolbox import Toolbox, calls_from_json
-from omlx.request import ToolCall
+from omlx.dialect.tools.objects import read_calls
+from omlx.dialect.tools.toolbox import Toolbox
 
 _FIRST_KEY = re.compile(r'\{\s*"((?:[^"\\]|\\.)*)"')
 _CALL_KEYS = {"name", "tool_name", "tool", "function", "function_name", "type", "id", "arguments", "parameters", "args",
-              "input", "tool_calls", "index"}  # fmt: skip
+              "input", "tool_calls", "index", "thought"}  # fmt: skip
 
 
-def read_json_sequence(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
+def read_json_sequence(cursor: Cursor, toolbox: Toolbox) -> None:
     """JSON calls, one or several with `;` or white space between them (as Llama 3 writes parallel calls)."""
     _check_first_key(cursor)
-    calls = calls_from_json(cursor.json(), toolbox, strict=True)
+    read_calls(cursor, toolbox, strict=True)
     while True:
         end = cursor.position
         cursor.blank()
@@ -29,13 +29,13 @@ def read_json_sequence(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
             cursor.blank()
         if cursor.at_end:
             cursor.wait()
-            return calls
+            return
         try:
             _check_first_key(cursor)
-            calls += calls_from_json(cursor.json(), toolbox, strict=True)
+            read_calls(cursor, toolbox, strict=True)
         except NotACall:
             cursor.position = end
-            return calls
+            return
 
 
 def _check_first_key(cursor: Cursor) -> None:
@@ -46,14 +46,13 @@ def _check_first_key(cursor: Cursor) -> None:
         raise NotACall
 
 
-def _read_fenced(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
+def _read_fenced(cursor: Cursor, toolbox: Toolbox) -> None:
     cursor.literal("```")
     cursor.one_of("json\n", "tool_call\n", "\n")
     cursor.blank()
-    calls = read_json_sequence(cursor, toolbox)
+    read_json_sequence(cursor, toolbox)
     cursor.blank()
     cursor.literal("```")
-    return calls
 
 
 BARE = ToolFormat("json", read_json_sequence, ("{", "["), bare=True, closings=("}", "]"))
@@ -63,9 +62,9 @@ FENCED = ToolFormat("fenced", _read_fenced, ("```",), bare=True, closings=("```"
 def after_tag(tag: str) -> ToolFormat:
     """The calls of a Go template that writes `tag` in front of their JSON (Ollama's generic parser)."""
 
-    def read(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
+    def read(cursor: Cursor, toolbox: Toolbox) -> None:
         cursor.literal(tag)
         cursor.blank()
-        return calls_from_json(cursor.json(), toolbox)
+        read_calls(cursor, toolbox)
 
     return ToolFormat("tag", read, (tag,), closings=("}", "]"))

@@ -8,12 +8,13 @@ from typing import NamedTuple
 from omlx.dialect.tools.cursor import Cursor
 from omlx.dialect.tools.rules import Rules
 from omlx.dialect.tools.toolbox import Toolbox
-from omlx.request import ToolCall
 
 Writer = Callable[[Rules], str]
 """One or more calls as an expression of a grammar."""
-Reader = Callable[[Cursor, Toolbox], list[ToolCall]]
-"""Reads from the opening on; returns the calls with the cursor behind them, or raises NotACall or NeedMore."""
+Reader = Callable[[Cursor, Toolbox], None]
+"""Reads from the opening on, keeps the calls in the cursor and leaves it behind them; or raises NotACall or NeedMore.
+
+What was kept before NotACall counts; a reader that keeps nothing has read markers that mean nothing."""
 
 
 class ToolFormat(NamedTuple):
@@ -25,8 +26,14 @@ class ToolFormat(NamedTuple):
     marks: tuple[str, ...] = ()
     bare: bool = False
     """Nothing marks a call: it is looked for only where the output begins."""
+    starts: bool = False
+    """Output begins as if an opening stood in front of it."""
     closings: tuple[str, ...] = ()
-    """What a call ends with; used only to look again when it arrives."""
+    """What a call ends with: a sign to look again when it arrives, and no text where it stands alone behind a call."""
+    strays: tuple[str, ...] = ()
+    """Tokens of the family that are never text, wherever they stand in the output."""
+    orphans: tuple[str, ...] = ()
+    """Further tokens that are no text where they stand alone behind a call."""
     write: Writer | None = None
     """For replies that must be calls; None: such a reply is written in another format."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, NamedTuple
 
 from omlx.dialect.tools import literals
 from omlx.dialect.tools.cursor import MAX_NESTING, Cursor, NotACall
@@ -13,55 +14,93 @@ from omlx.dialect.tools.toolbox import Toolbox, typed
 from omlx.request import ToolCall
 
 
-def _reader(opening: str, closing: str, quote: str) -> Reader:
-    def read(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
-        cursor.literal(opening)
+class _Marks(NamedTuple):
+    opening: str
+    closing: str
+    quote: str
+
+
+def _reader(*texts: str) -> Reader:
+    marks = _Marks(*texts)
+
+    def read(cursor: Cursor, toolbox: Toolbox) -> None:
+        """One or more calls in a block."""
+        cursor.literal(marks.opening)
         cursor.blank()
-        cursor.literal("call:")
-        name = cursor.until("{", at_most=200).strip()
-        cursor.position -= 1
-        arguments = _object(cursor, quote, 0)
-        cursor.blank()
-        cursor.maybe(closing)
-        return [toolbox.call(name, arguments)]
+        cursor.maybe("call:")
+        while True:
+            name = cursor.until("{", at_most=200).strip()
+            cursor.position -= 1
+            toolbox.known(name)
+            cursor.keep(toolbox.call(name, _object(cursor, marks, 0)))
+            cursor.blank()
+            while cursor.maybe("}"):
+                cursor.blank()
+            if cursor.maybe(marks.closing):
+                return
+            if cursor.maybe(","):
+                cursor.blank()
+            if not cursor.maybe("call:"):
+                if cursor.at_end:
+                    cursor.wait()
+                cursor.position = cursor.kept_end
+                return
 
     return read
 
 
-def _object(cursor: Cursor, quote: str, depth: int) -> dict[str, Any]:
+_KEY = re.compile(r"[^:={}\[\],<]*")
+
+
+def _object(cursor: Cursor, marks: _Marks, depth: int) -> dict[str, Any]:
+    """`{key:value,…}`; some models write `=`, or leave the last brace out in front of the closing marker."""
     cursor.literal("{")
     items: dict[str, Any] = {}
     while True:
         cursor.blank()
         if cursor.maybe("}"):
             return items
-        if cursor.maybe(quote):
-            name = cursor.until(quote)
-            cursor.blank()
-            cursor.literal(":")
+        if cursor.maybe(marks.quote):
+            name = cursor.until(marks.quote)
         else:
-            head = cursor.until(":", at_most=200)
-            name = head.strip().strip('"')
-            if not name or any(mark in name for mark in "{}[],"):
+            key = _KEY.match(cursor.text, cursor.position)
+            assert key is not None
+            if key.end() == len(cursor.text):
+                raise cursor.undecided()
+            name = key.group().strip().strip("\"'")
+            cursor.position = key.end()
+            if not name or len(name) > 200:
                 raise NotACall
-        items[name] = _value(cursor, quote, depth + 1)
         cursor.blank()
-        if cursor.one_of(",", "}") == "}":
+        cursor.one_of(":", "=")
+        items[name] = _value(cursor, marks, depth + 1)
+        if _ends(cursor, marks, "}"):
             return items
 
 
-def _value(cursor: Cursor, quote: str, depth: int) -> Any:
+def _ends(cursor: Cursor, marks: _Marks, bracket: str) -> bool:
+    """Step over what follows a value; whether it was the last of its object or list."""
+    cursor.blank()
+    # A quote that nothing opened.
+    while cursor.maybe(marks.quote):
+        cursor.blank()
+    if cursor.next_is(marks.closing):
+        return True
+    return cursor.one_of(",", bracket) == bracket
+
+
+def _value(cursor: Cursor, marks: _Marks, depth: int) -> Any:
     """Text between the family's quotes, an object, a list, or a bare number, boolean or word."""
     if depth > MAX_NESTING:
         raise NotACall
     cursor.blank()
-    if cursor.maybe(quote):
-        return cursor.until(quote)
+    if cursor.maybe(marks.quote):
+        return _quoted_text(cursor, marks)
     if cursor.at_end:
         raise cursor.undecided()
     match cursor.text[cursor.position]:
         case "{":
-            return _object(cursor, quote, depth)
+            return _object(cursor, marks, depth)
         case "[":
             cursor.position += 1
             items: list[Any] = []
@@ -69,18 +108,35 @@ def _value(cursor: Cursor, quote: str, depth: int) -> Any:
                 cursor.blank()
                 if cursor.maybe("]"):
                     return items
-                items.append(_value(cursor, quote, depth + 1))
-                cursor.blank()
-                if cursor.one_of(",", "]") == "]":
+                items.append(_value(cursor, marks, depth + 1))
+                if _ends(cursor, marks, "]"):
                     return items
         case '"' | "'":
             return literals.read_value(cursor)
-    end = next((at for at in range(cursor.position, len(cursor.text)) if cursor.text[at] in ",}]"), None)
-    if end is None:
+    end = _BARE_END.search(cursor.text, cursor.position)
+    closing = cursor.text.find(marks.closing, cursor.position, end.start() if end else len(cursor.text))
+    if end is None and closing < 0:
         raise cursor.undecided()
-    bare = cursor.text[cursor.position : end].strip()
-    cursor.position = end
+    stop = closing if closing >= 0 or end is None else end.start()
+    bare = cursor.text[cursor.position : stop].replace(marks.quote, "").strip()
+    cursor.position = stop
     return typed(bare, None)
+
+
+_BARE_END = re.compile(r"[,}\]]")
+
+
+def _quoted_text(cursor: Cursor, marks: _Marks) -> str:
+    """Text whose opening quote is read. Where the closing one is missing, the marker of the call's end ends it."""
+    quote = cursor.text.find(marks.quote, cursor.position)
+    closing = cursor.text.find(marks.closing, cursor.position, quote if quote >= 0 else len(cursor.text))
+    if quote < 0 and closing < 0:
+        raise cursor.undecided()
+    if closing < 0:
+        return cursor.until(marks.quote)
+    text = cursor.text[cursor.position : closing]
+    cursor.position = closing
+    return text.rstrip().rstrip("}")
 
 
 def _writer(opening: str, closing: str, quote: str) -> Writer:
@@ -100,24 +156,32 @@ def _writer(opening: str, closing: str, quote: str) -> Writer:
     return write
 
 
-def read_tool_code(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
+def read_tool_code(cursor: Cursor, toolbox: Toolbox) -> None:
     """A fence with calls in Python, each perhaps within `print(…)`."""
     cursor.literal("```tool_code")
-    calls: list[ToolCall] = []
     while True:
         cursor.blank()
-        if calls and cursor.maybe("```"):
-            return calls
+        if cursor.kept and cursor.maybe("```"):
+            return
         printed = cursor.maybe("print(")
         cursor.blank()
         if cursor.maybe("["):
             cursor.position -= 1
-            calls += [toolbox.call(*call) for call in literals.read_calls(cursor)]
+            for call in literals.read_calls(cursor):
+                cursor.keep(_offered(toolbox, *call))
         else:
-            calls.append(toolbox.call(*literals.read_call(cursor)))
+            cursor.keep(_offered(toolbox, *literals.read_call(cursor)))
         cursor.blank()
         if printed:
             cursor.literal(")")
+
+
+def _offered(toolbox: Toolbox, name: str, arguments: dict[str, Any]) -> ToolCall:
+    """A call of a tool that was offered: other code in such a fence is an example."""
+    call = toolbox.call(name, arguments)
+    if call.name not in toolbox.names:
+        raise NotACall
+    return call
 
 
 FORMATS = (
@@ -127,6 +191,8 @@ FORMATS = (
         ("<start_function_call>",),
         ("<start_function_call>",),
         closings=("<end_function_call>",),
+        strays=("<end_function_call>",),
+        orphans=("<escape>",),
         write=_writer("<start_function_call>", "<end_function_call>", "<escape>"),
     ),
     ToolFormat(
@@ -135,6 +201,8 @@ FORMATS = (
         ("<|tool_call>",),
         ("<|tool_call>",),
         closings=("<tool_call|>",),
+        strays=("<tool_call|>", "<|tool_response>"),
+        orphans=('<|"|>',),
         write=_writer("<|tool_call>", "<tool_call|>", '<|"|>'),
     ),
     ToolFormat("tool-code", read_tool_code, ("```tool_code",), ("tool_code", "<start_of_turn>"), closings=("```",)),

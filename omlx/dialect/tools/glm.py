@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from omlx.dialect.tools.cursor import Cursor
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from omlx.dialect.tools.cursor import Cursor, NotACall
 from omlx.dialect.tools.format import Reader, ToolFormat, Writer
+from omlx.dialect.tools.objects import read_arguments, read_calls
 from omlx.dialect.tools.rules import Offered, Rules
 from omlx.dialect.tools.toolbox import Toolbox
-from omlx.request import ToolCall
 
 
 def _reader(prefix: str, suffix: str = "") -> Reader:
@@ -15,42 +19,106 @@ def _reader(prefix: str, suffix: str = "") -> Reader:
     def tag(name: str) -> str:
         return f"{prefix}{name}{suffix}>"
 
-    def read(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
-        cursor.literal("<" + tag("tool_call"))
-        cursor.blank()
-        name = cursor.name()
-        cursor.maybe("<" + tag("tool_sep"))
+    opening, closing, after_all = "<" + tag("tool_call"), "</" + tag("tool_call"), "</" + tag("tool_calls")
+    key_opening, key_closing = "<" + tag("arg_key"), "</" + tag("arg_key")
+    value_opening, value_closing, separator = "<" + tag("arg_value"), "</" + tag("arg_value"), "<" + tag("tool_sep")
+    end = re.compile(re.escape(closing))
+
+    def sibling(properties: Mapping[str, Any], given: Collection[str], key: str) -> re.Pattern[str]:
+        others = "|".join(re.escape(name) for name in properties if name not in given and name != key)
+        names = others or (r"(?!)" if properties else r"[\w.-]+")
+        next_call = rf"{re.escape(opening)}[\w.:-]+\s*(?:{re.escape(separator)}\s*)?{re.escape(key_opening)}"
+        return re.compile(rf"\n?(?:{re.escape(key_opening)}\s*(?:{names})\s*<|{next_call})")
+
+    def unopened_key(cursor: Cursor) -> bool:
+        """A key whose opening tag is missing is next."""
+        start = cursor.position
+        match = _KEY.match(cursor.text, start)
+        cursor.position = match.end() if match else start
+        try:
+            return match is not None and bool(cursor.next_is(key_closing))
+        finally:
+            cursor.position = start
+
+    def key_name(cursor: Cursor) -> str:
+        while cursor.maybe(key_opening):
+            pass
+        key = cursor.head().strip()
+        while cursor.maybe(key_closing):
+            pass
+        return key
+
+    def arguments_of(cursor: Cursor, toolbox: Toolbox, name: str) -> dict[str, str]:
+        properties = toolbox.properties(name)
         arguments: dict[str, str] = {}
         while True:
             cursor.blank()
-            if cursor.one_of("</" + tag("tool_call"), "<" + tag("arg_key")).startswith("</"):
-                return [toolbox.call_with_texts(name, arguments)]
-            key = cursor.until("</" + tag("arg_key"), at_most=300).strip()
+            if cursor.maybe(closing):
+                return arguments
+            if cursor.next_is(key_opening) or unopened_key(cursor):
+                key = key_name(cursor)
+                cursor.blank()
+                while cursor.maybe(value_opening):
+                    pass
+                arguments[key] = cursor.value(value_closing, sibling(properties, arguments, key), end)
+            elif not cursor.maybe(value_closing):
+                # The closing tag may be missing where something follows that ends the call anyway.
+                if cursor.next_is(opening, after_all) or cursor.ends_with(toolbox.complete(name, arguments), closing):
+                    return arguments
+                raise cursor.undecided() if cursor.at_end else NotACall()
+
+    def read(cursor: Cursor, toolbox: Toolbox) -> None:
+        cursor.literal(opening)
+        cursor.blank()
+        while cursor.maybe(opening):
             cursor.blank()
-            cursor.literal("<" + tag("arg_value"))
-            arguments[key] = cursor.until("</" + tag("arg_value"))
+        if cursor.next_is("{", "["):
+            read_calls(cursor, toolbox, closing)
+            cursor.blank()
+            cursor.maybe(closing)
+            return
+        name = cursor.name()
+        toolbox.known(name)
+        cursor.blank()
+        while cursor.maybe(separator):
+            cursor.blank()
+        if cursor.next_is("{"):
+            cursor.keep(toolbox.call(name, read_arguments(cursor, closing, after_all)))
+            cursor.blank()
+            cursor.maybe(closing)
+        else:
+            cursor.keep(toolbox.call_with_texts(name, arguments_of(cursor, toolbox, name)))
 
     return read
 
 
-def _read_hunyuan3(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
-    """Hunyuan 3 puts an element around all calls and a suffix on every name."""
-    one = _reader("", ":opensource")
-    cursor.literal("<tool_calls:opensource>")
-    calls: list[ToolCall] = []
-    while True:
-        cursor.blank()
-        if calls and cursor.maybe("</tool_calls:opensource>"):
-            return calls
-        calls += one(cursor, toolbox)
+_KEY = re.compile(r"[\w.-]+\s*")
 
 
-def read_bare(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
+def _all_reader(suffix: str) -> Reader:
+    """Hunyuan 3 puts an element around all calls and, in some versions, a suffix on every name."""
+    one = _reader("", suffix)
+
+    def read(cursor: Cursor, toolbox: Toolbox) -> None:
+        cursor.literal(f"<tool_calls{suffix}>")
+        while True:
+            cursor.blank()
+            if cursor.maybe(f"</tool_calls{suffix}>"):
+                return
+            if cursor.kept and cursor.at_end:
+                cursor.wait()
+                return
+            one(cursor, toolbox)
+
+    return read
+
+
+def read_bare(cursor: Cursor, toolbox: Toolbox) -> None:
     """`name`, a line break, the arguments as JSON."""
     name = cursor.name()
     cursor.literal("\n")
     toolbox.known(name)
-    return [toolbox.call(name, cursor.json())]
+    cursor.keep(toolbox.call(name, read_arguments(cursor)))
 
 
 def _writer(prefix: str) -> Writer:
@@ -82,12 +150,22 @@ LONGCAT = ToolFormat(
     closings=("</longcat_tool_call>",),
     write=_writer("longcat_"),
 )
-HUNYUAN3 = ToolFormat(
-    "hunyuan3",
-    _read_hunyuan3,
-    ("<tool_calls:opensource>",),
-    ("<tool_calls:opensource>",),
-    closings=("</tool_calls:opensource>",),
+
+
+def hunyuan3(release: str) -> ToolFormat:
+    """The format of Hunyuan 3 and later, whose names have a suffix that changes with the release."""
+    opening = f"<tool_calls:{release}>"
+    closings = (f"</tool_call:{release}>", f"</tool_calls:{release}>")
+    return ToolFormat(f"hunyuan3:{release}", _all_reader(f":{release}"), (opening,), (opening,), closings=closings)
+
+
+HUNYUAN3 = hunyuan3("opensource")
+HUNYUAN3_PLAIN = ToolFormat(
+    "hunyuan3-plain",
+    _all_reader(""),
+    ("<tool_calls>",),
+    ("<tool_sep>",),
+    closings=("</tool_call>", "</tool_calls>"),
 )
 GLM4 = ToolFormat("glm4", read_bare, (), ("<|observation|>",), bare=True, closings=("}",), write=write_bare)
 """Its openings are the names of the tools."""

@@ -6,18 +6,22 @@ import json
 
 from omlx.dialect.tools.cursor import Cursor, NotACall
 from omlx.dialect.tools.format import Reader, ToolFormat, Writer
+from omlx.dialect.tools.objects import read_calls
 from omlx.dialect.tools.rules import Rules, json_call
-from omlx.dialect.tools.toolbox import Toolbox, calls_from_json
-from omlx.request import ToolCall
+from omlx.dialect.tools.toolbox import Toolbox
 
 
-def tagged(opening: str, closing: str) -> Reader:
+def tagged(opening: str, closing: str, *, keyed: bool = False) -> Reader:
     """`opening` JSON `closing`; the closing marker may be missing. Several JSON values may follow each other."""
 
-    def read(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
+    closings = (closing,) if closing else ()
+
+    def read(cursor: Cursor, toolbox: Toolbox) -> None:
         cursor.literal(opening)
         cursor.blank()
-        calls = calls_from_json(cursor.json(), toolbox)
+        if closing and cursor.maybe(closing):
+            return
+        read_calls(cursor, toolbox, *closings, keyed=keyed)
         while closing:
             end = cursor.position
             cursor.blank()
@@ -30,11 +34,10 @@ def tagged(opening: str, closing: str) -> Reader:
                 cursor.wait()
                 break
             try:
-                calls += calls_from_json(cursor.json(), toolbox)
+                read_calls(cursor, toolbox, *closings, keyed=keyed)
             except NotACall:
                 cursor.position = end
                 break
-        return calls
 
     return read
 
@@ -86,7 +89,20 @@ def _apertus_writer(rules: Rules) -> str:
 
 def _format(name: str, opening: str, closing: str, write: Writer) -> ToolFormat:
     closings = (closing,) if closing else ()
-    return ToolFormat(name, tagged(opening, closing), (opening,), (opening,), closings=closings, write=write)
+    return ToolFormat(
+        name,
+        tagged(opening, closing),
+        (opening,),
+        (opening,),
+        closings=closings,
+        strays=_tokens(*closings),
+        write=write,
+    )
+
+
+def _tokens(*closings: str) -> tuple[str, ...]:
+    """Those that cannot be text."""
+    return tuple(closing for closing in closings if closing.startswith("<|"))
 
 
 HERMES = _format("hermes", "<tool_call>", "</tool_call>", write_one_each)
@@ -102,7 +118,11 @@ FORMATS = (
         "<|action_end|>",
         _single_writer("<|action_start|><|plugin|>\n", "<|action_end|>", "parameters"),
     ),
-    _format("apertus", "<|tools_prefix|>", "<|tools_suffix|>", _apertus_writer),
+    _format("nemotron-mini", "<toolcall>", "</toolcall>", _single_writer("<toolcall> ", " </toolcall>", "arguments")),
+    _format("granite-20b", "<function_call>", "", _single_writer("<function_call> ", "", "arguments")),
+    _format("apertus", "<|tools_prefix|>", "<|tools_suffix|>", _apertus_writer)._replace(
+        read=tagged("<|tools_prefix|>", "<|tools_suffix|>", keyed=True)
+    ),
     _format("gigachat", "<|function_call|>", "<|message_sep|>", _single_writer("<|function_call|>", "", "arguments")),
     _format(
         "gigachat3",

@@ -6,6 +6,7 @@ import re
 
 from omlx.dialect.tools.cursor import Cursor, NotACall
 from omlx.dialect.tools.format import ToolFormat
+from omlx.dialect.tools.objects import read_arguments
 from omlx.dialect.tools.rules import Offered, Rules
 from omlx.dialect.tools.toolbox import Toolbox
 from omlx.request import ToolCall
@@ -14,23 +15,30 @@ _SECTION, _SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_e
 _CALL, _CALL_END, _ARGUMENTS = "<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_call_argument_begin|>"
 
 
-def read_k2(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
-    if cursor.one_of(_SECTION, _CALL) == _SECTION:
-        cursor.blank()
-        cursor.literal(_CALL)
-    calls: list[ToolCall] = []
+def read_k2(cursor: Cursor, toolbox: Toolbox) -> None:
     while True:
-        name = cursor.until(_ARGUMENTS, at_most=200)
         cursor.blank()
-        calls.append(toolbox.call(name, cursor.json()))
-        cursor.blank()
-        cursor.maybe(_CALL_END)
-        cursor.blank()
-        if not cursor.maybe(_CALL):
-            cursor.maybe(_SECTION_END)
-            return calls
+        if cursor.maybe(_SECTION):
+            continue
+        if cursor.maybe(_CALL):
+            while cursor.maybe(_CALL):
+                cursor.blank()
+            name = cursor.name()
+            cursor.blank()
+            while cursor.maybe(_ARGUMENTS):
+                cursor.blank()
+            cursor.keep(toolbox.call(name, read_arguments(cursor, _CALL_END, _SECTION_END)))
+            cursor.blank()
+            if cursor.maybe(_CALL_END):
+                cursor.kept_end = cursor.position
+        elif cursor.maybe(_SECTION_END) or cursor.kept:
+            return
+        else:
+            raise cursor.undecided() if cursor.at_end else NotACall()
 
 
+_K3_SIBLING = re.compile(r"<\|open\|>(?:argument|call)")
+_K3_END = re.compile(r"<\|close\|>call")
 _ATTRIBUTE = re.compile(r'(\w+)="([^"]*)"')
 
 
@@ -39,16 +47,16 @@ def _open(cursor: Cursor, kind: str) -> dict[str, str]:
     return dict(_ATTRIBUTE.findall(cursor.until("<|sep|>", at_most=300)))
 
 
-def read_k3(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
+def read_k3(cursor: Cursor, toolbox: Toolbox) -> None:
     cursor.literal("<|open|>tools<|sep|>")
-    calls: list[ToolCall] = []
     while True:
         cursor.blank()
-        if cursor.one_of("<|close|>tools<|sep|>", "<|open|>call") != "<|open|>call":
-            if not calls:
-                raise NotACall
-            return calls
-        calls.append(_k3_call(cursor, toolbox))
+        if cursor.maybe("<|open|>call"):
+            cursor.keep(_k3_call(cursor, toolbox))
+        elif cursor.maybe("<|close|>tools<|sep|>"):
+            return
+        else:
+            cursor.one_of("<|open|>tools<|sep|>", "<|close|>call<|sep|>")
 
 
 def _k3_call(cursor: Cursor, toolbox: Toolbox) -> ToolCall:
@@ -57,21 +65,23 @@ def _k3_call(cursor: Cursor, toolbox: Toolbox) -> ToolCall:
     texts: dict[str, str] = {}
     while True:
         cursor.blank()
-        match cursor.one_of("<|close|>call<|sep|>", "<|open|>argument", "<|open|>json"):
+        match cursor.one_of("<|close|>call<|sep|>", "<|open|>argument", "<|open|>json", "<|close|>argument<|sep|>"):
             case "<|close|>call<|sep|>":
                 call = toolbox.call_with_texts(name, arguments)
                 call.arguments.update(texts)
                 return call
             case "<|open|>json":
                 _open(cursor, "json")
-                whole = cursor.json()
+                whole = read_arguments(cursor, "<|close|>")
                 cursor.blank()
-                cursor.literal("<|close|>json<|sep|>")
+                cursor.maybe("<|close|>json<|sep|>")
                 cursor.blank()
                 cursor.literal("<|close|>call<|sep|>")
                 return toolbox.call(name, whole)
+            case "<|close|>argument<|sep|>":
+                continue
         attributes = _open(cursor, "argument")
-        value = cursor.until("<|close|>argument<|sep|>")
+        value = cursor.value("<|close|>argument<|sep|>", _K3_SIBLING, _K3_END)
         (texts if attributes.get("type") == "string" else arguments)[attributes.get("key", "")] = value
 
 
@@ -83,11 +93,13 @@ def write_k2(rules: Rules) -> str:
     return " ".join((rules.text(_SECTION), rules.repeated(rules.each(call)), rules.text(_SECTION_END)))
 
 
-K2 = ToolFormat("kimi-k2", read_k2, (_SECTION, _CALL), (_CALL,), closings=(_CALL_END, _SECTION_END), write=write_k2)
+_K2_ENDS = (_CALL_END, _SECTION_END)
+K2 = ToolFormat("kimi-k2", read_k2, (_SECTION, _CALL), (_CALL,), closings=_K2_ENDS, strays=_K2_ENDS, write=write_k2)
 K3 = ToolFormat(
     "kimi-k3",
     read_k3,
     ("<|open|>tools<|sep|>",),
     ("<|open|>tools<|sep|>", "<|end_of_msg|>"),
-    closings=("<|close|>tools<|sep|>",),
+    closings=("<|close|>call<|sep|>", "<|close|>tools<|sep|>"),
+    strays=("<|close|>call<|sep|>", "<|close|>tools<|sep|>"),
 )

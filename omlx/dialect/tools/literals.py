@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from omlx.dialect.tools.cursor import MAX_NESTING, Cursor, NotACall, parse_float, parse_int, whole_characters
@@ -23,18 +24,19 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "\
 PythonCall = tuple[str, dict[str, Any]]
 
 
-def read_calls(cursor: Cursor) -> list[PythonCall]:
-    """`[call, call]`, with a bracket around them."""
+def read_calls(cursor: Cursor) -> Iterator[PythonCall]:
+    """`[call, call]`, with a bracket around them; each as soon as it is whole."""
     cursor.literal("[")
-    calls: list[PythonCall] = []
+    some = False
     while True:
         cursor.blank()
-        if calls and cursor.maybe("]"):
-            return calls
-        calls.append(read_call(cursor))
+        if some and cursor.maybe("]"):
+            return
+        yield read_call(cursor)
+        some = True
         cursor.blank()
         if cursor.one_of(",", "]") == "]":
-            return calls
+            return
 
 
 def read_call(cursor: Cursor) -> PythonCall:

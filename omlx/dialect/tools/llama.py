@@ -6,14 +6,14 @@ from omlx.dialect.tools import literals
 from omlx.dialect.tools.cursor import Cursor, NotACall
 from omlx.dialect.tools.fallback import read_json_sequence
 from omlx.dialect.tools.format import ToolFormat
+from omlx.dialect.tools.objects import read_arguments
 from omlx.dialect.tools.rules import Rules, bare_call
 from omlx.dialect.tools.toolbox import Toolbox
-from omlx.request import ToolCall
 
 _INTERPRETERS = ("python", "ipython", "code_interpreter")
 
 
-def read_python_tag(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
+def read_python_tag(cursor: Cursor, toolbox: Toolbox) -> None:
     """JSON, a built-in tool's `name.call(query="…")`, or Python for a tool that runs it."""
     cursor.literal("<|python_tag|>")
     cursor.blank()
@@ -21,27 +21,30 @@ def read_python_tag(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
         raise cursor.undecided()
     start = cursor.position
     if cursor.text[start] in "{[":
-        return read_json_sequence(cursor, toolbox)
+        read_json_sequence(cursor, toolbox)
+        return
+    interpreter = next((name for name in _INTERPRETERS if name in toolbox.names), None)
     try:
         name, arguments = literals.read_call(cursor)
-        return [toolbox.call(name.removesuffix(".call"), arguments)]
+        if interpreter is None or name.removesuffix(".call") in toolbox.names:
+            cursor.keep(toolbox.call(name.removesuffix(".call"), arguments))
+            return
     except NotACall:
-        cursor.position = start
-    interpreter = next((name for name in _INTERPRETERS if name in toolbox.names), None)
+        cursor.cut = cursor.cut and interpreter is None
+    cursor.position = start
     if interpreter is None:
         raise NotACall
-    return [toolbox.call(interpreter, {toolbox.single_parameter(interpreter) or "code": cursor.rest()})]
+    cursor.keep(toolbox.call(interpreter, {toolbox.single_parameter(interpreter) or "code": cursor.rest()}))
 
 
-def read_function_tag(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
+def read_function_tag(cursor: Cursor, toolbox: Toolbox) -> None:
     """`<function=name>{…}</function>`, the custom format of Llama 3.1."""
     cursor.literal("<function=")
     name = cursor.until(">", at_most=200)
     cursor.blank()
-    arguments = cursor.json()
+    cursor.keep(toolbox.call(name, read_arguments(cursor, "</function>")))
     cursor.blank()
     cursor.maybe("</function>")
-    return [toolbox.call(name, arguments)]
 
 
 def write(rules: Rules) -> str:

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 from omlx.dialect.tools.cursor import Cursor
 from omlx.dialect.tools.format import ToolFormat
+from omlx.dialect.tools.objects import read_arguments, read_calls
 from omlx.dialect.tools.rules import Rules, json_call
-from omlx.dialect.tools.toolbox import Toolbox, calls_from_json
-from omlx.request import ToolCall
+from omlx.dialect.tools.toolbox import Toolbox
 
 
-def read(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
+def read(cursor: Cursor, toolbox: Toolbox) -> None:
     cursor.literal("[TOOL_CALLS]")
     cursor.blank()
     if cursor.at_end:
         raise cursor.undecided()
-    if cursor.text[cursor.position] in "[{":
-        return calls_from_json(cursor.json(), toolbox)
-    name = cursor.name()
+    if cursor.text[cursor.position] in "[{" and not cursor.next_is("[TOOL_CALLS]"):
+        read_calls(cursor, toolbox, "[TOOL_CALLS]")
+    else:
+        name = cursor.name()
+        cursor.blank()
+        if cursor.maybe("[CALL_ID]"):
+            cursor.name()
+        while cursor.maybe("[ARGS]"):
+            cursor.blank()
+        cursor.blank()
+        cursor.keep(toolbox.call(name, read_arguments(cursor, "[TOOL_CALLS]", "[/TOOL_CALLS]")))
+    end = cursor.position
     cursor.blank()
-    if cursor.maybe("[CALL_ID]"):
-        cursor.name()
-    cursor.maybe("[ARGS]")
-    cursor.blank()
-    return [toolbox.call(name, cursor.json())]
+    if not cursor.maybe("[/TOOL_CALLS]"):
+        cursor.position = end
 
 
 def write(rules: Rules) -> str:
@@ -35,4 +41,6 @@ def write(rules: Rules) -> str:
     return " ".join((rules.text("[TOOL_CALLS] ["), calls, rules.text("]")))
 
 
-MISTRAL = ToolFormat("mistral", read, ("[TOOL_CALLS]",), ("[TOOL_CALLS]",), closings=("]", "}"), write=write)
+MISTRAL = ToolFormat(
+    "mistral", read, ("[TOOL_CALLS]",), ("[TOOL_CALLS]",), closings=("]", "}"), strays=("[/TOOL_CALLS]",), write=write
+)

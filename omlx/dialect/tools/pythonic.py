@@ -5,44 +5,52 @@ from __future__ import annotations
 from omlx.dialect.tools import literals
 from omlx.dialect.tools.cursor import Cursor, NotACall
 from omlx.dialect.tools.format import Reader, ToolFormat, Writer
+from omlx.dialect.tools.objects import read_calls
 from omlx.dialect.tools.rules import Offered, Rules, json_call
-from omlx.dialect.tools.toolbox import Toolbox, calls_from_json
-from omlx.request import ToolCall
+from omlx.dialect.tools.toolbox import Toolbox
 
 
-def read_list(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
+def read_list(cursor: Cursor, toolbox: Toolbox) -> None:
     """`[f(a=1), g()]`"""
-    calls = literals.read_calls(cursor)
-    return [toolbox.call(name, arguments) for name, arguments in calls]
+    for name, arguments in literals.read_calls(cursor):
+        cursor.keep(toolbox.call(name, arguments))
 
 
 def _between(opening: str, closing: str) -> Reader:
-    def read(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
+    def read(cursor: Cursor, toolbox: Toolbox) -> None:
         cursor.literal(opening)
         cursor.blank()
         start = cursor.position
+        if not cursor.at_end and cursor.text[start] not in "[{":
+            cursor.keep(toolbox.call(*literals.read_call(cursor)))
+            cursor.blank()
+            cursor.maybe(closing)
+            return
         try:
-            calls = read_list(cursor, toolbox)
+            read_list(cursor, toolbox)
         except NotACall:
+            if cursor.kept or cursor.cut:
+                raise
             # LFM2 can be told to write JSON instead.
             cursor.position = start
-            calls = calls_from_json(cursor.json(), toolbox)
+            read_calls(cursor, toolbox, closing)
         cursor.blank()
         cursor.maybe(closing)
-        return calls
 
     return read
 
 
-def read_lines(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
+def read_lines(cursor: Cursor, toolbox: Toolbox) -> None:
     """`<function_calls>`, one call a line, `</function_calls>`."""
     cursor.literal("<function_calls>")
-    calls: list[ToolCall] = []
     while True:
         cursor.blank()
-        if calls and cursor.maybe("</function_calls>"):
-            return calls
-        calls.append(toolbox.call(*literals.read_call(cursor)))
+        if cursor.maybe("</function_calls>"):
+            return
+        if cursor.at_end and cursor.kept:
+            cursor.wait()
+            return
+        cursor.keep(toolbox.call(*literals.read_call(cursor)))
 
 
 def write_call(rules: Rules, tool: Offered) -> str:
@@ -75,6 +83,7 @@ FORMATS = (
         ("<|tool_call_start|>",),
         ("<|tool_call_start|>", "<|tool_list_start|>"),
         closings=("<|tool_call_end|>",),
+        strays=("<|tool_call_end|>",),
         write=_writer("<|tool_call_start|>[", "]<|tool_call_end|>"),
     ),
     ToolFormat(
@@ -83,6 +92,7 @@ FORMATS = (
         ("<|python_start|>",),
         ("<|python_start|>",),
         closings=("<|python_end|>",),
+        strays=("<|python_end|>",),
         write=_write_llama4,
     ),
     ToolFormat(

@@ -2,43 +2,108 @@
 
 from __future__ import annotations
 
-from omlx.dialect.tools.cursor import Cursor
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from omlx.dialect.tools.cursor import Cursor, NotACall
 from omlx.dialect.tools.format import ToolFormat
+from omlx.dialect.tools.objects import read_arguments
 from omlx.dialect.tools.rules import Offered, Rules
 from omlx.dialect.tools.toolbox import Toolbox
 from omlx.request import ToolCall
 
+_OUTER = ("<tool_call>", "<seed:tool_call>")
+_OUTER_END = ("</tool_call>", "</seed:tool_call>")
+_END = re.compile(r"\n?</(?:function|tool_call|seed:tool_call)>")
 
-def read(cursor: Cursor, toolbox: Toolbox) -> list[ToolCall]:
+
+def read(cursor: Cursor, toolbox: Toolbox) -> None:
     """One or more functions; the outer tag is sometimes left out."""
-    tag = cursor.one_of("<tool_call>", "<seed:tool_call>", "<function=")
-    closing = "" if tag == "<function=" else tag.replace("<", "</")
-    if closing:
+    outer = ""
+    while True:
         cursor.blank()
-        cursor.literal("<function=")
-    calls = [_function(cursor, toolbox)]
-    while closing:
-        cursor.blank()
-        if cursor.at_end:
-            cursor.maybe(closing)
-            break
-        if cursor.maybe(closing):
-            break
-        cursor.literal("<function=")
-        calls.append(_function(cursor, toolbox))
-    return calls
+        if cursor.maybe("<function="):
+            cursor.keep(_function(cursor, toolbox, seed=outer == "<seed:tool_call>"))
+            if not outer:
+                return
+            cursor.stray_tags(*_OUTER_END)
+        elif cursor.kept:
+            if cursor.at_end:
+                cursor.wait()
+            elif not any(cursor.maybe(closing) for closing in _OUTER_END):
+                cursor.position = cursor.kept_end
+            return
+        elif outer and any(cursor.maybe(closing) for closing in _OUTER_END):
+            return
+        else:
+            outer = cursor.one_of(*_OUTER)
 
 
-def _function(cursor: Cursor, toolbox: Toolbox) -> ToolCall:
-    name = cursor.until(">", at_most=200)
+def _function(cursor: Cursor, toolbox: Toolbox, *, seed: bool) -> ToolCall:
+    name = cursor.head()
+    properties = toolbox.properties(name)
     arguments: dict[str, str] = {}
     while True:
         cursor.blank()
-        if cursor.one_of("</function>", "<parameter=") == "</function>":
-            return toolbox.call_with_texts(name, arguments)
-        key = cursor.until(">", at_most=200)
-        value = cursor.until("</parameter>")
-        arguments[key] = value.removeprefix("\n").removesuffix("\n")
+        if cursor.maybe("</function>"):
+            cursor.blank()
+            if not arguments and properties and cursor.next_is("<parameter=", "{"):
+                # It has changed places with the next tag.
+                continue
+            break
+        if cursor.maybe("<parameter="):
+            key = _key(cursor, properties)
+            value = cursor.value("</parameter>", _sibling(properties, arguments, key), _END)
+            arguments[key] = _unwrapped(value, seed and cursor.text.endswith("</parameter>", 0, cursor.position))
+        elif cursor.next_is("{"):
+            whole = read_arguments(cursor, "</function>", *_OUTER_END)
+            cursor.blank()
+            cursor.maybe("</function>")
+            return toolbox.call(name, whole)
+        elif not arguments and properties and any(cursor.maybe(opening) for opening in _OUTER):
+            # The two opening tags have changed places.
+            continue
+        elif not arguments and cursor.maybe("<function="):
+            name = cursor.head()
+            properties = toolbox.properties(name)
+        elif not cursor.maybe("</parameter>"):
+            # The closing tag may be missing where something follows that ends the call anyway.
+            ended = cursor.next_is(*_OUTER_END, *_OUTER, "<function=")
+            if ended or cursor.ends_with(toolbox.complete(name, arguments), "</function>"):
+                break
+            raise cursor.undecided() if cursor.at_end else NotACall()
+    return toolbox.call_with_texts(name, arguments)
+
+
+_NEXT_CALL = r"(?:<(?:seed:)?tool_call>\s*)?<function=[\w.:-]+>\s*<parameter="
+
+
+def _key(cursor: Cursor, properties: Mapping[str, Any]) -> str:
+    """The name of a parameter. Where its tag is not closed, its value follows on the same line."""
+    start = cursor.position
+    head = cursor.head()
+    if not cursor.glued:
+        return head.strip()
+    known = max((key for key in properties if head.startswith(key)), key=len, default="")
+    if not known:
+        raise NotACall
+    cursor.position = start + len(known)
+    return known
+
+
+def _sibling(properties: Mapping[str, Any], given: Collection[str], key: str) -> re.Pattern[str]:
+    """The beginning of another parameter or function. A parameter that the tool does not have is text."""
+    others = [re.escape(name) for name in properties if name not in given and name != key]
+    names = "|".join(others) or (r"(?!)" if properties else r"[\w.-]+")
+    return re.compile(rf"\n?(?:<parameter=(?:{names})\s*[>\n]|{_NEXT_CALL})")
+
+
+def _unwrapped(value: str, exact: bool) -> str:
+    """Without the line breaks around it. `exact`: the family writes values right between the tags (Seed-OSS)."""
+    if exact and not value.startswith("\n"):
+        return value
+    return value.removeprefix("\n").removesuffix("\n")
 
 
 def write(rules: Rules) -> str:
