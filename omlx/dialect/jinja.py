@@ -24,7 +24,7 @@ import jinja2.sandbox
 import jinja2.utils
 from jinja2.parser import Parser
 
-from omlx.dialect.errors import MAX_CPU_S, TemplateError, TemplateTooSlow
+from omlx.dialect.errors import MAX_CPU_S, MOST_SOURCE, TemplateError, TemplateTooSlow
 
 MAX_TEXT = 1 << 26
 """Characters, of the prompt and of anything a template builds on the way to it."""
@@ -37,6 +37,8 @@ class JinjaTemplate:
 
     def __init__(self, source: str, *, cpu_s: float = MAX_CPU_S) -> None:
         self.source = source
+        if len(source) > MOST_SOURCE:
+            raise TemplateError(f"the model's chat template is longer than {MOST_SOURCE:,} characters")
         try:
             self._template = _Environment(cpu_s).from_string(source)
         except (jinja2.TemplateError, RecursionError, MemoryError, SyntaxError, ValueError) as error:
