@@ -7,7 +7,7 @@ Modelfile or request, or none at all (plain text, for base models).
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -52,6 +52,16 @@ class Markers(NamedTuple):
     video: str | None = None
 
 
+class Template(Protocol):
+    """A Jinja template that was read."""
+
+    source: str
+
+    def render(self, variables: dict[str, Any]) -> str:
+        """Raises TemplateError."""
+        ...
+
+
 class _Source(Protocol):
     """One kind of template."""
 
@@ -75,13 +85,14 @@ class PromptTemplate:
         variables: Mapping[str, Any] | None = None,
         tokens: Collection[str] = (),
         with_tools: str | None = None,
+        compiled: Callable[[str], Template] = JinjaTemplate,
     ) -> PromptTemplate:
         """`variables`: further names a template may use, such as other special tokens; `tokens`: the special and added
-        tokens, which tell how the model fills in the middle; `with_tools`: another source, for requests with tools.
-        Raises TemplateError."""
+        tokens, which tell how the model fills in the middle; `with_tools`: another source, for requests with tools;
+        `compiled`: what makes a template of a source. Raises TemplateError."""
         names = {**(variables or {}), "bos_token": bos_token, "eos_token": eos_token}
-        plain = _Jinja(source, names)
-        found = plain if with_tools is None else _Choice(plain, _Jinja(with_tools, names))
+        plain = _Jinja(compiled(source), names)
+        found = plain if with_tools is None else _Choice(plain, _Jinja(compiled(with_tools), names))
         return cls(found, find_infill(tokens))
 
     @classmethod
@@ -194,8 +205,9 @@ def _mark_images(message: Message, marker: str) -> Message:
 class _Jinja:
     """The model's own chat template."""
 
-    def __init__(self, source: str, variables: dict[str, Any]) -> None:
-        self._template = JinjaTemplate(source)
+    def __init__(self, template: Template, variables: dict[str, Any]) -> None:
+        self._template = template
+        source = template.source
         self._variables = variables
         self._kimi_ids = "<|tool_call_begin|>" in source
         self._knows_developer = "developer" in source
