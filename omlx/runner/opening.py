@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +15,10 @@ from omlx_cache import PrefixStore, StoreConfig
 from omlx_cache.features import FeatureShelf
 from omlx_registry.templates import ChatTemplates, chat_templates
 
+from omlx.dialect.jinja import JinjaTemplate
 from omlx.dialect.output import OutputDialect, detect_output
 from omlx.dialect.prompt import PromptTemplate
+from omlx.engine import tokenization
 from omlx.engine.embed import chat_embedder
 from omlx.engine.engine import Engine, EngineConfig
 from omlx.engine.loader import LoadedModel, device, load_model
@@ -25,6 +28,7 @@ from omlx.runner.channel import Channel
 from omlx.runner.ledger import Ledger
 from omlx.runner.prompt import Encoder, Prompter, marker_candidates, special_tokens
 from omlx.runner.protocol import Loading, LoadSpec
+from omlx.runner.rendering import IsolatedTemplate, Renderers
 from omlx.runner.session import Session
 from omlx.runner.vectors import Vectors
 
@@ -44,6 +48,8 @@ class Opened(NamedTuple):
     dialect: OutputDialect
     store: PrefixStore | None
     engine: Engine
+    renderers: Renderers | None
+    """Where the model's Jinja template is rendered."""
 
 
 class Served(NamedTuple):
@@ -65,8 +71,14 @@ def open_engine(
     spec: LoadSpec, ranks: Ranks, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> Opened:
     """Load the model and start its engine: the same on every rank. Raises LoadError."""
-    model = load_model(spec, progress, ranks=ranks)
-    template, dialect = read_template(spec, model.tokenizer)
+    renderers = Renderers() if ranks.rank == 0 and not spec.template else None
+    try:
+        model = load_model(spec, progress, ranks=ranks)
+        template, dialect = read_template(spec, model.tokenizer, renderers)
+    except BaseException:
+        if renderers is not None:
+            renderers.close()
+        raise
     # Some models end their turns with tokens that their configuration does not list.
     model.end_tokens.update(model.tokenizer.convert_tokens_to_ids(list(dialect.end_tokens)))
     store = open_store(spec, model, ranks)
@@ -83,20 +95,26 @@ def open_engine(
     draft = open_draft(spec, model, processes=ranks.size)
     if draft is not None:
         model.draft_bytes = draft.weight_bytes + draft.kv_bytes_per_token * spec.num_ctx
-    return Opened(model, template, dialect, store, Engine(model, config, store, ranks, draft))
+    return Opened(model, template, dialect, store, Engine(model, config, store, ranks, draft), renderers)
 
 
 def prepare(spec: LoadSpec, channel: Channel, ranks: Ranks) -> Served:
     """Load the model and build what serves it. Raises LoadError."""
     ranks.decide(lambda: spec, LoadSpec)
-    model, template, dialect, store, engine = open_engine(
+    model, template, dialect, store, engine, renderers = open_engine(
         spec, ranks, lambda done, total: channel.send(Loading(done, total))
     )
     encoder = Encoder(model.tokenizer)
     ledger = Ledger(kv_budget(spec.memory_bytes, model), model.kv_bytes_per_token)
     session = Session(
         engine,
-        Prompter(template, encoder, vision=model.vision, bounded=store is not None and store.wants_boundaries),
+        Prompter(
+            template,
+            encoder,
+            vision=model.vision,
+            bounded=store is not None and store.wants_boundaries,
+            new_request=renderers.new_request if renderers is not None else tokenization.nothing,
+        ),
         dialect,
         model.tokenizer.get_added_vocab(),
         ledger=ledger,
@@ -152,7 +170,9 @@ def open_store(spec: LoadSpec, model: LoadedModel, ranks: Ranks) -> PrefixStore 
     return PrefixStore(model.layout, config)
 
 
-def read_template(spec: LoadSpec, tokenizer: Any) -> tuple[PromptTemplate, OutputDialect]:
+def read_template(
+    spec: LoadSpec, tokenizer: Any, renderers: Renderers | None = None
+) -> tuple[PromptTemplate, OutputDialect]:
     """How this model reads prompts and marks its output: a Go template from the Modelfile, else its own, else none."""
     templates = _own_templates(Path(spec.path), tokenizer)
     source = spec.template or templates.text
@@ -167,6 +187,7 @@ def read_template(spec: LoadSpec, tokenizer: Any) -> tuple[PromptTemplate, Outpu
             variables=names,
             tokens=marker_candidates(tokenizer),
             with_tools=templates.tool_use,
+            compiled=JinjaTemplate if renderers is None else partial(IsolatedTemplate, renderers=renderers),
         )
     else:
         template = PromptTemplate.plain(tokens=marker_candidates(tokenizer))
