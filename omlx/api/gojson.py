@@ -64,6 +64,9 @@ class _Where(NamedTuple):
 _T = TypeVar("_T")
 _Reader = Callable[[Any, _Where], Any]
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
+_PLACE = re.compile(r"\(byte (\d+)\)")
+_SECOND_LOOK = 1 << 20
+"""Bytes of the largest body that Python's own JSON reader may look at."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
@@ -99,7 +102,22 @@ def first_value(body: bytes) -> Any:
     if b"\\ud" in body or b"\\uD" in body:
         with contextlib.suppress(msgspec.DecodeError, RecursionError):
             return msgspec.json.decode(_ESCAPE.sub(lambda found: rb"\ufffd" if found[1] else found[0], body))
-    return _second_look(body.decode("utf-8", "replace"))
+    text = body.decode("utf-8", "replace")
+    return _second_look(text) if len(body) <= _SECOND_LOOK else _quick_look(text)
+
+
+def _quick_look(text: str) -> Any:
+    """A large body gets no second look, which would hold Python's lock for seconds: only what msgspec says of it."""
+    try:
+        return msgspec.json.decode(text)
+    except RecursionError:
+        raise Malformed("exceeded max depth") from None
+    except msgspec.DecodeError as error:
+        found = _PLACE.search(str(error))
+    if found is None:
+        raise Malformed("unexpected EOF")
+    character = text.encode()[int(found[1]) : int(found[1]) + 4].decode("utf-8", "replace")[:1]
+    raise Malformed(f"invalid character '{character}' looking for beginning of value")
 
 
 def _second_look(text: str) -> Any:

@@ -11,5 +11,7 @@ class TemplateTooSlow(TemplateError):
     """It took more time than it may. Trying again in another way would take as long."""
 
 
+MOST_SOURCE = 1 << 18
+"""Characters of a template. The longest that a model is known to have is 40,000."""
 MAX_CPU_S = 2.0
 """CPU seconds one rendering may take. A long conversation needs milliseconds."""

@@ -24,7 +24,7 @@ import jinja2.sandbox
 import jinja2.utils
 from jinja2.parser import Parser
 
-from omlx.dialect.errors import MAX_CPU_S, TemplateError, TemplateTooSlow
+from omlx.dialect.errors import MAX_CPU_S, MOST_SOURCE, TemplateError, TemplateTooSlow
 
 MAX_TEXT = 1 << 26
 """Characters, of the prompt and of anything a template builds on the way to it."""
@@ -32,11 +32,17 @@ MAX_COUNT = 1 << 20
 """Largest number a template may pass to a function or filter: `center`, `indent` and the like allocate by it."""
 
 
+_NEVER_NEEDED = ("lipsum", "cycler", "joiner", "pprint", "random", "urlize", "wordwrap", "xmlattr")
+"""Functions and filters for web pages, which take long."""
+
+
 class JinjaTemplate:
     """A compiled template. Raises TemplateError when `source` is no template."""
 
     def __init__(self, source: str, *, cpu_s: float = MAX_CPU_S) -> None:
         self.source = source
+        if len(source) > MOST_SOURCE:
+            raise TemplateError(f"the model's chat template is longer than {MOST_SOURCE:,} characters")
         try:
             self._template = _Environment(cpu_s).from_string(source)
         except (jinja2.TemplateError, RecursionError, MemoryError, SyntaxError, ValueError) as error:
@@ -58,6 +64,8 @@ class JinjaTemplate:
             raise TemplateError(f"the model's chat template refuses this conversation: {error}") from error
         except TemplateError:
             raise
+        except MemoryError:
+            raise TemplateTooSlow("the model's chat template takes more memory than it may") from None
         except Exception as error:  # whatever foreign code can raise: TypeError, KeyError, ZeroDivisionError, ...
             raise TemplateError(f"the model's chat template fails on this conversation: {_reason(error)}") from error
         return "".join(parts)
@@ -96,6 +104,9 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         self.filters["tojson"] = _tojson
         self.filters = {name: self._guarded(function) for name, function in self.filters.items()}
         self.filters["omlx_join"] = self._join
+        for name in _NEVER_NEEDED:
+            self.filters.pop(name, None)
+            self.globals.pop(name, None)
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = _strftime_now
         self.globals["namespace"] = _Namespace

@@ -10,7 +10,7 @@ import json
 from collections.abc import Collection
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -18,7 +18,6 @@ from omlx.dialect import conversation
 from omlx.dialect.abilities import TOOL, Abilities, probe, with_tools_key
 from omlx.dialect.conversation import JsonMessage, to_json
 from omlx.dialect.errors import TemplateError, TemplateTooSlow
-from omlx.dialect.jinja import JinjaTemplate
 from omlx.dialect.rendered import Markers, Rendered, images_of, videos_of, with_markers
 from omlx.dialect.switches import Switches
 from omlx.dialect.thinking import ends_inside_thinking, reads
@@ -29,13 +28,24 @@ _CONTINUE = "\u2063omlx\u2063"
 """Marks where an unfinished assistant message ends, to cut the template's end-of-turn text off."""
 
 
+class Template(Protocol):
+    """A Jinja template that was read."""
+
+    source: str
+
+    def render(self, variables: dict[str, Any]) -> str:
+        """Raises TemplateError."""
+        ...
+
+
 class JinjaChat:
-    """A Jinja chat template that renders requests. Raises TemplateError where `source` is none."""
+    """A Jinja chat template that renders requests."""
 
     def __init__(
-        self, source: str, variables: dict[str, Any], tokens: Collection[str], *, needs_tools: bool = False
+        self, template: Template, variables: dict[str, Any], tokens: Collection[str], *, needs_tools: bool = False
     ) -> None:
-        self._template = JinjaTemplate(source)
+        self._template = template
+        source = template.source
         self._needs_tools = needs_tools
         self._variables = variables
         self._write_call = call_writer(source, tokens)

@@ -7,7 +7,7 @@ Modelfile or request, or none at all (plain text, for base models).
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 from omlx.dialect import conversation
@@ -15,7 +15,8 @@ from omlx.dialect.abilities import Abilities
 from omlx.dialect.errors import TemplateError, TemplateTooSlow
 from omlx.dialect.gochat import GoChat
 from omlx.dialect.infill import Infill, find_infill
-from omlx.dialect.jinjachat import JinjaChat
+from omlx.dialect.jinja import JinjaTemplate
+from omlx.dialect.jinjachat import JinjaChat, Template
 from omlx.dialect.rendered import Markers, Rendered, images_of, videos_of, with_markers
 from omlx.dialect.thinking import ends_inside_thinking
 from omlx.dialect.toolprose import describe_tools
@@ -49,14 +50,17 @@ class PromptTemplate:
         variables: Mapping[str, Any] | None = None,
         tokens: Collection[str] = (),
         with_tools: str | None = None,
+        compiled: Callable[[str], Template] = JinjaTemplate,
     ) -> PromptTemplate:
         """`variables`: further names a template may use, such as other special tokens; `tokens`: the special and added
-        tokens, which tell how the model fills in the middle; `with_tools`: another source, for requests with tools.
-        Raises TemplateError."""
+        tokens, which tell how the model fills in the middle; `with_tools`: another source, for requests with tools;
+        `compiled`: what makes a template of a source. Raises TemplateError."""
         names = {**(variables or {}), "bos_token": bos_token, "eos_token": eos_token}
-        plain = JinjaChat(source, names, tokens)
-        found = plain if with_tools is None else _Choice(plain, JinjaChat(with_tools, names, tokens, needs_tools=True))
-        return cls(found, find_infill(tokens))
+        infill = find_infill(tokens)
+        plain = JinjaChat(compiled(source), names, tokens)
+        if with_tools is None:
+            return cls(plain, infill)
+        return cls(_Choice(plain, JinjaChat(compiled(with_tools), names, tokens, needs_tools=True)), infill)
 
     @classmethod
     def from_go(cls, source: str) -> PromptTemplate:

@@ -6,6 +6,7 @@ Every rank of a divided model opens the same (`open_engine`); what a server talk
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,9 +14,10 @@ from omlx_cache import PrefixStore, StoreConfig
 from omlx_cache.features import FeatureShelf
 from omlx_registry.templates import ChatTemplates, chat_templates
 
+from omlx.dialect.jinja import JinjaTemplate
 from omlx.dialect.output import OutputDialect, detect_output
 from omlx.dialect.prompt import PromptTemplate
-from omlx.engine import load_checks
+from omlx.engine import load_checks, tokenization
 from omlx.engine.embed import chat_embedder
 from omlx.engine.engine import Engine, EngineConfig
 from omlx.engine.jsonfile import read_json
@@ -28,6 +30,7 @@ from omlx.runner.channel import Channel
 from omlx.runner.ledger import Ledger
 from omlx.runner.prompt import Encoder, Prompter, marker_candidates, special_tokens
 from omlx.runner.protocol import Loading, LoadSpec
+from omlx.runner.rendering import IsolatedTemplate, Renderers
 from omlx.runner.session import Session
 from omlx.runner.vectors import Vectors
 from omlx.selftest.load_checks import LoadChecks, basis
@@ -53,6 +56,8 @@ class Opened(NamedTuple):
     store: PrefixStore | None
     engine: Engine
     checks: LoadChecks
+    renderers: Renderers | None
+    """Where the model's Jinja template is rendered."""
 
 
 class Served(NamedTuple):
@@ -76,8 +81,14 @@ def open_engine(
 ) -> Opened:
     """Load the model and start its engine: the same on every rank. Raises LoadError."""
     use_tf32(spec.tf32)
-    model = load_model(spec, progress, ranks=ranks)
-    template, dialect = read_template(spec, model.tokenizer)
+    renderers = Renderers() if ranks.rank == 0 and not spec.template else None
+    try:
+        model = load_model(spec, progress, ranks=ranks)
+        template, dialect = read_template(spec, model.tokenizer, renderers)
+    except BaseException:
+        if renderers is not None:
+            renderers.close()
+        raise
     # Some models end their turns with tokens that their configuration does not list.
     model.end_tokens.update(model.tokenizer.convert_tokens_to_ids(list(dialect.end_tokens)))
     checks = check(spec, model, ranks, lambda: progress(model.weight_bytes, model.weight_bytes))
@@ -97,7 +108,7 @@ def open_engine(
     draft = open_draft(spec, model, processes=ranks.size)
     if draft is not None:
         model.draft_bytes = draft.weight_bytes + draft.kv_bytes_per_token * spec.num_ctx
-    return Opened(model, template, dialect, store, Engine(model, config, store, ranks, draft), checks)
+    return Opened(model, template, dialect, store, Engine(model, config, store, ranks, draft), checks, renderers)
 
 
 def check(spec: LoadSpec, model: LoadedModel, ranks: Ranks, progress: Callable[[], None]) -> LoadChecks:
@@ -112,14 +123,20 @@ def check(spec: LoadSpec, model: LoadedModel, ranks: Ranks, progress: Callable[[
 def prepare(spec: LoadSpec, channel: Channel, ranks: Ranks) -> Served:
     """Load the model and build what serves it. Raises LoadError."""
     ranks.decide(lambda: spec, LoadSpec)
-    model, template, dialect, store, engine, checks = open_engine(
+    model, template, dialect, store, engine, checks, renderers = open_engine(
         spec, ranks, lambda done, total: channel.send(Loading(done, total))
     )
     encoder = Encoder(model.tokenizer)
     ledger = Ledger(kv_budget(spec.memory_bytes, model), model.kv_bytes_per_token)
     session = Session(
         engine,
-        Prompter(template, encoder, vision=model.vision, bounded=store is not None and store.wants_boundaries),
+        Prompter(
+            template,
+            encoder,
+            vision=model.vision,
+            bounded=store is not None and store.wants_boundaries,
+            new_request=renderers.new_request if renderers is not None else tokenization.nothing,
+        ),
         dialect,
         model.tokenizer.get_added_vocab(),
         ledger=ledger,
@@ -177,7 +194,9 @@ def open_store(spec: LoadSpec, model: LoadedModel, ranks: Ranks) -> PrefixStore 
     return PrefixStore(model.layout, config)
 
 
-def read_template(spec: LoadSpec, tokenizer: Any) -> tuple[PromptTemplate, OutputDialect]:
+def read_template(
+    spec: LoadSpec, tokenizer: Any, renderers: Renderers | None = None
+) -> tuple[PromptTemplate, OutputDialect]:
     """How this model reads prompts and marks its output: a Go template from the Modelfile, else its own, else none."""
     templates = _own_templates(Path(spec.path), tokenizer)
     source = spec.template or templates.text
@@ -192,6 +211,7 @@ def read_template(spec: LoadSpec, tokenizer: Any) -> tuple[PromptTemplate, Outpu
             variables=names,
             tokens=marker_candidates(tokenizer),
             with_tools=templates.tool_use,
+            compiled=JinjaTemplate if renderers is None else partial(IsolatedTemplate, renderers=renderers),
         )
     else:
         template = PromptTemplate.plain(tokens=marker_candidates(tokenizer))

@@ -158,22 +158,31 @@ class Encoder:
 class Prompter:
     """Makes the prompts of one model; `vision` where it sees.
 
-    `bounded`: find the boundaries of each prompt, which costs a few renderings and a tokenization.
+    `bounded`: find the boundaries of each prompt, which costs a few renderings and a tokenization. `new_request` is
+    called in front of each: what is rendered from then on, by the same thread, is for it.
     """
 
     def __init__(
-        self, template: PromptTemplate, encoder: Encoder, *, vision: Vision | None = None, bounded: bool = False
+        self,
+        template: PromptTemplate,
+        encoder: Encoder,
+        *,
+        vision: Vision | None = None,
+        bounded: bool = False,
+        new_request: Callable[[], None] = tokenization.nothing,
     ) -> None:
         self._template = template
         self._encoder = encoder
         self._illustrator = Illustrator(vision)
         self._bounded = bounded
+        self._new_request = new_request
 
     def build(self, request: GenerateRequest, context: int, *, check: Callable[[], None] = lambda: None) -> Prompt:
         """The prompt of `request` in at most `context` - 1 tokens, so that one can be generated. Raises PromptError.
 
         `check` is called before each picture is opened: what it raises ends the work on a request nobody waits for.
         """
+        self._new_request()
         try:
             held = self._illustrator.open(request, check)
             prompt, fitted, before = self._fitting(request, context - 1, check)

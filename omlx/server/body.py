@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from litestar import Request
@@ -16,18 +17,18 @@ from omlx.record import current
 from omlx.server.errors import ClientGone
 from omlx.server.inflate import inflate, room_for
 from omlx.server.room import SMALL, Share
+from omlx.server.tally import Tally, tally
 from omlx.server.wishes import WishError, read_priority
 from omlx.settings import Settings
 from omlx.units import human_bytes
 
 _T = TypeVar("_T")
-_MOST_VALUES = 2_000_000
-"""Values separated by commas. Pictures are long texts; small objects take a hundred times the room that they have on
-the wire, and a context of a million tokens is a million values."""
 _VALUE_BYTES = 100
-"""What one of them costs in memory, more or less."""
+"""What a value costs in memory, more or less."""
 _SLOWEST = 100_000
 """Bytes a second. Who sends a large body more slowly than this keeps others waiting for its room."""
+_many: ContextVar[bool] = ContextVar("omlx.many_values", default=False)
+"""Whether the body of the present request holds many values, or one that takes long to read."""
 _GRACE_S = 30.0
 _LOOK_S = 2.0
 
@@ -46,19 +47,38 @@ async def read_json(request: Request[Any, Any, Any], kind: type[_T], limit: int)
 
 
 async def parse(body: bytes, read: Callable[[bytes], _T], share: Share) -> _T:
-    """`read` of a JSON body; for a large one in its turn and beside the event loop.
+    """`read` of a JSON body; for one that is large, or of many values, in its turn and beside the event loop.
 
     Raises Refusal where it is made of more values than any request.
     """
     if len(body) <= SMALL:
-        return read(body)
+        counts = tally(body)
+        if not counts.many:
+            return read(body)
+        _check(counts)
     async with share.parsing():
-        values = await asyncio.to_thread(body.count, b",")
-        if values >= _MOST_VALUES:
-            raise Refusal(413, f"the request body holds more than {_MOST_VALUES:,} values")
+        counts = await asyncio.to_thread(tally, body)
+        _check(counts)
+        _many.set(counts.many)
         found = await asyncio.to_thread(read, body)
-        share.settle(len(body) + values * _VALUE_BYTES)
+        if len(body) > SMALL:
+            share.settle(len(body) + counts.values * _VALUE_BYTES)
     return found
+
+
+def _check(counts: Tally) -> None:
+    if counts.excess:
+        raise Refusal(413, f"the request body holds more than {counts.excess}")
+
+
+def takes_long() -> None:
+    """What is left to do before the present request reaches its model is to be done beside the event loop."""
+    _many.set(True)
+
+
+async def aside(work: Callable[[], _T]) -> _T:
+    """What `work` returns; done beside the event loop where the body of this request takes long to handle."""
+    return await asyncio.to_thread(work) if _many.get() else work()
 
 
 def _note_priority(text: str) -> None:

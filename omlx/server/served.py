@@ -7,11 +7,13 @@ to get is gone then; so the name is looked up again and the answer made anew, wh
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from omlx_registry import ModelSpec, Registry
 
 from omlx.pool import PoolError
+from omlx.server.body import aside
 from omlx.server.names import NotFoundText, find, single_quoted
 from omlx.server.stream import Answer
 
@@ -26,7 +28,8 @@ Make = Callable[[ModelSpec], Answer]
 
 async def served(registry: Registry, name: str, make: Make, said: NotFoundText = single_quoted) -> Answer:
     """What `make` answers with the model a request names; it may be asked more than once. Raises what `find` raises."""
-    return _Served(registry, name, make, said, make(await find(registry, name, said)))
+    spec = await find(registry, name, said)
+    return _Served(registry, name, make, said, await aside(lambda: make(spec)))
 
 
 class _Served(Answer):
@@ -47,4 +50,5 @@ class _Served(Answer):
                 if error.kind != "gone" or tries == _MOST_TRIES:
                     raise
             tries += 1
-            self.answer = self.make(await find(self.registry, self.name, self.said))
+            spec = await find(self.registry, self.name, self.said)
+            self.answer = await aside(partial(self.make, spec))

@@ -40,6 +40,10 @@ LONG_WORK: Final = "0000000000000000000"
 """The digest Ollama gives to lines about converting and quantizing."""
 _MOST_STOPS, _MOST_CHARACTERS = 1000, 100_000
 """Stop strings that a request may have: with more of them no request for the model could be served."""
+_MOST_ENTRIES = {
+    "files": 10_000, "adapters": 10_000, "draft_files": 10_000, "parameters": 1000, "messages": 10_000, "license": 1000
+}  # fmt: skip
+"""Of the lists that a request may bring: each is read again whenever the model is shown or loaded."""
 
 
 class Info(msgspec.Struct, frozen=True):
@@ -88,6 +92,10 @@ def check_request(request: CreateRequest) -> None:
         raise CreateError("bad remote: this server runs no remote models")
     if not request.source and not request.files:
         raise CreateError("neither 'from' or 'files' was specified")
+    for field, most in _MOST_ENTRIES.items():
+        entries = getattr(request, field)
+        if not isinstance(entries, str) and len(entries) > most:
+            raise CreateError(f"{field} may hold at most {most:,} entries")
     for path, digest in {**request.files, **request.adapters, **request.draft_files}.items():
         if not is_safe_path(path):
             raise CreateError("file path must be relative")

@@ -227,7 +227,7 @@ class Registry:
         self.store.require_free(name)
         if request.template and self._check_template is not None:
             try:
-                self._check_template(request.template)
+                await asyncio.to_thread(self._check_template, request.template)
             except ValueError as error:
                 raise CreateError(f"template error: {error}") from error
         for needed in (request.source, request.draft):

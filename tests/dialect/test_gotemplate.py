@@ -57,6 +57,13 @@ def test_hostile_templates_end_in_an_error(source: str) -> None:
     assert time.monotonic() - started < 10
 
 
+@pytest.mark.parametrize("make", ["print $a $a", 'printf "%s%s%s%s" $a $a $a $a', 'printf "%q" $a'])
+def test_texts_that_double_end_before_they_take_memory(make: str) -> None:
+    source = '{{ $a := "xx" }}' + ("{{ $a = " + make + " }}") * 60
+    with pytest.raises(TemplateError, match="too large"):
+        GoTemplate(source).execute({}, cpu_s=600)
+
+
 _FRAGMENTS = [
     "{{", "}}", "{{- ", " -}}", "if ", "else", "else if ", "end", "range ", "with ", "define ", "template ", "block ",
     "break", "continue", ".", ".s", ".l", ".m.a", "$", "$x", " := ", " = ", ", ", "|", "(", ")", '"a"', "`", "'c'", "'",

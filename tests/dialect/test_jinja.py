@@ -105,3 +105,8 @@ def test_threads_that_share_a_template_do_not_share_its_clock() -> None:
         started.wait()
         new = [threads.submit(template.render, {}) for _ in range(20)]
         assert old.result() == "".join(done.result() for done in new)
+
+
+def test_a_template_longer_than_any_is_refused() -> None:
+    with pytest.raises(TemplateError, match="longer than 262,144 characters"):
+        JinjaTemplate("a" * 262_145)

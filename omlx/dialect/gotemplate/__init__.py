@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from omlx.dialect.errors import MAX_CPU_S, TemplateError
+from omlx.dialect.errors import MAX_CPU_S, MOST_SOURCE, TemplateError
 from omlx.dialect.gotemplate import nodes
 from omlx.dialect.gotemplate.evaluate import execute
 from omlx.dialect.gotemplate.functions import FUNCTIONS
@@ -18,12 +18,17 @@ from omlx.dialect.gotemplate.parser import parse
 
 __all__ = ["GoTemplate"]
 
+_MOST_ACTIONS = 10_000
+
 
 class GoTemplate:
     """A parsed template. Raises TemplateError with Go's message when `source` is none."""
 
     def __init__(self, source: str) -> None:
         self.source = source
+        if len(source) > MOST_SOURCE or source.count("{{") > _MOST_ACTIONS:
+            limits = f"{MOST_SOURCE:,} characters and {_MOST_ACTIONS:,} actions"
+            raise TemplateError(f"template: :1: the template is too long: at most {limits} are taken")
         try:
             self._templates = parse(source, FUNCTIONS)
         except RecursionError as error:

@@ -15,6 +15,8 @@ from omlx.dialect.gotemplate.values import Struct, is_true, sorted_items, to_tex
 
 MAX_TEXT = 1 << 26
 """Characters."""
+_MAX_ARGUMENTS = 1 << 24
+"""Characters of all arguments of one call: what a function makes of them may be several times as long."""
 MAX_CALLS = 40
 """Templates within templates. Go allows 100,000; Python's stack is the limit here."""
 
@@ -38,6 +40,8 @@ class _Run:
         self._deadline = deadline
         self._out: list[str] = []
         self._size = 0
+        self._built = 0
+        """Characters that functions returned: no more are held at any time."""
         self._variables: list[tuple[str, Any]] = []
         self._calls = 0
         self._name = ""
@@ -190,8 +194,10 @@ class _Run:
         if function.name in LAZY:
             return self._lazy(function, given, dot, piped)
         values = [self._value(argument, dot) for argument in given]
+        if sum(len(value) for value in (*values, *piped) if isinstance(value, str)) > _MAX_ARGUMENTS:
+            raise self._fail(function.line, f"the arguments of {function.name} are too large")
         try:
-            return FUNCTIONS[function.name](*values, *piped)
+            found = FUNCTIONS[function.name](*values, *piped)
         except TemplateError as error:
             raise self._fail(function.line, f"error calling {function.name}: {error}") from None
         except TypeError:
@@ -199,6 +205,11 @@ class _Run:
             raise self._fail(function.line, f"wrong number of args for {function.name}: got {count}") from None
         except (OverflowError, ValueError, MemoryError) as error:
             raise self._fail(function.line, f"error calling {function.name}: {error}") from None
+        if isinstance(found, str):
+            self._built += len(found)
+            if self._built > MAX_TEXT:
+                raise self._fail(function.line, "the texts that the template makes are too large")
+        return found
 
     def _lazy(self, function: nodes.Function, given: list[Expression], dot: Any, piped: tuple[Any, ...]) -> Any:
         """`and` and `or` stop at the first value that decides."""

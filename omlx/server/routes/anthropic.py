@@ -10,7 +10,7 @@ from omlx.api import anthropic as wire
 from omlx.dialect import anthropic as dialect
 from omlx.dialect.anthropic_answer import MessageAnswer
 from omlx.request import GenerateRequest
-from omlx.server.body import inline_images, read_json
+from omlx.server.body import aside, inline_images, read_json
 from omlx.server.envelopes import ANTHROPIC, ANTHROPIC_ERRORS
 from omlx.server.generation import Job, prepared, stream, whole
 from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
@@ -23,7 +23,7 @@ async def messages(request: HttpRequest, registry: GivenRegistry, pool: GivenPoo
     asked = await read_json(request, wire.MessagesRequest, settings.max_body)
     await inline_images([message.content for message in asked.messages], settings)
     dialect.check(asked)
-    native = dialect.chat_request(asked)
+    native = await aside(lambda: dialect.chat_request(asked))
 
     def made(spec: ModelSpec) -> Answer:
         wanted = prepared(dialect.generation(asked, native, spec, settings.unsupported_tools), settings)
@@ -44,7 +44,7 @@ async def count_tokens(
     asked = await read_json(request, wire.CountRequest, settings.max_body)
     await inline_images([message.content for message in asked.messages], settings)
     dialect.check_count(asked)
-    native = dialect.chat_request(asked)
+    native = await aside(lambda: dialect.chat_request(asked))
 
     def made(spec: ModelSpec) -> Answer:
         wanted = prepared(dialect.generation(asked, native, spec, settings.unsupported_tools), settings)

@@ -15,7 +15,7 @@ from omlx.dialect.refusal import Refusal
 from omlx.dialect.steady import steady
 from omlx.pool import Pool
 from omlx.request import Delta, Finish, GenerateRequest
-from omlx.server.body import read_json
+from omlx.server.body import read_json, takes_long
 from omlx.server.generation import Job, load, stream, whole
 from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
 from omlx.server.names import find, required, single_quoted
@@ -31,6 +31,8 @@ async def generate(request: HttpRequest, registry: GivenRegistry, pool: GivenPoo
     dialect.check_top_logprobs(asked.top_logprobs)
     if not asked.model:
         raise Refusal(404, single_quoted(""))
+    if asked.template:
+        takes_long()
     answer = dialect.GenerateAnswer(asked.model, started, len(asked.images))
     if dialect.unloads(asked):
         return await _unload(pool, await find(registry, asked.model), answer)

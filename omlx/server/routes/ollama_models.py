@@ -15,7 +15,7 @@ from omlx_registry import CreateRequest, DigestMismatch, Info, InvalidName, NotF
 from omlx.api import ollama as wire
 from omlx.dialect.refusal import Refusal
 from omlx.pool import Pool
-from omlx.server.body import chunks, read_json
+from omlx.server.body import aside, chunks, read_json
 from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, GivenTelemetry, HttpRequest
 from omlx.server.names import refuse_cloud, required, single_quoted
 from omlx.server.stream import Answer, Complete, LiveObject, LiveStream, encode, line
@@ -96,7 +96,9 @@ async def push(request: HttpRequest, registry: GivenRegistry, settings: GivenSet
 async def create(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.CreateRequest, settings.max_body)
     parse_name(asked.wanted)
-    return progress(replacing(registry.create(_to_create(asked)), registry, pool), stream=asked.stream)
+    return progress(
+        replacing(registry.create(await aside(lambda: _to_create(asked))), registry, pool), stream=asked.stream
+    )
 
 
 def _to_create(asked: wire.CreateRequest) -> CreateRequest:

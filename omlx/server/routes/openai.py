@@ -15,7 +15,7 @@ from omlx.dialect import openai_completions as completions_dialect
 from omlx.dialect.ollama import check_top_logprobs
 from omlx.dialect.refusal import Refusal
 from omlx.pool import Pool, RequestFailed
-from omlx.server.body import inline_images, read_json
+from omlx.server.body import aside, inline_images, read_json
 from omlx.server.envelopes import OPENAI, OPENAI_ERRORS
 from omlx.server.generation import Job, load, prepared, stream, whole
 from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
@@ -33,7 +33,7 @@ async def chat_completions(
 ) -> Answer:
     asked = await read_json(request, wire.ChatCompletionRequest, settings.max_body)
     await inline_images([message.content for message in asked.messages], settings)
-    native = dialect.chat_request(asked)
+    native = await aside(lambda: dialect.chat_request(asked))
     check_top_logprobs(asked.top_logprobs)
 
     def made(spec: ModelSpec) -> Answer:
@@ -52,7 +52,7 @@ async def completions(
     request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings
 ) -> Answer:
     asked = await read_json(request, wire.CompletionRequest, settings.max_body)
-    prompts = completions_dialect.read_prompts(asked.prompt)
+    prompts = await aside(lambda: completions_dialect.read_prompts(asked.prompt))
     check_top_logprobs(asked.logprobs or 0)
 
     def made(spec: ModelSpec) -> Answer:
@@ -71,7 +71,7 @@ async def completions(
 @post("/v1/embeddings", status_code=200, exception_handlers=OPENAI_ERRORS)
 async def embeddings(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.EmbedRequest, settings.max_body)
-    inputs = completions_dialect.read_inputs(asked.input)
+    inputs = await aside(lambda: completions_dialect.read_inputs(asked.input))
     completions_dialect.check_encoding(asked.encoding_format)
     return await served(
         registry, required(asked.model), lambda spec: LiveObject(_embed(pool, spec, asked, inputs)), double_quoted

@@ -14,7 +14,7 @@ from omlx.api import openai_responses as wire
 from omlx.dialect import openai_responses as dialect
 from omlx.dialect.openai_responses_answer import Keep, ResponseAnswer, StreamEvent
 from omlx.dialect.refusal import Refusal
-from omlx.server.body import inline_images, read_json
+from omlx.server.body import aside, inline_images, read_json
 from omlx.server.envelopes import OPENAI_ERRORS
 from omlx.server.errors import JSON_TYPE
 from omlx.server.generation import Job, prepared, stream, whole
@@ -33,8 +33,11 @@ async def create(
 ) -> Answer:
     asked = await read_json(request, wire.ResponsesRequest, settings.max_body)
     await inline_images(asked.input, settings)
-    messages = [*_previous(responses, asked.previous_response_id), *dialect.read_input(asked.input)]
-    chat = dialect.chat_request(asked, messages)
+    messages = [
+        *_previous(responses, asked.previous_response_id),
+        *await aside(lambda: dialect.read_input(asked.input)),
+    ]
+    chat = await aside(lambda: dialect.chat_request(asked, messages))
 
     def made(spec: ModelSpec) -> Answer:
         job = Job(spec, [prepared(dialect.generation(asked, chat, spec, settings.unsupported_tools), settings)])
