@@ -16,13 +16,14 @@ from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 
-from omlx_cache.keys import TOKEN_BYTES
 from omlx_cache.records import Entry, Kind, Name, Piece, Stored
 from omlx_cache.schema import LATER, SCHEMA, SCHEMA_VERSION, START_BYTES, TABLES, statements
 
 FILE = "index.sqlite"
 _KEEP_GONE = 100_000
 """Evicted keys remembered for `explain`."""
+_MOST_ALIKE = 512
+"""Pieces with the same parent and the same beginning of tokens among which the nearest is looked for."""
 _SLACK = 1 << 20
 _STALE_S = 600.0
 """A record that has been *being written* for this long is not coming."""
@@ -138,30 +139,32 @@ class Index:
         return row is not None and row[0] <= skip
 
     def neighbours(self, parent: bytes, kind: Kind, packed: bytes) -> list[Entry]:
-        """The pieces behind `parent` next to these tokens in order: they share the longest prefixes."""
+        """The pieces behind `parent` next to these tokens in order: they share the longest prefixes.
+
+        Of very many that begin alike only the latest `_MOST_ALIKE` are compared, for each has to be read.
+        """
         columns = "key, kind, parent, start, tokens, media, bytes, skip"
-        some = f"SELECT {columns} FROM records WHERE writer = 0 AND parent = ? AND kind = ?"  # noqa: S608
         start = f"substr(tokens, 1, {START_BYTES})"
         here = (parent, kind, packed[:START_BYTES])
+        behind = f"FROM records WHERE writer = 0 AND parent = ? AND kind = ? AND {start}"
+        alike = f"SELECT {columns} {behind} = ? ORDER BY id DESC LIMIT {_MOST_ALIKE}"
         found = []
-        for than, order in (("<", "DESC"), (">", "ASC")):
-            equal = "=" if than == ">" else ""
-            row = self._db.execute(
-                f"{some} AND {start} = ? AND tokens {than}{equal} ? ORDER BY tokens {order} LIMIT 1", (*here, packed)
-            ).fetchone() or self._db.execute(
-                f"{some} AND {start} {than} ? ORDER BY {start} {order}, tokens {order} LIMIT 1", here
-            ).fetchone()  # fmt: skip
+        for than, order in (("<", "DESC"), (">=", "ASC")):
+            nearest = f"SELECT * FROM ({alike}) WHERE tokens {than} ? ORDER BY tokens {order} LIMIT 1"  # noqa: S608
+            row = self._db.execute(nearest, (*here, packed)).fetchone()
+            if row is None:
+                other = f"SELECT {columns} {behind} {than[0]} ? ORDER BY {start} {order}, tokens {order} LIMIT 1"
+                row = self._db.execute(other, here).fetchone()
             if row is not None:
                 found.append(_entry(row))
         return found
 
     def sizes(self, parent: bytes, kind: Kind) -> set[int]:
         """The lengths in tokens of the pieces behind `parent`."""
-        # The index holds the tokens, not their number; one for it would cost a page of the log per record.
-        rows = self._db.execute(
-            "SELECT DISTINCT length(tokens) FROM records WHERE parent = ? AND kind = ?", (parent, kind)
-        )
-        return {length // TOKEN_BYTES for (length,) in rows}
+        # With the kind as a number, the index of states is known to serve.
+        question = f"SELECT DISTINCT size FROM records WHERE parent = ? AND kind = {int(kind)}"  # noqa: S608
+        rows = self._db.execute(question, (parent,))
+        return {size for (size,) in rows}
 
     def was_evicted(self, key: bytes) -> bool:
         return bool(self._db.execute("SELECT 1 FROM gone WHERE key = ?", (key,)).fetchone())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 
+from omlx_cache.records import Kind
+
 SCHEMA_VERSION = 1
 SCHEMA = """
 CREATE TABLE records (
@@ -39,6 +41,7 @@ LATER = f"""
 DROP INDEX IF EXISTS by_size;
 DROP INDEX IF EXISTS by_parent;
 CREATE INDEX IF NOT EXISTS by_start ON records (parent, kind, substr(tokens, 1, {START_BYTES}));
+CREATE INDEX IF NOT EXISTS by_state ON records (parent, size) WHERE kind = {int(Kind.STATE)};
 CREATE TABLE IF NOT EXISTS fingerprints (namespace BLOB PRIMARY KEY, fingerprint TEXT NOT NULL);
 """
 """Changes to databases of the same version; older programs get along with them."""
