@@ -13,12 +13,11 @@ from typing import Literal
 
 from omlx.dialect.pieces import Piece, partial
 from omlx.dialect.thinking import ThinkMarkers
-from omlx.dialect.tools.cursor import Cursor, NeedMore, NotACall
+from omlx.dialect.tools.callreader import CallReader, Found
 from omlx.dialect.tools.format import ToolFormat
 from omlx.dialect.tools.toolbox import Toolbox
 from omlx.request import ToolCall
 
-_No = Literal["no", "cut"]
 _SMALL = 2048
 """Characters. A held-back text longer than this is not looked at again with every token."""
 _LONGEST_MARKER = 40
@@ -29,21 +28,6 @@ _QUOTES = frozenset(" \t`'\"(“‘«「")
 """Characters in front of a marker that is spoken of."""
 _TOKEN = re.compile(r"<[|｜].*[|｜]>|<\|.*>|<.*\|>|\[/?[A-Z_]+\]")
 """What a marker looks like that cannot be text."""
-
-
-def _ended(known: ToolFormat, text: str) -> bool:
-    """The text holds a closing marker of the format that ends something: what is in front of it was not cut off."""
-    closings = "|".join(re.escape(closing) for closing in known.closings if len(closing) > 3)
-    return bool(closings) and re.search(rf"[\s\])}}>\"'`]({closings})", text) is not None
-
-
-class _Found:
-    """Calls, and where the text behind them begins."""
-
-    def __init__(self, calls: list[ToolCall], end: int, thought: str = "") -> None:
-        self.calls = calls
-        self.end = end
-        self.thought = thought
 
 
 class TagSplitter:
@@ -58,14 +42,11 @@ class TagSplitter:
     ) -> None:
         """`answer`: tags around the whole answer, which can stand in its text as well."""
         self._think = think
-        self._toolbox = toolbox
-        self._offered = toolbox.strict()
-        self._marked = [known for known in formats if not known.bare]
-        self._bare = [known for known in formats if known.bare or known.starts]
-        self._openings = {opening for known in self._marked for opening in known.openings}
-        closings = {closing for known in self._marked for closing in known.closings if len(closing) > 3}
-        strays = {stray for known in self._marked for stray in known.strays}
-        self._orphans = closings | strays | {orphan for known in self._marked for orphan in known.orphans}
+        self._read = CallReader(formats, toolbox)
+        self._openings = self._read.openings
+        closings = {closing for known in self._read.marked for closing in known.closings if len(closing) > 3}
+        strays = {stray for known in self._read.marked for stray in known.strays}
+        self._orphans = closings | strays | {orphan for known in self._read.marked for orphan in known.orphans}
         self._orphans |= {think.closing} if think else set()
         self._dropped = strays - self._openings
         self._reopening = ""
@@ -217,13 +198,13 @@ class TagSplitter:
         ended = final or closing >= 0
         calls: list[ToolCall] = []
         end = place
-        outcome = self._read(self._marked, region, place, final=ended)
-        while isinstance(outcome, _Found):
+        outcome = self._read(region, place, final=ended)
+        while isinstance(outcome, Found):
             calls += outcome.calls
             end = self._behind_orphans(region, outcome.end)
             if not any(region.startswith(opening, end) for opening in self._openings):
                 break
-            outcome = self._read(self._marked, region, end, final=ended)
+            outcome = self._read(region, end, final=ended)
         if outcome is not None and not calls:
             self._emit(pieces, "thinking", place + 1)
             return True
@@ -236,7 +217,7 @@ class TagSplitter:
             self._looked_at = len(self._buffer)
             return False
         self._state = "content"
-        self._take(pieces, _Found(calls, len(region) if outcome == "cut" else end), place)
+        self._take(pieces, Found(calls, len(region) if outcome == "cut" else end), place)
         return True
 
     # ------------------------------------------------------------ content and calls
@@ -300,13 +281,13 @@ class TagSplitter:
                 return True
             if not final and self._answer_opening.startswith(text):
                 return False
-        if not self._bare or not text:
+        if not self._read.bare or not text:
             return None
-        outcome = self._read(self._bare, self._buffer, len(self._buffer) - len(text), final=final)
+        outcome = self._read(self._buffer, len(self._buffer) - len(text), final=final, start=True)
         if outcome is None:
             self._looked_at = len(self._buffer)
             return False
-        if isinstance(outcome, _Found):
+        if isinstance(outcome, Found):
             self._take(pieces, outcome)
             return True
         return None
@@ -332,7 +313,7 @@ class TagSplitter:
         # White space in front of a call goes with it, if it is one.
         self._emit_text(pieces, stop.start(), keep_blank=True)
         place = len(self._buffer) - len(self._buffer.lstrip())
-        outcome = self._read(self._marked, self._buffer, place, final=final)
+        outcome = self._read(self._buffer, place, final=final)
         second = place + len(stop.group())
         while outcome == "no":
             # The opening may be doubled.
@@ -343,13 +324,13 @@ class TagSplitter:
                 undecided = not final and any(opening.startswith(behind) for opening in self._openings)
                 outcome = None if undecided else outcome
                 break
-            again = self._read(self._marked, self._buffer, second, final=final)
+            again = self._read(self._buffer, second, final=final)
             outcome = "no" if again == "cut" else again
             second += len(opening)
         if outcome is None:
             self._looked_at = len(self._buffer)
             return False
-        if isinstance(outcome, _Found):
+        if isinstance(outcome, Found):
             self._take(pieces, outcome)
         elif outcome == "cut" and self._called:
             self._buffer = self._buffer[:place]
@@ -359,7 +340,7 @@ class TagSplitter:
             self._emit_text(pieces, place + len(stop.group()), keep_blank=False)
         return True
 
-    def _take(self, pieces: list[Piece], found: _Found, thought: int = 0) -> None:
+    def _take(self, pieces: list[Piece], found: Found, thought: int = 0) -> None:
         """Pass calls on. `thought`: so many characters in front of them are thinking."""
         if thought:
             pieces.append(Piece("thinking", self._buffer[:thought]))
@@ -369,35 +350,6 @@ class TagSplitter:
         self._buffer = self._buffer[found.end :]
         if found.calls:
             self._answered = self._swallows = self._called = self._behind_call = True
-
-    def _read(self, formats: Sequence[ToolFormat], text: str, place: int, *, final: bool) -> _Found | _No | None:
-        """The first format that reads a call at `place`; None: more text decides."""
-        cut = False
-        for known in formats:
-            strict = known.bare
-            openings = known.openings or [f"{name}\n" for name in self._toolbox.names]
-            implied = known.starts and formats is self._bare
-            if not implied and not any(text.startswith(opening, place) for opening in openings):
-                if not final and any(opening.startswith(text[place : place + len(opening)]) for opening in openings):
-                    return None
-                continue
-            cursor = Cursor(text, place, final=final)
-            try:
-                known.read(cursor, self._offered if strict else self._toolbox)
-                end = cursor.position
-            except NeedMore:
-                return None
-            except NotACall:
-                end = cursor.kept_end
-                cursor.cut = cursor.cut and not _ended(known, text[end:])
-                cut = cut or cursor.cut
-                if not cursor.kept or (strict and not cursor.cut):
-                    continue
-            if strict and not cursor.kept:
-                continue
-            # The beginning of another call behind these, where the output ends, belongs to nothing.
-            return _Found(cursor.kept, len(text) if cursor.cut else end, cursor.thought)
-        return "cut" if cut else "no"
 
     def _drop_orphans(self, final: bool) -> bool:
         """Take what is no text from the front of the buffer. False: more text decides what is there."""
