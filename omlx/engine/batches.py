@@ -20,10 +20,14 @@ log = logging.getLogger(__name__)
 class Batches:
     """All batches of an engine. `make` gives an empty one; sizes in bytes are the model's (`choose_group`)."""
 
-    def __init__(self, make: Callable[[], Batch], *, shared: bool, token_bytes: int, weight_bytes: int) -> None:
-        """`shared`: several sequences may run in one batch."""
+    def __init__(
+        self, make: Callable[[], Batch], *, shared: bool, isolated: bool, token_bytes: int, weight_bytes: int
+    ) -> None:
+        """`shared`: several sequences may run in one batch. `isolated` False: failures are raised, for processes that
+        would no longer do the same."""
         self._make = make
         self._shared = shared
+        self._isolated = isolated
         self._token_bytes, self._weight_bytes = token_bytes, weight_bytes
         self._batches: list[Batch] = []
 
@@ -73,6 +77,8 @@ class Batches:
         try:
             batch.join(joiners)
         except Exception as error:
+            if not self._isolated:
+                raise
             if len(joiners) == 1 and not batch:
                 return [(joiners[0].sequence, error)]
             log.warning("a join failed; the sequences join one by one", exc_info=error)
@@ -101,6 +107,8 @@ class Batches:
             try:
                 batch.leave(gone)
             except Exception:
+                if not self._isolated:
+                    raise
                 log.warning("a row could not leave its batch: the others are computed again", exc_info=True)
                 restarted += [row for row in self.take_apart(batch) if row.id not in gone]
         self._batches = [batch for batch in self._batches if len(batch)]

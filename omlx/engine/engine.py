@@ -122,6 +122,7 @@ class Engine:
         self._batches = Batches(
             lambda: Batch(model.model, model.vocabulary, self._grammars.words, ranks),
             shared=model.can_batch,
+            isolated=ranks.size == 1,
             token_bytes=model.kv_bytes_per_token,
             weight_bytes=model.weight_bytes,
         )

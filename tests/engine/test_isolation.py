@@ -20,6 +20,7 @@ from omlx.engine.batch import Batch
 from omlx.engine.engine import Engine, EngineConfig
 from omlx.engine.grammar import Grammar
 from omlx.engine.loader import LoadedModel
+from omlx.engine.media import Media
 from omlx.engine.sampling import Sampler
 from omlx.engine.sequence import Sequence
 from omlx.engine.sharing import Sharing
@@ -274,3 +275,11 @@ def test_a_layout_that_the_store_does_not_know_means_no_store() -> None:
     }
     assert all(end.failure is None for end in tokens[True].ends.values())
     assert tokens[True].tokens == tokens[False].tokens
+
+
+def test_tokens_behind_a_prompt_with_pictures_have_positions_when_it_is_computed_again() -> None:
+    media = Media([], 5, whole=False, rotary=True)
+    media.delta = -2  # what pictures take less than their tokens
+    assert media.positions_of(3, 8).tolist() == [[3, 4, 3, 4, 5]] * 3
+    assert media.positions_of(6, 7).tolist() == [[4]] * 3
+    assert media.positions_of(0, 5).tolist() == [[0, 1, 2, 3, 4]] * 3
