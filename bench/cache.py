@@ -6,10 +6,10 @@
 
 Four parts. *Prefix*: time to first token of a prompt computed, restored from RAM and restored from disk (a store
 opened anew, the system asked to forget the files it has read), next to one decode step and to reading the same files
-plainly. *Sharing*: sixteen prompts that begin alike and arrive together at an engine, against one, and against as many
-without a store. *Cost*: what storing adds to a prefill and to the steps of a running decode. *Index*: opening a folder
-of many blocks, and deciding from where a prompt of 32k tokens is restored. Medians of several rounds. A model of the
-right shape with random weights is as fast as a trained one. `bench/cache_product.py` measures through HTTP.
+plainly. *Sharing*: sixteen prompts that begin alike and arrive together at an engine, against one, and against as
+many without a store. *Cost*: what storing adds to a prefill and to the steps of a running decode. *Index*: opening a
+folder of many blocks, and deciding from where a prompt of 32k tokens is restored. Medians of several rounds. A model
+of the right shape with random weights is as fast as a trained one. `bench/cache_product.py` measures through HTTP.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from mlx_lm.models.cache import make_prompt_cache
 from omlx_cache import CacheLayout, PrefixStore, StoreConfig
 from omlx_cache.chain import Chain
 from omlx_cache.cold import ColdTier
-from omlx_cache.container import HostArray, HostRecord, Identity
 from omlx_cache.hot import HotTier
 from omlx_cache.keys import namespace
 from omlx_cache.plan import Needs, plan_restore
+from omlx_cache.record_file import HostArray, HostRecord, Identity
 from omlx_cache.records import Entry, Kind
-from omlx_cache.survey import survey
+from omlx_cache.scan import survey
 
 from bench.shapes import SHAPES, Subject, random_model
 from omlx.engine.engine import Engine, EngineConfig
 from omlx.engine.sequence import SequenceSpec
-from omlx.request import Limits, Sampling
+from omlx.messages.request import Limits, Sampling
 
 GIB = 1 << 30
 CHUNK = 512

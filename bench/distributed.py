@@ -4,9 +4,9 @@
     python bench/distributed.py --shape qwen3-8b --ranks 2 --batches 1 16 --steps 64 --json FILE
     python bench/distributed.py --backend jaccl --hostfile hosts.json --model FOLDER   several machines, a real model
 
-Both sides are runner processes as the server starts them, driven through their frames; greedy; tokens per second from
-when every sequence has begun until the first ends. Also said: how many of the replies are the same, token for token
-(all of them in float32; in 16 bits the order of sums differs and near ties may part).
+Both sides are runner processes as the server starts them, driven through their frames; greedy; tokens per second
+from when every sequence has begun until the first ends. Also said: how many of the replies are the same, token for
+token (all of them in float32; in 16 bits the order of sums differs and near ties may part).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from bench.folders import write_model
 from bench.serving import EDGE, common_rate
 from bench.shapes import SHAPES, prompts
 from omlx.engine.loader import device
-from omlx.request import Delta, Finish, GenerateRequest, Limits, Sampling
+from omlx.messages.frames import LoadSpec
+from omlx.messages.request import Delta, Finish, GenerateRequest, Limits, Sampling
 from omlx.runner.host import RunnerHost
 from omlx.runner.launch import GroupPlan, find_machines
-from omlx.runner.protocol import LoadSpec
 
 Replies = list[list[int]]
 

@@ -1,11 +1,12 @@
 """How fast the engine is, side by side with its peers in one run: mlx-lm's bare loop and its BatchGenerator.
 
-    python bench/engine.py                     the shapes that suit this device, as a table; --json FILE for the figures
-    python bench/engine.py --quick             a small model and few steps, to see that everything runs
-    python bench/engine.py --only throughput --shapes qwen3-8b
+python bench/engine.py the shapes that suit this device, as a table; --json FILE for the figures python
+bench/engine.py --quick a small model and few steps, to see that everything runs python bench/engine.py --only
+throughput --shapes qwen3-8b
 
-A model of the right shape with random weights is as fast as a trained one. Each figure is the median of several rounds
-in which the candidates take turns, so that a machine that slows down slows all of them. Rates are tokens per second.
+A model of the right shape with random weights is as fast as a trained one. Each figure is the median of several
+rounds in which the candidates take turns, so that a machine that slows down slows all of them. Rates are tokens per
+second.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from omlx.engine.engine import Engine, EngineConfig
 from omlx.engine.loader import LoadedModel, device
 from omlx.engine.sampling import Sampler
 from omlx.engine.sequence import SequenceSpec
-from omlx.request import Limits, Sampling
+from omlx.messages.request import Limits, Sampling
 
 GREEDY = Sampling(temperature=0)
 DEFAULTS = Sampling(seed=1)

@@ -17,7 +17,7 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 from mlx_lm.models import qwen3
 from omlx_registry import bundled
-from omlx_registry.gguf_import import import_gguf
+from omlx_registry.gguf.importer import import_gguf
 
 from bench.shapes import SHAPES, words
 from omlx.engine.loader import device

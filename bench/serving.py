@@ -3,9 +3,10 @@
     python bench/serving.py                    the shape that suits this device; --json FILE for the figures
     python bench/serving.py --shape qwen3-0.6b --batches 1 16 --steps 128 --rounds 3
 
-A model with random weights is written to a temporary folder and imported by hard link. Then the two take turns: `omlx
-serve` as a user starts it, with as many streams of /api/generate as the batch is large, read by a client in a process
-of its own; and the same folder in an engine in this process. Greedy; tokens per second while all sequences run.
+A model with random weights is written to a temporary folder and imported by hard link. Then the two take turns:
+`omlx serve` as a user starts it, with as many streams of /api/generate as the batch is large, read by a client in a
+process of its own; and the same folder in an engine in this process. Greedy; tokens per second while all sequences
+run.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from bench.shapes import SHAPES, prompts
 from omlx.engine.engine import Engine, EngineConfig
 from omlx.engine.loader import LoadedModel, device, load_model
 from omlx.engine.sequence import SequenceSpec
-from omlx.request import Limits, Sampling
-from omlx.runner.protocol import LoadSpec
+from omlx.messages.frames import LoadSpec
+from omlx.messages.request import Limits, Sampling
 from tests.support.server import ServerProcess
 
 NAME = "bench"

@@ -2,7 +2,8 @@
 
 Random weights agree on nothing, so what both models say is *scripted*: each runs in full, and then the logits of the
 token it is to say are raised. The draft says another token where its guess is to be wrong. The time is that of real
-models of both shapes; how often a guess is right is a property of real weights and texts, and therefore an input here.
+models of both shapes; how often a guess is right is a property of real weights and texts, and therefore an input
+here.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from bench.shapes import SHAPES, Subject, prompts, random_model
 from omlx.engine.engine import Engine, EngineConfig
 from omlx.engine.loader import LoadedModel
 from omlx.engine.sequence import SequenceSpec
-from omlx.request import Limits, Sampling
+from omlx.messages.request import Limits, Sampling
 
 DRAFTS = {"qwen3-8b": "qwen3-0.6b", "qwen3-0.6b": "small", "small": "tiny", "tiny": "tiny"}
 RATES = (0.9, 0.7, 0.5, 0.0)

@@ -1,12 +1,13 @@
 """What pictures cost the second time, and embeddings against the network alone.
 
-    python bench/vision.py                     the shape that suits this device, as a table; --json FILE for the figures
-    python bench/vision.py --shapes qwen3-vl-8b --only pictures
-    python bench/vision.py --quick             few rounds of a tiny model, to see that everything runs
+python bench/vision.py the shape that suits this device, as a table; --json FILE for the figures python
+bench/vision.py --shapes qwen3-vl-8b --only pictures python bench/vision.py --quick few rounds of a tiny model, to
+see that everything runs
 
-Weights are random: a model of the right shape is as fast as a trained one. TTFT runs from the request's messages, with
-the image as a PNG file, to the first token: opening the file, rendering, looking up, encoding and prefill included. A
-conversation goes on with fixed answers, so that the one with the picture and the one without differ in it alone.
+Weights are random: a model of the right shape is as fast as a trained one. TTFT runs from the request's messages,
+with the image as a PNG file, to the first token: opening the file, rendering, looking up, encoding and prefill
+included. A conversation goes on with fixed answers, so that the one with the picture and the one without differ in
+it alone.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ from mlx_lm.utils import load_tokenizer
 from omlx_cache.store import PrefixStore, StoreConfig
 from PIL import Image
 
-from omlx.dialect.prompt import PromptTemplate
-from omlx.engine import vision_loader
-from omlx.engine.embed import EncoderEmbedder
+from omlx.engine.encode.embed import EncoderEmbedder
+from omlx.engine.encode.rows import Row, RowMaker
 from omlx.engine.engine import Engine, EngineConfig
 from omlx.engine.fuse import fuse
 from omlx.engine.loader import LoadedModel, device, wrap
-from omlx.engine.rows import Row, RowMaker
 from omlx.engine.sequence import SequenceSpec
-from omlx.request import GenerateRequest, Limits, Message, Sampling, Video
+from omlx.engine.vision import loader as vision_loader
+from omlx.messages.frames import Embed, Embedded
+from omlx.messages.request import GenerateRequest, Limits, Message, Sampling, Video
+from omlx.prompting.template import PromptTemplate
+from omlx.runner.encode_jobs import EncodeJobs
 from omlx.runner.prompt import Encoder, Prompter
-from omlx.runner.protocol import Embed, Embedded
-from omlx.runner.vectors import Vectors
 from tests.support import tiny_vlm
 from tests.support.tiny_encoder import CONFIGS, write_speller
 
@@ -256,7 +257,7 @@ def embeddings(options: argparse.Namespace) -> list[Row_]:
     def bare() -> None:
         mx.eval(network(tokens, attention_mask=mask).text_embeds)
 
-    vectors = Vectors(lambda: None, embedder=embedder, reranker=None)
+    vectors = EncodeJobs(lambda: None, embedder=embedder, reranker=None)
     numbers = iter(range(1, 1_000_000))
 
     def ours() -> None:

@@ -1,8 +1,8 @@
 """Write docs/ollama-compatibility.md: every native route and field, from the routes, the wire structs and the tests.
 
-Which fields exist comes from the structs in `omlx.api.ollama`, which of them are proven from the recorded exchanges in
-tests/server/golden; what is different from Ollama, and why, stands here. `page` raises where a note names a route or
-field that does not exist, or a field is neither in an exchange nor explained. `make docs` runs it.
+Which fields exist comes from the structs in `omlx.protocols.ollama.wire`, which of them are proven from the recorded
+exchanges in tests/server/golden; what is different from Ollama, and why, stands here. `page` raises where a note
+names a route or field that does not exist, or a field is neither in an exchange nor explained. `make docs` runs it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from omlx.api import ollama as wire
-from omlx.dialect.options import parse_options
+from omlx.protocols.ollama import wire as wire
+from omlx.protocols.options import parse_options
 from tests.server.goldenfile import FOLDER as GOLDEN
 from tests.server.goldenfile import Exchange, read
 
@@ -106,7 +106,10 @@ DIFFERENT: dict[str, str] = {
 """`route.field` → what is not as in Ollama."""
 
 UNSEEN: dict[str, str] = {
-    **{f"{route}.priority": "tests/server/test_wishes.py" for route in ("generate", "chat", "embed", "embeddings")},
+    **{
+        f"{route}.priority": "tests/server/test_request_headers.py"
+        for route in ("generate", "chat", "embed", "embeddings")
+    },
     "embeddings.truncate": "tests/server/test_embed.py",
     "chat.chat_template_kwargs": "tests/server/test_template_files.py",
     "show.notes": "tests/server/test_selftest.py",

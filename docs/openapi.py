@@ -1,8 +1,8 @@
 """Write docs/openapi.json: every route with its method, and the fields of what it reads and answers where it is JSON.
 
 Litestar would make such a document from handlers' signatures, but ours read bodies themselves, as Go does; the wire
-structs say more. `make docs` runs it. Streams are named by their content type (NDJSON, SSE); `tests/fuzz/api.py` holds
-the server to the document.
+structs say more. `make docs` runs it. Streams are named by their content type (NDJSON, SSE); `tests/fuzz/api.py`
+holds the server to the document.
 """
 
 from __future__ import annotations
@@ -20,11 +20,16 @@ from omlx_registry import Registry
 
 from docs.compatibility import ROUTES
 from omlx import __version__
-from omlx.api import admin, anthropic, openai, openai_responses, overview, rerank
-from omlx.api import cache as cachewire
-from omlx.api import ollama as wire
+from omlx.messages.selftest import SelfTestRequest, SelfTestResponse
 from omlx.pool import Pool
-from omlx.selftest.result import SelfTestRequest, SelfTestResponse
+from omlx.protocols.admin import cache as cachewire
+from omlx.protocols.admin import overview
+from omlx.protocols.admin import wire as admin
+from omlx.protocols.anthropic import wire as anthropic
+from omlx.protocols.ollama import wire as wire
+from omlx.protocols.openai import responses_wire as openai_responses
+from omlx.protocols.openai import wire as openai
+from omlx.protocols.rerank import wire as rerank
 from omlx.server.app import create_app, paths
 from omlx.settings import Settings
 

@@ -20,11 +20,11 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from omlx import __version__
-from omlx.api import admin
-from omlx.api import cache as cachewire
-from omlx.api import ollama as wire
-from omlx.api.overview import Overview
-from omlx.selftest.result import Check, SelfTestResponse
+from omlx.messages.selftest import Check, SelfTestResponse
+from omlx.protocols.admin import cache as cachewire
+from omlx.protocols.admin import wire as admin
+from omlx.protocols.admin.overview import Overview
+from omlx.protocols.ollama import wire as wire
 
 if TYPE_CHECKING:
     import httpx

@@ -1,8 +1,8 @@
 """The *record* of one HTTP request: who asked for what, and how long each stage of its way took.
 
-The gate opens one per request and makes it the *current* one; the pool and the leases it hands out write into it, and a
-`Listener` (the server's telemetry) hears of it as things happen. What log, metrics, traces and dashboard say about
-requests all comes from here. Work that no request asked for gets a record nobody listens to.
+The gate opens one per request and makes it the *current* one; the pool and the leases it hands out write into it,
+and a `Listener` (the server's telemetry) hears of it as things happen. What log, metrics, traces and dashboard say
+about requests all comes from here. Work that no request asked for gets a record nobody listens to.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from contextvars import ContextVar
 from typing import Literal, Protocol
 
-from omlx.request import Finish, GenerateRequest, Priority
+from omlx.messages.request import Finish, GenerateRequest, Priority
 
 PROMPTS = logging.getLogger("omlx.prompts")
 """Prompts go here and nowhere else; off unless `log_prompts` is set."""

@@ -137,11 +137,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, _setting("Most requests a minute with one key, where the file says nothing else; 0: no limit")
     ] = 0
     no_auth: Annotated[bool, _setting("Ask for no key, and do not warn about it, wherever the server is bound")] = False
-    steady_prefix: Annotated[
+    stable_prefix: Annotated[
         bool,
         _setting("Keep what agents change each turn (billing headers, clocks) out of the beginning of the prompt"),
     ] = True
-    steady_prefix_native: Annotated[
+    stable_prefix_native: Annotated[
         bool,
         _setting("The same for requests to /api/chat, which are taken word for word otherwise"),
     ] = False

@@ -1,11 +1,11 @@
 """The cold tier: records on SSD, shared by all models and processes that use the folder.
 
-Owner of the index and the files. Three kinds of threads: the thread that owns MLX asks and hands over host bytes; one
-*writer* thread changes files and index; a few *reader* threads bring files into memory (see `readahead`). Writer and
-readers see host bytes only. Handing over never waits: a full queue drops the record and counts it.
+Owner of the index and the files. Three kinds of threads: the thread that owns MLX asks and hands over host bytes;
+one *writer* thread changes files and index; a few *reader* threads bring files into memory (see `readahead`). Writer
+and readers see host bytes only. Handing over never waits: a full queue drops the record and counts it.
 
-Trouble with the disk is never trouble for a request: what cannot be read is a miss, what cannot be written is not kept,
-and a folder that cannot be used at all leaves the tier switched off with `problem` saying why.
+Trouble with the disk is never trouble for a request: what cannot be read is a miss, what cannot be written is not
+kept, and a folder that cannot be used at all layer_caches the tier switched off with `problem` saying why.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from omlx_cache.container import DamagedError, HostRecord, encode
 from omlx_cache.files import size_on_disk
 from omlx_cache.index import Index, IndexNewerError, IndexUnusableError, Reserved
-from omlx_cache.opening import open_folder, remove_index
 from omlx_cache.readahead import ReadAhead, Reading
-from omlx_cache.records import Entry, Kind, Name, Stored
+from omlx_cache.record_file import DamagedError, HostRecord, encode
+from omlx_cache.records import IndexEntry, Kind, Name, Stored
+from omlx_cache.recovery import open_folder, remove_index
 from omlx_cache.stats import ColdCounts
 from omlx_cache.writequeue import BATCH_BYTES, Batch, Do, Write, WriteQueue
 
@@ -93,9 +93,9 @@ class ColdTier:
         found = self._ask(lambda index: index.find(keys), nothing)
         return {name: stored for name, stored in found.items() if name not in self._bad}
 
-    def neighbours(self, parent: bytes, kind: Kind, packed: bytes) -> list[Entry]:
+    def neighbours(self, parent: bytes, kind: Kind, packed: bytes) -> list[IndexEntry]:
         """The pieces behind `parent` next to these tokens in order: no others share longer prefixes with them."""
-        nothing: list[Entry] = []
+        nothing: list[IndexEntry] = []
         found = self._ask(lambda index: index.neighbours(parent, kind, packed), nothing)
         return [entry for entry in found if Name(entry.piece.key, kind) not in self._bad]
 
@@ -297,7 +297,7 @@ class ColdTier:
         """The records that the tier has now. Two transactions for all: one before the files, one after them."""
         files = [(item.name, encode(item.payload[0][0])) for item in writes]
         entries = [
-            (Entry(piece.piece, item.name.kind, size_on_disk(parts), piece.skip), item.used)
+            (IndexEntry(piece.piece, item.name.kind, size_on_disk(parts), piece.skip), item.used)
             for item, (_, parts) in zip(writes, files, strict=True)
             for piece in (item.payload[0][0].identity,)
         ]

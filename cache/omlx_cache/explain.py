@@ -1,6 +1,6 @@
 """The explanation: why a prompt was not restored farther.
 
-Made from the same survey and plan as a lookup, so it tells what happened and not what should have. `explain` is pure;
+Made from the same scan and plan as a lookup, so it tells what happened and not what should have. `explain` is pure;
 `Gone` answers whether a record was there once.
 """
 
@@ -14,7 +14,7 @@ import msgspec
 from omlx_cache.chain import Chain
 from omlx_cache.keys import TOKEN_BYTES, unpack
 from omlx_cache.plan import Plan
-from omlx_cache.survey import Surveyed
+from omlx_cache.scan import Scan
 
 Reason = Literal[
     "whole", "diverged", "stored_ends", "no_snapshot", "evicted", "other_weights", "other_image", "recompute",
@@ -47,7 +47,7 @@ class Explanation(msgspec.Struct, kw_only=True):
 
 
 def explain(
-    chain: Chain, found: Surveyed, plan: Plan, *, gone: Callable[[bytes], bool], others: Callable[[bytes], list[str]]
+    chain: Chain, found: Scan, plan: Plan, *, gone: Callable[[bytes], bool], others: Callable[[bytes], list[str]]
 ) -> Explanation:
     """Why the plan ends where it ends. `gone(key)`: was it evicted? `others(tokens)`: models that have it."""
     result = Explanation(
@@ -66,7 +66,7 @@ def explain(
 
 
 def _reason(
-    chain: Chain, found: Surveyed, plan: Plan, gone: Callable[[bytes], bool], others: Callable[[bytes], list[str]]
+    chain: Chain, found: Scan, plan: Plan, gone: Callable[[bytes], bool], others: Callable[[bytes], list[str]]
 ) -> tuple[Reason, str]:
     edge, position = found.edge, plan.position
     if plan.possible > position:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from omlx_cache.container import HostRecord, Identity
+from omlx_cache.record_file import HostRecord, Identity
 from omlx_cache.records import Kind, Name, Piece, Record
 from omlx_cache.store import PrefixStore
 
 
-class FeatureShelf:
+class FeatureStore:
     """The features of one model's pictures, in the cold tier of `store`. Belongs to the thread that owns MLX."""
 
     def __init__(self, store: PrefixStore) -> None:

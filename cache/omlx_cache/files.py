@@ -1,7 +1,8 @@
 """The files of the cold tier: one per record, below a folder that several processes share.
 
-Owner of every path in that folder but the index. A file appears under its name only when it is complete (written beside
-it, then renamed); nothing is ever changed in place. Files hold what users wrote, so only their owner may read them.
+Owner of every path in that folder but the index. A file appears under its name only when it is complete (written
+beside it, then renamed); nothing is ever changed in place. Files hold what users wrote, so only their owner may read
+them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from omlx_cache.container import MAX_HEADER, DamagedError, HostRecord, Identity, decode, decode_identity
+from omlx_cache.record_file import MAX_HEADER, DamagedError, HostRecord, Identity, decode, decode_identity
 from omlx_cache.records import Kind, Name
 
 _SUFFIX = ".safetensors"
@@ -31,7 +32,7 @@ class RecordFiles:
         return self.folder / key[:2] / f"{key}-{name.kind.name.lower()}{_SUFFIX}"
 
     def write(self, name: Name, parts: Sequence[memoryview]) -> None:
-        """Write a record's bytes. Raises OSError, and then leaves nothing behind."""
+        """Write a record's bytes. Raises OSError, and then layer_caches nothing behind."""
         self._number += 1
         temporary = self._temporary / f"{os.getpid()}-{id(self):x}-{self._number}"
         try:

@@ -1,7 +1,7 @@
 """Host bytes: the way between MLX arrays and plain memory that other threads may touch.
 
-An MLX array belongs to the thread that owns MLX; its *host bytes* are a view (or copy) of its evaluated contents that a
-writer or reader thread can handle without knowing MLX. Both functions run in the owning thread.
+An MLX array belongs to the thread that owns MLX; its *host bytes* are a view (or copy) of its evaluated contents
+that a writer or reader thread can handle without knowing MLX. Both functions run in the owning thread.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 import numpy as np
 
-from omlx_cache.container import HostArray
+from omlx_cache.record_file import HostArray
 
 _UNSIGNED = {1: (mx.uint8, np.uint8), 2: (mx.uint16, np.uint16), 4: (mx.uint32, np.uint32), 8: (mx.uint64, np.uint64)}
 _NAMES = {

@@ -1,8 +1,8 @@
 """The hot tier: records in RAM.
 
-Owner of the records' arrays while they are in memory. Bounded by bytes and by the number of arrays (on Metal every live
-array is a buffer, and there is a limit to those), in order of last use. It lives in the thread that owns MLX. A record
-is *dirty* until the cold tier has it; what is pushed out is handed back so that the owner can still write it.
+Owner of the records' arrays while they are in memory. Bounded by bytes and by the number of arrays (on Metal every
+live array is a buffer, and there is a limit to those), in order of last use. It lives in the thread that owns MLX. A
+record is *dirty* until the cold tier has it; what is pushed out is handed back so that the owner can still write it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from omlx_cache.records import Entry, Kind, Name, Record
+from omlx_cache.records import IndexEntry, Kind, Name, Record
 
 
 class Held(NamedTuple):
@@ -104,12 +104,12 @@ class HotTier:
         self._children.clear()
         self.nbytes = self.arrays = 0
 
-    def neighbours(self, parent: bytes, kind: Kind, packed: bytes) -> list[Entry]:
+    def neighbours(self, parent: bytes, kind: Kind, packed: bytes) -> list[IndexEntry]:
         """The pieces behind `parent` next to these tokens in order: no others share longer prefixes with them."""
         siblings = self._children.get((parent, kind), [])
         at = bisect_left(siblings, (packed, b""))
         found = (self._records[Name(key, kind)].record for _, key in siblings[max(0, at - 1) : at + 1])
-        return [Entry(record.piece, kind, record.nbytes, record.skip) for record in found]
+        return [IndexEntry(record.piece, kind, record.nbytes, record.skip) for record in found]
 
     def sizes(self, parent: bytes, kind: Kind) -> set[int]:
         """The lengths in tokens of the pieces behind `parent`."""

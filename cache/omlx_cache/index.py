@@ -1,8 +1,8 @@
 """The index: which records the cold tier's folder holds, for all models and all processes that share it.
 
-An SQLite database in the folder (write-ahead log, so what was committed survives a killed process). It is asked, never
-loaded: opening it costs the same for ten records and a hundred thousand. It also decides who has to go: space is
-*reserved* for a record, and the least recently used make room, in one transaction, before a byte is written. One
+An SQLite database in the folder (write-ahead log, so what was committed survives a killed process). It is asked,
+never loaded: opening it costs the same for ten records and a hundred thousand. It also decides who has to go: space
+is *reserved* for a record, and the least recently used make room, in one transaction, before a byte is written. One
 `Index` belongs to one thread; several threads and processes each open their own.
 """
 
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 
-from omlx_cache.records import Entry, Kind, Name, Piece, Stored
+from omlx_cache.records import IndexEntry, Kind, Name, Piece, Stored
 from omlx_cache.schema import LATER, SCHEMA, SCHEMA_VERSION, START_BYTES, TABLES, statements
 
 FILE = "index.sqlite"
@@ -138,7 +138,7 @@ class Index:
         row = self._db.execute("SELECT skip FROM records WHERE key = ? AND kind = ?", name).fetchone()
         return row is not None and row[0] <= skip
 
-    def neighbours(self, parent: bytes, kind: Kind, packed: bytes) -> list[Entry]:
+    def neighbours(self, parent: bytes, kind: Kind, packed: bytes) -> list[IndexEntry]:
         """The pieces behind `parent` next to these tokens in order: they share the longest prefixes.
 
         Of very many that begin alike only the latest `_MOST_ALIKE` are compared, for each has to be read.
@@ -216,7 +216,7 @@ class Index:
     # ------------------------------------------------------------------ changing
     def reserve(
         self,
-        entries: Sequence[tuple[Entry, float]],
+        entries: Sequence[tuple[IndexEntry, float]],
         namespace: bytes,
         now: float,
         *,
@@ -241,7 +241,7 @@ class Index:
         return answers, evicted
 
     def _reserve(
-        self, entry: Entry, namespace: bytes, used: float, now: float, cap: int, hourly: int,
+        self, entry: IndexEntry, namespace: bytes, used: float, now: float, cap: int, hourly: int,
         unlink: Callable[[Name], None],
     ) -> tuple[Reserved, int]:  # fmt: skip
         piece, kind, size, skip = entry
@@ -292,13 +292,13 @@ class Index:
         if victims:
             self._db.execute("DELETE FROM gone WHERE id <= (SELECT max(id) FROM gone) - ?", (_KEEP_GONE,))
 
-    def adopt(self, entry: Entry, namespace: bytes, used: float) -> None:
+    def adopt(self, entry: IndexEntry, namespace: bytes, used: float) -> None:
         """Book a record whose file is there already."""
         with self._transaction():
             if not self.has(Name(entry.piece.key, entry.kind), entry.skip):
                 self._insert(entry, namespace, used, writer=0)
 
-    def _insert(self, entry: Entry, namespace: bytes, used: float, writer: int) -> None:
+    def _insert(self, entry: IndexEntry, namespace: bytes, used: float, writer: int) -> None:
         piece, kind, size, skip = entry
         row = (
             piece.key, kind, namespace, piece.parent, piece.start, piece.size, skip, piece.packed, piece.media, size,
@@ -403,9 +403,9 @@ class Index:
         return [Name(key, Kind(kind)) for key, kind in rows]
 
 
-def _entry(row: tuple[bytes, int, bytes, int, bytes, bytes, int, int]) -> Entry:
+def _entry(row: tuple[bytes, int, bytes, int, bytes, bytes, int, int]) -> IndexEntry:
     key, kind, parent, start, tokens, media, size, skip = row
-    return Entry(Piece(key, parent, start, tokens, media), Kind(kind), size, skip)
+    return IndexEntry(Piece(key, parent, start, tokens, media), Kind(kind), size, skip)
 
 
 def _share(cap: int) -> int:

@@ -1,8 +1,8 @@
 """The layout: what a model's cache is made of, and the way between live caches and records.
 
 A *layout* belongs to one loaded model. It is the single place that knows the inside of mlx-lm's and mlx-vlm's caches
-(with `leaves`, its adapters). It captures slices of live caches into stacked arrays and refills fresh caches from them.
-A model with a cache it cannot read is not *supported*: nothing of it is stored, and it runs as a batch of one.
+(with `leaves`, its adapters). It captures slices of live caches into stacked arrays and refills fresh caches from
+them. A model with a cache it cannot read is not *supported*: nothing of it is stored, and it runs as a batch of one.
 
 All methods run MLX and belong to the thread that owns it.
 """
@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from omlx_cache.container import HostArray
+from omlx_cache.adapters import STATE, Adapter, adapter_of
 from omlx_cache.hostbytes import from_host, to_host
-from omlx_cache.leaves import STATE, Adapter, adapter_of
 from omlx_cache.plan import Plan
+from omlx_cache.record_file import HostArray
 from omlx_cache.records import Kind, Name, Record
 
 log = logging.getLogger(__name__)
@@ -41,9 +41,9 @@ class Slab(NamedTuple):
 
 
 class _Member(NamedTuple):
-    """One part (keys, values, scales ...) of one leaf: a row of a stacked array."""
+    """One part (keys, values, scales ...) of one layer_cache: a row of a stacked array."""
 
-    leaf: int
+    layer_cache: int
     part: int
 
 
@@ -77,11 +77,13 @@ class CacheLayout:
     ) -> None:
         self._make = make_caches or _maker(model)
         sample = self._make()
-        leaves = _leaves(sample)
-        adapters = [adapter_of(leaf) for leaf in leaves]
-        self.can_batch = all(hasattr(type(leaf), "merge") for leaf in leaves) and None not in adapters
+        layer_caches = _layer_caches(sample)
+        adapters = [adapter_of(layer_cache) for layer_cache in layer_caches]
+        self.can_batch = (
+            all(hasattr(type(layer_cache), "merge") for layer_cache in layer_caches) and None not in adapters
+        )
         """Whether rows of several sequences can share one batch cache."""
-        self.reason = _why_unsupported(leaves, adapters)
+        self.reason = _why_unsupported(layer_caches, adapters)
         """Why nothing is stored; empty when the model is supported."""
         self.bytes_per_token = 0
         """Bytes each token adds in full-attention layers."""
@@ -97,11 +99,11 @@ class CacheLayout:
         self._idle: frozenset[int] = frozenset()
         if self.supported:
             output = (forward or (lambda tokens, caches: model(tokens, cache=caches)))(mx.array([[0]]), sample)
-            mx.eval([leaf.state for leaf in leaves], output if isinstance(output, mx.array) else [])
-            self._measure(leaves)
+            mx.eval([layer_cache.state for layer_cache in layer_caches], output if isinstance(output, mx.array) else [])
+            self._measure(layer_caches)
         else:
             log.warning("no prefix caching for this model: %s", self.reason)
-        self.fingerprint = self._fingerprint(leaves)
+        self.fingerprint = self._fingerprint(layer_caches)
 
     @property
     def supported(self) -> bool:
@@ -123,9 +125,9 @@ class CacheLayout:
 
     def length(self, caches: list[Any]) -> int | None:
         """Tokens the caches hold; None when no layer counts them (purely recurrent models)."""
-        for adapter, leaf in zip(self._adapters, _leaves(caches), strict=True):
+        for adapter, layer_cache in zip(self._adapters, _layer_caches(caches), strict=True):
             if adapter is not None:
-                return int(leaf.offset)
+                return int(layer_cache.offset)
         return None
 
     def expected_bytes(self, tokens: int) -> int:
@@ -136,42 +138,42 @@ class CacheLayout:
     # ------------------------------------------------------------------ capture
     def first_held(self, caches: list[Any], kind: Kind) -> int:
         """The earliest token that every layer of this kind still holds."""
-        leaves = _leaves(caches)
-        used = {member.leaf for group in self._groups if group.kind == kind for member in group.members}
-        return max((self._held(leaves, index).first for index in used), default=0)
+        layer_caches = _layer_caches(caches)
+        used = {member.layer_cache for group in self._groups if group.kind == kind for member in group.members}
+        return max((self._held(layer_caches, index).first for index in used), default=0)
 
     def capture(self, caches: list[Any], kind: Kind, start: int, end: int) -> tuple[mx.array, ...]:
         """Tokens [start, end) of all layers of this kind, copied, one lazy array per group. Raises CoverageError.
 
         Evaluate the arrays before the caches move on: an unevaluated copy keeps the whole cache buffer alive.
         """
-        leaves = _leaves(caches)
-        self._check_idle(leaves)
+        layer_caches = _layer_caches(caches)
+        self._check_idle(layer_caches)
         arrays = []
         for group in self._groups:
             if group.kind != kind:
                 continue
             rows = []
             for member in group.members:
-                held = self._held(leaves, member.leaf)
+                held = self._held(layer_caches, member.layer_cache)
                 if not held.first <= start < end <= held.end:
                     raise CoverageError(
-                        f"layer cache {member.leaf} holds tokens {held.first} to {held.end}, not {start} to {end}"
+                        f"layer {member.layer_cache} holds tokens {held.first} to {held.end}, not {start} to {end}"
                     )
                 rows.append(held.parts[member.part][0, :, start - held.first : end - held.first])
             stacked = mx.contiguous(mx.stack(rows))
             if (stacked.shape[1], stacked.shape[3], stacked.dtype) != (group.heads, group.width, group.dtype):
-                raise CoverageError(f"layer cache {group.members[0].leaf} changed its shape or type")
+                raise CoverageError(f"layer cache {group.members[0].layer_cache} changed its shape or type")
             arrays.append(stacked)
         return tuple(arrays)
 
     def capture_state(self, caches: list[Any]) -> tuple[tuple[mx.array, ...], str]:
         """Copies of all recurrent states as they are now, and the note that `restore` needs to put them back."""
-        leaves = _leaves(caches)
+        layer_caches = _layer_caches(caches)
         places: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
         arrays: dict[tuple[Any, ...], list[mx.array]] = {}
         for index in self._states:
-            for slot, value in enumerate(STATE.arrays(leaves[index])):
+            for slot, value in enumerate(STATE.arrays(layer_caches[index])):
                 if value is not None:
                     shape = (*value.shape, str(value.dtype))
                     places.setdefault(shape, []).append((index, slot))
@@ -215,7 +217,7 @@ class CacheLayout:
         `pieces` hold adjoining stretches up to `position`: KV from token 0, WINDOW from `position - window` or earlier.
         """
         caches = self._make()
-        leaves = _leaves(caches)
+        layer_caches = _layer_caches(caches)
         parts: dict[int, dict[int, mx.array]] = {}
         number = dict.fromkeys(Kind, 0)
         for group in self._groups:
@@ -228,24 +230,24 @@ class CacheLayout:
             ):  # fmt: skip
                 raise CoverageError("a stored piece does not have this model's shape or type")
             for row, member in enumerate(group.members):
-                reach = self._reach(leaves, member.leaf) or position
+                reach = self._reach(layer_caches, member.layer_cache) or position
                 wanted = position - min(position, reach)
-                parts.setdefault(member.leaf, {})[member.part] = whole[row : row + 1, :, wanted - first :]
-        for leaf, found in parts.items():
-            adapter = self._adapters[leaf]
+                parts.setdefault(member.layer_cache, {})[member.part] = whole[row : row + 1, :, wanted - first :]
+        for layer_cache, found in parts.items():
+            adapter = self._adapters[layer_cache]
             assert adapter is not None
-            adapter.fill(leaves[leaf], [found[part] for part in sorted(found)], position)
+            adapter.fill(layer_caches[layer_cache], [found[part] for part in sorted(found)], position)
         if self._states:
-            self._restore_state(leaves, state)
-        mx.eval([leaf.state for leaf in leaves])
+            self._restore_state(layer_caches, state)
+        mx.eval([layer_cache.state for layer_cache in layer_caches])
         return caches
 
-    def _restore_state(self, leaves: list[Any], state: tuple[tuple[mx.array, ...], str] | None) -> None:
+    def _restore_state(self, layer_caches: list[Any], state: tuple[tuple[mx.array, ...], str] | None) -> None:
         if state is None:
             raise CoverageError("this model needs a state snapshot to restore")
         stacks, meta = state
         slots: dict[int, list[mx.array | None]] = {
-            index: [None] * len(STATE.arrays(leaves[index])) for index in self._states
+            index: [None] * len(STATE.arrays(layer_caches[index])) for index in self._states
         }
         for stack, places in zip(stacks, json.loads(meta), strict=True):
             if stack.shape[0] != len(places):
@@ -253,7 +255,7 @@ class CacheLayout:
             for row, (index, slot) in enumerate(places):
                 slots[index][slot] = stack[row]
         for index, arrays in slots.items():
-            STATE.fill(leaves[index], arrays)
+            STATE.fill(layer_caches[index], arrays)
 
     def _check_adjoining(self, slabs: Sequence[Slab], kind: Kind, position: int) -> int:
         """The first token the slabs cover; CoverageError unless they cover all that `kind` needs at `position`."""
@@ -268,19 +270,19 @@ class CacheLayout:
         return slabs[0].start
 
     # ------------------------------------------------------------------ shapes
-    def _measure(self, leaves: list[Any]) -> None:
+    def _measure(self, layer_caches: list[Any]) -> None:
         """Group the sliceable parts by shape, from caches that hold one token."""
         members: dict[tuple[Kind, int, int, mx.Dtype], list[_Member]] = {}
         idle = set()
-        for index, (adapter, leaf) in enumerate(zip(self._adapters, leaves, strict=True)):
+        for index, (adapter, layer_cache) in enumerate(zip(self._adapters, layer_caches, strict=True)):
             if adapter is None:
                 continue
-            if leaf.keys is None:
+            if layer_cache.keys is None:
                 idle.add(index)
                 continue
-            reach = adapter.reach(leaf)
+            reach = adapter.reach(layer_cache)
             self.window = max(self.window, reach)
-            for part, value in enumerate(adapter.held(leaf).parts):
+            for part, value in enumerate(adapter.held(layer_cache).parts):
                 shape = (Kind.WINDOW if reach else Kind.KV, value.shape[1], value.shape[3], value.dtype)
                 members.setdefault(shape, []).append(_Member(index, part))
         self._groups = tuple(
@@ -290,35 +292,37 @@ class CacheLayout:
         self.bytes_per_token = sum(group.bytes_per_token for group in self._groups if group.kind == Kind.KV)
         self.window_bytes_per_token = sum(group.bytes_per_token for group in self._groups if group.kind == Kind.WINDOW)
         self.state_bytes = sum(
-            value.nbytes for index in self._states for value in STATE.arrays(leaves[index]) if value is not None
+            value.nbytes for index in self._states for value in STATE.arrays(layer_caches[index]) if value is not None
         )
 
-    def _fingerprint(self, leaves: list[Any]) -> str:
+    def _fingerprint(self, layer_caches: list[Any]) -> str:
         """Digest of all that decides what stored arrays mean, library versions included."""
         kinds = [
-            (adapter.name, adapter.reach(leaf)) if adapter else (STATE.name, index in self._states)
-            for index, (adapter, leaf) in enumerate(zip(self._adapters, leaves, strict=True))
+            (adapter.name, adapter.reach(layer_cache)) if adapter else (STATE.name, index in self._states)
+            for index, (adapter, layer_cache) in enumerate(zip(self._adapters, layer_caches, strict=True))
         ]
         shapes = [(group.kind, group.heads, group.width, str(group.dtype), group.members) for group in self._groups]
-        libraries = sorted({type(leaf).__module__.partition(".")[0] for leaf in leaves} & {"mlx_lm", "mlx_vlm"})
+        libraries = sorted(
+            {type(layer_cache).__module__.partition(".")[0] for layer_cache in layer_caches} & {"mlx_lm", "mlx_vlm"}
+        )
         versions = [(name, importlib.metadata.version(name.replace("_", "-"))) for name in libraries]
         return hashlib.sha256(json.dumps([kinds, shapes, versions]).encode()).hexdigest()
 
-    def _held(self, leaves: list[Any], index: int) -> Any:
+    def _held(self, layer_caches: list[Any], index: int) -> Any:
         adapter = self._adapters[index]
         assert adapter is not None
-        if leaves[index].keys is None:
+        if layer_caches[index].keys is None:
             raise CoverageError(f"layer cache {index} is empty")
-        return adapter.held(leaves[index])
+        return adapter.held(layer_caches[index])
 
-    def _reach(self, leaves: list[Any], index: int) -> int:
+    def _reach(self, layer_caches: list[Any], index: int) -> int:
         adapter = self._adapters[index]
         assert adapter is not None
-        return adapter.reach(leaves[index])
+        return adapter.reach(layer_caches[index])
 
-    def _check_idle(self, leaves: list[Any]) -> None:
+    def _check_idle(self, layer_caches: list[Any]) -> None:
         for index in self._idle:
-            if leaves[index].keys is not None:
+            if layer_caches[index].keys is not None:
                 raise CoverageError(f"layer cache {index} was unused when the model was measured, and now is in use")
 
 
@@ -330,20 +334,26 @@ def _maker(model: Any) -> Callable[[], list[Any]]:
     return lambda: list(make_prompt_cache(model))
 
 
-def _leaves(caches: Sequence[Any]) -> list[Any]:
+def _layer_caches(caches: Sequence[Any]) -> list[Any]:
     """The caches in order, lists of caches within them opened."""
     found: list[Any] = []
     for cache in caches:
         inner = vars(cache).get("caches") if hasattr(cache, "__dict__") else None
-        found += _leaves(inner) if isinstance(inner, list | tuple) else [cache]
+        found += _layer_caches(inner) if isinstance(inner, list | tuple) else [cache]
     return found
 
 
-def _why_unsupported(leaves: list[Any], adapters: list[Any]) -> str:
-    unknown = sorted({type(leaf).__name__ for leaf, adapter in zip(leaves, adapters, strict=True) if adapter is None})
+def _why_unsupported(layer_caches: list[Any], adapters: list[Any]) -> str:
+    unknown = sorted(
+        {
+            type(layer_cache).__name__
+            for layer_cache, adapter in zip(layer_caches, adapters, strict=True)
+            if adapter is None
+        }
+    )
     if unknown:
         return f"it keeps its context in {', '.join(unknown)}, which cannot be read"
-    return "" if leaves else "it has no cache"
+    return "" if layer_caches else "it has no cache"
 
 
 def _cut(array: mx.array, take: int) -> mx.array:

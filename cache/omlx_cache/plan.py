@@ -1,11 +1,11 @@
 """The plan: from where a prompt is restored.
 
-A *plan* names the position behind which computing goes on and the records that bring fresh caches there. It is decided
-by a pure function over a *survey* (what the tiers hold for this prompt), so that it can be tested without a model or a
-disk. Rules: full-attention layers need every token up to the position, windowed layers the tokens of their window,
-recurrent layers a snapshot at exactly that position; no position within an image; at least one token stays to be
-computed. Among positions that can be restored, the one that is ready soonest wins: reading from a slow disk may cost
-more than computing again.
+A *plan* names the position behind which computing goes on and the records that bring fresh caches there. It is
+decided by a pure function over a *scan* (what the tiers hold for this prompt), so that it can be tested without a
+model or a disk. Rules: full-attention layers need every token up to the position, windowed layers the tokens of
+their window, recurrent layers a snapshot at exactly that position; no position within an image; at least one token
+stays to be computed. Among positions that can be restored, the one that is ready soonest wins: reading from a slow
+disk may cost more than computing again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from omlx_cache.keys import Media
 from omlx_cache.records import Kind, Name
 
 
-class Found(NamedTuple):
+class RecordMatch(NamedTuple):
     """A record whose arrays begin at token `start` and fit the prompt for `take` tokens."""
 
     name: Name
@@ -33,7 +33,7 @@ class Found(NamedTuple):
         return self.start + self.take
 
 
-Survey = Sequence[Sequence[Found]]
+Survey = Sequence[Sequence[RecordMatch]]
 """Per block of the prompt, the records that fit it."""
 
 
@@ -94,7 +94,7 @@ class Plan(NamedTuple):
 
 
 def plan_restore(
-    survey: Survey, block_size: int, needs: Needs, tokens: int, media: Sequence[Media] = (), rates: Rates = FREE
+    scan: Survey, block_size: int, needs: Needs, tokens: int, media: Sequence[Media] = (), rates: Rates = FREE
 ) -> Plan:
     """The plan for a prompt of this many tokens."""
     if not rates.seconds_per_token:
@@ -104,10 +104,10 @@ def plan_restore(
     best = Plan(0, (), 0, 0)
     lowest = tokens * rates.seconds_per_token
     possible = 0
-    for position in _candidates(survey, block_size, needs, tokens - 1, media):
+    for position in _candidates(scan, block_size, needs, tokens - 1, media):
         if possible and (tokens - position) * rates.seconds_per_token >= lowest:
             break  # Candidates come farthest first: computing the rest alone now costs more than the best found.
-        uses = _uses(survey, block_size, needs, position)
+        uses = _uses(scan, block_size, needs, position)
         if uses is None:
             continue
         possible = max(possible, position)
@@ -123,9 +123,9 @@ def plan_restore(
     return best._replace(possible=max(possible, best.position))
 
 
-def _candidates(survey: Survey, block_size: int, needs: Needs, limit: int, media: Sequence[Media]) -> Iterator[int]:
+def _candidates(scan: Survey, block_size: int, needs: Needs, limit: int, media: Sequence[Media]) -> Iterator[int]:
     """Positions worth a look, farthest first."""
-    reachable = survey[: _unbroken(survey, block_size) + 1] if Kind.KV in needs.kinds else survey
+    reachable = scan[: _unbroken(scan, block_size) + 1] if Kind.KV in needs.kinds else scan
     fitting = [found for level in reachable for found in level]
     if Kind.STATE in needs.kinds:
         ends = {found.end for found in fitting if found.name.kind == Kind.STATE and found.exact and found.end <= limit}
@@ -135,21 +135,21 @@ def _candidates(survey: Survey, block_size: int, needs: Needs, limit: int, media
     return iter(sorted(free, reverse=True))
 
 
-def _unbroken(survey: Survey, block_size: int) -> int:
+def _unbroken(scan: Survey, block_size: int) -> int:
     """Index of the first block whose keys and values are not all there (the farthest a restore can reach into)."""
-    for index, level in enumerate(survey):
+    for index, level in enumerate(scan):
         if not any(found.name.kind == Kind.KV and found.end == (index + 1) * block_size for found in level):
             return index
-    return len(survey)
+    return len(scan)
 
 
-def _uses(survey: Survey, block_size: int, needs: Needs, position: int) -> list[Found] | None:
+def _uses(scan: Survey, block_size: int, needs: Needs, position: int) -> list[RecordMatch] | None:
     """The records that restore to `position`, cheapest where there is a choice; None when one is missing."""
-    uses: list[Found] = []
+    uses: list[RecordMatch] = []
     for kind in sorted(needs.kinds):
         if kind == Kind.STATE:
             at = [
-                f for f in survey[(position - 1) // block_size] if f.name.kind == kind and f.exact and f.end == position
+                f for f in scan[(position - 1) // block_size] if f.name.kind == kind and f.exact and f.end == position
             ]
             if not at:
                 return None
@@ -160,9 +160,7 @@ def _uses(survey: Survey, block_size: int, needs: Needs, position: int) -> list[
             upto = min(position, (index + 1) * block_size)
             begin = max(first, index * block_size)
             covering = [
-                found
-                for found in survey[index]
-                if found.name.kind == kind and found.start <= begin and found.end >= upto
+                found for found in scan[index] if found.name.kind == kind and found.start <= begin and found.end >= upto
             ]
             if not covering:
                 return None

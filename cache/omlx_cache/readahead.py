@@ -1,8 +1,8 @@
 """Reading ahead: records on their way from disk into memory, before anyone waits for them.
 
-Owner of the *reader* threads and of what they have read and nobody has taken yet. Bounded: no more than `max_bytes` are
-read ahead, and what is not taken within a minute is let go. Readers see host bytes only; all methods belong to the
-thread that owns MLX.
+Owner of the *reader* threads and of what they have read and nobody has taken yet. Bounded: no more than `max_bytes`
+are read ahead, and what is not taken within a minute is let go. Readers see host bytes only; all methods belong to
+the thread that owns MLX.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-from omlx_cache.container import HostRecord
 from omlx_cache.files import RecordFiles
+from omlx_cache.record_file import HostRecord
 from omlx_cache.records import Name
 
 READERS = 4

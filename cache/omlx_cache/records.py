@@ -1,16 +1,16 @@
 """Records: what is stored under a key.
 
-A *record* holds one kind of tensors for one *piece* of a prompt. A piece is a full block of tokens, or the shorter tail
-behind the last full block. Kinds:
+A *record* holds one kind of tensors for one *piece* of a prompt. A piece is a full block of tokens, or the shorter
+tail behind the last full block. Kinds:
 
-- `KV`: keys and values of full-attention layers, for the piece's own tokens. Can be cut after any token.
-- `WINDOW`: the same for layers that look back a limited distance; only the last window of a prompt is ever needed, so
-  these records may go earlier than the `KV` records of the same piece.
-- `STATE`: the state of recurrent layers right behind the piece's last token; useless at any other position.
-- `FEATURES`: what a vision tower made of a picture. Its key is the picture's digest, and its piece holds no tokens.
+- `KV`: keys and values of full-attention layers, for the piece's own tokens. Can be cut after any token. - `WINDOW`:
+the same for layers that look back a limited distance; only the last window of a prompt is ever needed, so these
+records may go earlier than the `KV` records of the same piece. - `STATE`: the state of recurrent layers right behind
+the piece's last token; useless at any other position. - `FEATURES`: what a vision tower made of a picture. Its key
+is the picture's digest, and its piece holds no tokens.
 
-Arrays of a record are stacked over layers: a few arrays per record, not hundreds. A record never changes. The hot tier
-owns records in RAM, the cold tier owns their files.
+Arrays of a record are stacked over layers: a few arrays per record, not hundreds. A record never changes. The hot
+tier owns records in RAM, the cold tier owns their files.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Record(NamedTuple):
         return Name(self.piece.key, self.kind)
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """What a tier says about a record without touching its tensors."""
 
     piece: Piece

@@ -27,7 +27,7 @@ class ColdCounts(msgspec.Struct):
     unfinished_removed: int = 0
 
 
-class Usage(NamedTuple):
+class TierUsage(NamedTuple):
     """How often prompts were found, since the store was opened. Counts of lookups and of tokens."""
 
     lookups: int

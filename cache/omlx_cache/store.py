@@ -21,16 +21,16 @@ from omlx_cache import checkpoint
 from omlx_cache.capture import Capture
 from omlx_cache.chain import Chain
 from omlx_cache.cold import ColdTier
-from omlx_cache.container import HostRecord, Identity
 from omlx_cache.explain import Explanation, explain
 from omlx_cache.hot import Held, HotTier
 from omlx_cache.keys import Media, namespace
+from omlx_cache.pinned import Sessions
 from omlx_cache.plan import ORDINARY_SSD, Needs, Plan, Rates, plan_restore
 from omlx_cache.readahead import Reading
+from omlx_cache.record_file import HostRecord, Identity
 from omlx_cache.records import Kind, Name, Record
-from omlx_cache.sessions import Sessions
-from omlx_cache.stats import ColdCounts, Stats, Usage
-from omlx_cache.survey import Surveyed, survey
+from omlx_cache.scan import Scan, scan
+from omlx_cache.stats import ColdCounts, Stats, TierUsage
 
 if TYPE_CHECKING:
     from omlx_cache.layout import CacheLayout
@@ -81,7 +81,7 @@ class Match(NamedTuple):
     """Tokens by where their records came from; together `cached_tokens`. One that was read from disk before anybody
     asked for it comes from disk the first time it is used."""
     branch: int
-    """Position at which the prompt leaves what is stored."""
+    """Position at which the prompt layer_caches what is stored."""
     partials: tuple[tuple[int, Name], ...] = ()
     """Partial pieces used, by the block they lie in: a capture that completes the block replaces them."""
     why: Explanation | None = None
@@ -172,7 +172,7 @@ class PrefixStore:
         chain = Chain(self.namespace, self.block_size, tokens, media)
         return self._why(chain, *self.plan(chain))
 
-    def _why(self, chain: Chain, found: Surveyed, plan: Plan) -> Explanation:
+    def _why(self, chain: Chain, found: Scan, plan: Plan) -> Explanation:
         return explain(chain, found, plan, gone=self._was_evicted, others=self._other_models)
 
     def _was_evicted(self, key: bytes) -> bool:
@@ -190,12 +190,12 @@ class PrefixStore:
                 seconds_per_token=_smooth(self._rates.seconds_per_token, seconds / tokens)
             )
 
-    def plan(self, chain: Chain, most: int | None = None, *, rates: Rates | None = None) -> tuple[Surveyed, Plan]:
+    def plan(self, chain: Chain, most: int | None = None, *, rates: Rates | None = None) -> tuple[Scan, Plan]:
         """What the tiers hold for a chain, and from where it would be restored (to `most` tokens).
 
         `rates`: the speeds that decide between reading and computing, if not those that were measured.
         """
-        found = survey(chain, self.hot, self.cold, self._needs)
+        found = scan(chain, self.hot, self.cold, self._needs)
         tokens = len(chain) if most is None else min(len(chain), most + 1)
         rates = self._rates if rates is None else rates
         return found, plan_restore(found.levels, self.block_size, self._needs, tokens, chain.media, rates)
@@ -236,7 +236,7 @@ class PrefixStore:
             host.identity.piece, name.kind, arrays, sum(array.nbytes for array in arrays), host.meta, host.identity.skip
         )
 
-    def _restore(self, chain: Chain, found: Surveyed, plan: Plan, records: dict[Name, Record]) -> Match | None:
+    def _restore(self, chain: Chain, found: Scan, plan: Plan, records: dict[Name, Record]) -> Match | None:
         try:
             caches = self.layout.restore_from(plan, records)
         except Exception as error:
@@ -431,9 +431,9 @@ class PrefixStore:
         self.hot.clear()
 
     @property
-    def usage(self) -> Usage:
+    def usage(self) -> TierUsage:
         """The counts of lookups alone, which cost nothing to read."""
-        return Usage(self._lookups, self._hits, self._looked_up, self._from_ram, self._from_disk)
+        return TierUsage(self._lookups, self._hits, self._looked_up, self._from_ram, self._from_disk)
 
     def stats(self) -> Stats:
         """What happened since the store was opened, and what it holds."""

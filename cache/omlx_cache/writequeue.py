@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from omlx_cache.container import HostRecord
 from omlx_cache.index import Index
+from omlx_cache.record_file import HostRecord
 from omlx_cache.records import Name
 
 BATCH_RECORDS, BATCH_BYTES = 256, 16 << 20

@@ -27,7 +27,7 @@ class Numbers(Protocol):
     eval_duration: int
 
 
-class Answer:
+class TerminalAnswer:
     """Prints one answer to stdout as it arrives. `text` and `thinking` collect what came."""
 
     def __init__(self, *, wrap: bool, hide_thinking: bool) -> None:

@@ -17,7 +17,7 @@ PROGRAM = "omlx"
 INTERRUPTED = 130
 
 
-class Entry(NamedTuple):
+class VerbEntry(NamedTuple):
     """Where a verb lives: a module of `omlx.cli` whose `command` was made with `@verb`; and its line in the help."""
 
     module: str
@@ -26,33 +26,33 @@ class Entry(NamedTuple):
 
 
 VERBS = {
-    "serve": Entry("serve", "Start oMLX", ("start",)),
-    "create": Entry("create", "Create a model"),
-    "show": Entry("show", "Show information for a model"),
-    "run": Entry("run", "Run a model"),
-    "stop": Entry("stop", "Stop a running model, or the server"),
-    "pull": Entry("pull", "Pull a model from a registry"),
-    "push": Entry("push", "Push a model to a registry"),
-    "list": Entry("listing", "List models", ("ls",)),
-    "ps": Entry("ps", "List running models"),
-    "cp": Entry("cp", "Copy a model"),
-    "rm": Entry("rm", "Remove a model"),
-    "pin": Entry("pin", "Keep a model loaded, whatever happens"),
-    "unpin": Entry("unpin", "Let a pinned model be unloaded again"),
-    "models": Entry("models", "The same as list, pin and unpin"),
-    "search": Entry("search", "Find models on Hugging Face"),
-    "alias": Entry("alias", "Give a repository a short name"),
-    "import": Entry("importing", "Register models that other programs have on this machine"),
-    "launch": Entry("launch", "Start a coding agent or Open WebUI on this server"),
-    "menubar": Entry("menubar", "Show the server in the menu bar"),
-    "service": Entry("service", "Let the system run the server"),
-    "cache": Entry("cache", "Look into the cache of prompts"),
-    "registry": Entry("registry", "Look after the files of the models"),
-    "selftest": Entry("selftest", "Test a model, and switch off what does not hold for it"),
-    "bench": Entry("bench", "Measure how fast a model is"),
-    "doctor": Entry("doctor", "Look for problems of this machine and of the server"),
-    "config": Entry("config", "Show the settings and where each comes from"),
-    "help": Entry("help", "Help about any command"),
+    "serve": VerbEntry("serve", "Start oMLX", ("start",)),
+    "create": VerbEntry("create", "Create a model"),
+    "show": VerbEntry("show", "Show information for a model"),
+    "run": VerbEntry("run", "Run a model"),
+    "stop": VerbEntry("stop", "Stop a running model, or the server"),
+    "pull": VerbEntry("pull", "Pull a model from a registry"),
+    "push": VerbEntry("push", "Push a model to a registry"),
+    "list": VerbEntry("listing", "List models", ("ls",)),
+    "ps": VerbEntry("ps", "List running models"),
+    "cp": VerbEntry("cp", "Copy a model"),
+    "rm": VerbEntry("rm", "Remove a model"),
+    "pin": VerbEntry("pin", "Keep a model loaded, whatever happens"),
+    "unpin": VerbEntry("unpin", "Let a pinned model be unloaded again"),
+    "models": VerbEntry("models", "The same as list, pin and unpin"),
+    "search": VerbEntry("search", "Find models on Hugging Face"),
+    "alias": VerbEntry("alias", "Give a repository a short name"),
+    "import": VerbEntry("importing", "Register models that other programs have on this machine"),
+    "launch": VerbEntry("launch", "Start a coding agent or Open WebUI on this server"),
+    "menubar": VerbEntry("menubar", "Show the server in the menu bar"),
+    "service": VerbEntry("service", "Let the system run the server"),
+    "cache": VerbEntry("cache", "Look into the cache of prompts"),
+    "registry": VerbEntry("registry", "Look after the files of the models"),
+    "selftest": VerbEntry("selftest", "Test a model, and switch off what does not hold for it"),
+    "bench": VerbEntry("bench", "Measure how fast a model is"),
+    "doctor": VerbEntry("doctor", "Look for problems of this machine and of the server"),
+    "config": VerbEntry("config", "Show the settings and where each comes from"),
+    "help": VerbEntry("help", "Help about any command"),
 }
 """In the order of `omlx --help`. A module is imported only when its verb is used."""
 

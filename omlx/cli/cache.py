@@ -11,7 +11,7 @@ import rich_click as click
 from omlx.cli.command import CliError, Count, verb
 
 if TYPE_CHECKING:
-    from omlx.api.cache import CachedModel
+    from omlx.protocols.admin.cache import CachedModel
 
 _USAGE = "[ls | stats | clear [MODEL] | verify | explain MODEL | save NAME MODEL | load NAME | rm NAME]"
 

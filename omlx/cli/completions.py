@@ -1,7 +1,7 @@
 """Shell completion: model names from the running server, and the scripts of contrib/completions.
 
-`python -m omlx.cli.completions FOLDER` writes the scripts for bash, zsh and fish. They ask `omlx` itself what fits, so
-they need not be made anew when a verb or flag is added.
+`python -m omlx.cli.completions FOLDER` writes the scripts for bash, zsh and fish. They ask `omlx` itself what fits,
+so they need not be made anew when a verb or flag is added.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def model_names() -> list[str]:
     import msgspec
 
     from omlx import settings
-    from omlx.api import ollama as wire
+    from omlx.protocols.ollama import wire as wire
 
     try:
         url = settings.client_url(settings.load({}, os.environ).settings)

@@ -94,7 +94,7 @@ async def connected() -> AsyncIterator[Client]:
             if not await client.alive():
                 err(f"note: the server at {client.url} is Ollama, not oMLX")
         except Unreachable as error:
-            from omlx.cli.autostart import may_start, start_server
+            from omlx.service.autostart import may_start, start_server
 
             if not may_start(effective()):
                 raise CliError(

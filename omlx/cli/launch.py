@@ -14,9 +14,9 @@ import rich_click as click
 from omlx.cli.command import CliError, verb
 
 if TYPE_CHECKING:
-    from omlx.api.ollama import ShowResponse
     from omlx.cli.launch_tools import Place, Start, Tool
     from omlx.client import Client
+    from omlx.protocols.ollama.wire import ShowResponse
 
 
 _SMALL_CONTEXT = 32_768

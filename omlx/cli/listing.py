@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from omlx.cli.command import verb
 
 if TYPE_CHECKING:
-    from omlx.api import ollama as wire
+    from omlx.protocols.ollama import wire as wire
 
 HEADER = ("NAME", "ID", "SIZE", "MODIFIED")
 

@@ -11,8 +11,8 @@ import rich_click as click
 from omlx.cli.command import verb
 
 if TYPE_CHECKING:
-    from omlx.api import admin
-    from omlx.api import ollama as wire
+    from omlx.protocols.admin import wire as admin
+    from omlx.protocols.ollama import wire as wire
 
 HEADER = ("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL")
 MORE = ("WEIGHTS", "OFF", "PINNED", "RUNNING", "QUEUED", "BATCH", "HITS", "FROM RAM", "FROM SSD")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from omlx.cli.answer import Answer, print_numbers
+from omlx.cli.answer import TerminalAnswer, print_numbers
 from omlx.cli.command import CliError
 from omlx.cli.console import effective, err, out, until_interrupted
 from omlx.cli.media import attach, begins_with_path
@@ -15,9 +15,9 @@ from omlx.cli.repl_talk import Talk
 from omlx.client import ClientError
 
 if TYPE_CHECKING:
-    from omlx.api import ollama as wire
     from omlx.cli.run import Session
     from omlx.client import Client
+    from omlx.protocols.ollama import wire as wire
 
 
 async def converse(client: Client, session: Session, shown: wire.ShowResponse, typed: str) -> None:
@@ -61,7 +61,7 @@ async def _turn(text: str, talk: Talk) -> None:
         media = attach(text)
         message |= {"content": media.text, **media.fields()}
     talk.messages.append(message)
-    answer = Answer(wrap=talk.session.wrap, hide_thinking=talk.session.hide_thinking)
+    answer = TerminalAnswer(wrap=talk.session.wrap, hide_thinking=talk.session.hide_thinking)
     try:
         await until_interrupted(_print_answer(talk, answer))
     finally:
@@ -71,7 +71,7 @@ async def _turn(text: str, talk: Talk) -> None:
             talk.messages.pop()
 
 
-async def _print_answer(talk: Talk, answer: Answer) -> None:
+async def _print_answer(talk: Talk, answer: TerminalAnswer) -> None:
     with Display() as waiting:
         waiting.step("")
         last = None

@@ -11,9 +11,9 @@ from omlx.cli.run import adopt
 from omlx.cli.wordwrap import WordWrap
 
 if TYPE_CHECKING:
-    from omlx.api import ollama as wire
     from omlx.cli.run import Session
     from omlx.client import Client
+    from omlx.protocols.ollama import wire as wire
 
 
 class Talk:

@@ -13,8 +13,8 @@ from omlx.cli.command import CliError, Count, GoInt, OptionalValue, verb
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from omlx.api import ollama as wire
     from omlx.client import Client
+    from omlx.protocols.ollama import wire as wire
 
 THINK_VALUES = ("true", "false", "high", "medium", "low", "max")
 
@@ -166,11 +166,11 @@ async def _embed(client: Client, session: Session, prompt: str, flags: dict[str,
 
 async def _ask(client: Client, session: Session, prompt: str) -> None:
     """One prompt, one answer on stdout. An empty prompt loads the model."""
-    from omlx.api import ollama as wire
-    from omlx.cli.answer import Answer, print_numbers
+    from omlx.cli.answer import TerminalAnswer, print_numbers
     from omlx.cli.progress import Display
+    from omlx.protocols.ollama import wire as wire
 
-    answer = Answer(wrap=session.wrap, hide_thinking=session.hide_thinking)
+    answer = TerminalAnswer(wrap=session.wrap, hide_thinking=session.hide_thinking)
     last = None
     with Display() as waiting:
         waiting.step("")

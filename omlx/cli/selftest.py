@@ -9,7 +9,7 @@ import rich_click as click
 from omlx.cli.command import Count, verb
 
 if TYPE_CHECKING:
-    from omlx.selftest.result import Check, Outcome, SelfTestResponse
+    from omlx.messages.selftest import Check, Outcome, SelfTestResponse
 
 
 @verb("selftest", usage="MODEL", count=Count(1, 1), models=True)

@@ -11,7 +11,7 @@ import rich_click as click
 from omlx.cli.command import CliError, Count, verb
 
 if TYPE_CHECKING:
-    from omlx.api import ollama as wire
+    from omlx.protocols.ollama import wire as wire
 
 _PARTS = ("license", "modelfile", "parameters", "system", "template")
 _TEXT_WIDTH = 100

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from omlx.api import admin
 from omlx.doctor.finding import Finding
+from omlx.protocols.admin import wire as admin
 from omlx.units import human_bytes
 
 _ENOUGH_STEPS = 200

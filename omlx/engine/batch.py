@@ -1,7 +1,8 @@
 """The rows that are decoded together, as tensors. No policy and no text: the engine decides who joins and who leaves.
 
-`pending` are draws that the device is still computing (or has computed) and the host has not read. The next forward
-needs their tokens only on the device, so it is launched first and the host reads and handles them while it runs.
+`pending` are samples that the device is still computing (or has computed) and the host has not read. The next
+forward needs their tokens only on the device, so it is launched first and the host reads and handles them while it
+runs.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ import numpy as np
 from omlx.engine import caches
 from omlx.engine.guide import Bits
 from omlx.engine.ranks import Ranks
-from omlx.engine.sampling import Draw, Sampler
+from omlx.engine.sampling import Sample, Sampler
 from omlx.engine.sequence import Sequence
 from omlx.engine.tensors import launch
 
 
 class Pending(NamedTuple):
-    """A draw that is not read yet and the sequences it belongs to, in order; None for those that have left since."""
+    """A sample that is not read yet and the sequences it belongs to, in order; None for those that have left since."""
 
-    draw: Draw
+    sample: Sample
     sequences: Rows[Sequence | None]
 
 
@@ -38,12 +39,12 @@ class Newcomer(NamedTuple):
     sequence: Sequence
     cache: caches.Caches
     length: int
-    draw: Draw | None
+    sample: Sample | None
 
     @property
     def token(self) -> mx.array:
         """[1] the newest token, which is not in the cache."""
-        return self.draw.tokens if self.draw is not None else mx.array(self.sequence.tokens[-1:], dtype=mx.int32)
+        return self.sample.tokens if self.sample is not None else mx.array(self.sequence.tokens[-1:], dtype=mx.int32)
 
 
 class Batch:
@@ -68,12 +69,12 @@ class Batch:
 
     @property
     def constrained(self) -> bool:
-        """Some row's next mask needs its last token, so this step cannot be drawn before the last one is read."""
+        """Some row's next mask needs its last token, so this step cannot be sampled before the last one is read."""
         return any(row.guide is not None and row.guide.constrains for row in self.rows)
 
     @property
     def unread(self) -> int:
-        """Draws of all rows that the host has not read."""
+        """Samples of all rows that the host has not read."""
         return sum(len(pending.sequences) for pending in self.pending)
 
     def join(self, newcomers: list[Newcomer]) -> None:
@@ -85,7 +86,7 @@ class Batch:
         self._caches = joined
         self.rows = self.rows + [new.sequence for new in newcomers]
         self.lengths = self.lengths + [new.length for new in newcomers]
-        self.pending += [Pending(new.draw, [new.sequence]) for new in newcomers if new.draw is not None]
+        self.pending += [Pending(new.sample, [new.sequence]) for new in newcomers if new.sample is not None]
 
     def leave(self, gone: set[int]) -> None:
         """Drop the rows of the sequences with these ids. Where it raises, the batch must be taken apart."""
@@ -94,8 +95,8 @@ class Batch:
             return
         self._forget_sampler()
         self.pending = [
-            Pending(draw, [None if row is None or row.id in gone else row for row in rows])
-            for draw, rows in self.pending
+            Pending(sample, [None if row is None or row.id in gone else row for row in rows])
+            for sample, rows in self.pending
         ]
         if keep:
             self._caches = caches.leave(self._caches, self.lengths, keep)
@@ -140,16 +141,16 @@ class Batch:
         caches.trim(self._caches, count)
         self.lengths = [length - count for length in self.lengths]
 
-    def put(self, draw: Draw, sequences: Rows[Sequence]) -> None:
-        """Take in draws of a lone row that were made elsewhere; the last is its newest token."""
+    def put(self, sample: Sample, sequences: Rows[Sequence]) -> None:
+        """Take in samples of a lone row that were made elsewhere; the last is its newest token."""
         self._forget_sampler()
-        self.tokens = draw.tokens[-1:]
-        self.pending.append(Pending(draw, sequences))
+        self.tokens = sample.tokens[-1:]
+        self.pending.append(Pending(sample, sequences))
 
     def step(self) -> list[Pending]:
-        """Launch the next step of every row. Returns the draws of the last one, to be read while it runs.
+        """Launch the next step of every row. Returns the samples of the last one, to be read while it runs.
 
-        Where it raises, those draws are still good, but the caches are not.
+        Where it raises, those samples are still good, but the caches are not.
         """
         unread, self.pending = self.pending, []
         logits = self.forward(self.tokens[:, None])[:, -1, :]
@@ -157,28 +158,28 @@ class Batch:
             launch(logits)
             self._undrawn = logits
         else:
-            self._draw(logits, None, unread)
+            self._sample(logits, None, unread)
         return unread
 
     def settle(self) -> None:
-        """Call when the draws that `step` returned are handled: constrained rows could not be drawn before."""
+        """Call when the samples that `step` returned are handled: constrained rows could not be sampled before."""
         if self._undrawn is not None:
             logits, self._undrawn = self._undrawn, None
-            self._draw(logits, grammar_masks(self.rows, logits, self._words), [])
+            self._sample(logits, grammar_masks(self.rows, logits, self._words), [])
 
-    def _draw(self, logits: mx.array, mask: mx.array | None, unread: list[Pending]) -> None:
-        """Choose every row's next token. `unread` are draws that are not in the rows' records yet."""
+    def _sample(self, logits: mx.array, mask: mx.array | None, unread: list[Pending]) -> None:
+        """Choose every row's next token. `unread` are samples that are not in the rows' records yet."""
         inputs: mx.array | None = self.tokens
         if self._sampler is None:
             unknown = [sum(pending.sequences.count(row) for pending in unread) for row in self.rows]
-            drawn = [row.generated + count for row, count in zip(self.rows, unknown, strict=True)]
-            self._sampler = Sampler(self.rows, drawn, self._vocabulary)
+            sampled = [row.generated + count for row, count in zip(self.rows, unknown, strict=True)]
+            self._sampler = Sampler(self.rows, sampled, self._vocabulary)
             inputs = _unless_known(self.tokens, unknown)
-        draw = self._sampler(logits, inputs, mask)
-        draw = draw._replace(tokens=self._ranks.share(draw.tokens))
-        self.tokens = draw.tokens
-        launch(*draw.arrays())
-        self.pending.append(Pending(draw, self.rows))
+        sample = self._sampler(logits, inputs, mask)
+        sample = sample._replace(tokens=self._ranks.share(sample.tokens))
+        self.tokens = sample.tokens
+        launch(*sample.arrays())
+        self.pending.append(Pending(sample, self.rows))
 
     def close(self) -> None:
         """The batch is given up: hand its rows what their samplers keep, as far as that can still be had."""

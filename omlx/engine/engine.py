@@ -22,21 +22,21 @@ from omlx.engine import caches
 from omlx.engine.batch import Batch, Newcomer, Pending, grammar_masks
 from omlx.engine.batches import Batches
 from omlx.engine.detokenize import TextStream, TokenTexts
+from omlx.engine.draft.speculative import Speculator
 from omlx.engine.grammar import Grammar, GrammarCompiler, GrammarError
 from omlx.engine.guide import make_guide
 from omlx.engine.loader import LoadedModel
-from omlx.engine.logprobs import Report
-from omlx.engine.media import Media
-from omlx.engine.pace import Pace, Read
+from omlx.engine.logprobs import LogprobCollector
 from omlx.engine.prefill import Prefill
+from omlx.engine.prefill_budget import PrefillBudget, PrefillChunks
+from omlx.engine.prefix_dedup import PrefixDedup
 from omlx.engine.ranks import SOLO, Orders, Ranks
-from omlx.engine.sampling import Draw, Sampler
+from omlx.engine.sampling import Sample, Sampler
 from omlx.engine.scheduler import Chunk, FairShare, WaitingLine, choose_together, next_prefill
 from omlx.engine.sequence import EngineError, Output, Sequence, SequenceSpec, shift
-from omlx.engine.sharing import Sharing
-from omlx.engine.speculative import Speculator
 from omlx.engine.tensors import launch, read
-from omlx.request import FailureKind, FinishReason, Limits, Sampling
+from omlx.engine.vision.media import Media
+from omlx.messages.request import FailureKind, FinishReason, Limits, Sampling
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -88,7 +88,7 @@ class Engine:
         self.decode_steps = self.decoded_rows = 0
         """Steps that decoded, and the sequences of all of them: how full they were."""
         self.tokens_read = self.tokens_generated = 0
-        """Prompt tokens computed and tokens drawn so far, of all sequences."""
+        """Prompt tokens computed and tokens sampled so far, of all sequences."""
         self._model = model
         self._config = config
         self._store = store = store if store is not None and store.enabled else None
@@ -106,12 +106,12 @@ class Engine:
         """Its upkeep has failed; said once."""
         self._share = FairShare()
         gap_s = config.max_decode_gap_ms / 1e3
-        self._pace = _calibrated(model, gap_s)
+        self._budget = _calibrated(model, gap_s)
         self._ranks = ranks
         self._orders = Orders()
         """For the followers, with the next step."""
         self._stopped = False
-        self._sharing = Sharing(store.block_size) if store is not None else None
+        self._prefix_dedup = PrefixDedup(store.block_size) if store is not None else None
         self._prefill = Prefill(
             model.model, logits_rows=model.logits_rows, store=store, ranks=ranks, vision=model.vision
         )
@@ -216,7 +216,7 @@ class Engine:
             self.step()
         self.steps = self.max_batch = self.decode_steps = self.decoded_rows = 0
         self.tokens_read = self.tokens_generated = 0
-        self._pace = _calibrated(self._model, self._config.max_decode_gap_ms / 1e3)
+        self._budget = _calibrated(self._model, self._config.max_decode_gap_ms / 1e3)
         mx.clear_cache()
 
     def close(self) -> None:
@@ -341,8 +341,8 @@ class Engine:
             )  # fmt: skip
             self._prefilling.append(sequence)
             try:
-                if self._sharing is not None:
-                    self._sharing.attach(sequence, self._prefilling[:-1])
+                if self._prefix_dedup is not None:
+                    self._prefix_dedup.attach(sequence, self._prefilling[:-1])
                 self._prefill.expect(sequence)
             except Exception as error:
                 outputs += self._fail([sequence], error)
@@ -352,7 +352,7 @@ class Engine:
 
     # ---------------------------------------------------------------- decoding
     def _decode(self) -> list[Output]:
-        """Launch the next step of every batch, then handle the draws of the one before."""
+        """Launch the next step of every batch, then handle the samples of the one before."""
         outputs: list[Output] = []
         launched: list[tuple[Batch, list[Pending]]] = []
         for batch in self._batches:
@@ -375,7 +375,7 @@ class Engine:
             rows = sum(len(batch) for batch, _ in launched)
             self.decode_steps += 1
             self.decoded_rows += rows
-            self._pace.decoded(rows)
+            self._budget.decoded(rows)
         self._let_go()
         return outputs
 
@@ -396,7 +396,7 @@ class Engine:
             raise _DraftError from error
 
     def _recover(self, batch: Batch, unread: list[Pending], error: Exception) -> list[Output]:
-        """A step of a batch has raised, and its caches are lost. `unread` are draws from before.
+        """A step of a batch has raised, and its caches are lost. `unread` are samples from before.
 
         A lone row is the cause and gets the error; of several, each is computed again by itself.
         """
@@ -405,7 +405,7 @@ class Engine:
         log.warning("a step of %d requests failed: each is computed again by itself", len(batch), exc_info=error)
         rows = self._batches.take_apart(batch)
         outputs: list[Output] = []
-        # Draws that cannot be read are made again: what a row draws depends on its seed and position only.
+        # Samples that cannot be read are made again: what a row samples depends on its seed and position only.
         with contextlib.suppress(Exception):
             outputs = self._handle(unread)
         for row in rows:
@@ -414,11 +414,11 @@ class Engine:
         return outputs
 
     def _handle(self, unread: list[Pending]) -> list[Output]:
-        """Read draws and take their tokens into the sequences. Trouble in one row's host work ends that row alone."""
+        """Read samples and take their tokens into the sequences. An error in one row's host work ends it alone."""
         outputs: list[Output] = []
-        for draw, sequences in unread:
-            tokens: list[int] = read(draw.tokens)
-            report = Report(draw, self._texts) if draw.logprobs is not None else None
+        for sample, sequences in unread:
+            tokens: list[int] = read(sample.tokens)
+            report = LogprobCollector(sample, self._texts) if sample.logprobs is not None else None
             now = time.monotonic_ns()
             for at, (sequence, token) in enumerate(zip(sequences, tokens, strict=True)):
                 if sequence is None or sequence.phase == "done":
@@ -505,16 +505,16 @@ class Engine:
         """Spend this step's budget on prompts; one that is read to its end joins a batch."""
         if not self._prefilling:
             if not self._batches:
-                self._pace.idle()
+                self._budget.idle()
             return []
         outputs: list[Output] = []
         launched_before = self._prefill.take_launched()
         decoding = bool(self._batches)
         hurry = any(map(self._is_eager, self._prefilling))
-        seconds = self._pace.seconds(decoding=decoding, eager=hurry)
-        read = Read()
+        seconds = self._budget.seconds(decoding=decoding, eager=hurry)
+        read = PrefillChunks()
         while True:
-            choose = partial(self._next_chunk, decoding, self._pace.left(seconds, read))
+            choose = partial(self._next_chunk, decoding, self._budget.left(seconds, read))
             id, budget, eager = self._ranks.decide(choose, tuple[int, int, bool])
             if not budget:
                 break
@@ -524,10 +524,10 @@ class Engine:
         for ids, failure in self._prefill.catch_up(launched_before):
             outputs += self._recover_prefill([self._known[id] for id in ids if id in self._known], failure)
         outputs += self._join_batches()
-        self._pace.read(read, decoding=decoding)
+        self._budget.read(read, decoding=decoding)
         if self._store is not None and read.tokens >= _REPORT_PROMPTS:
             # What reading costs decides whether the store fetches a prefix from disk or lets it be computed again.
-            self._store.note_prefill(read.tokens, self._pace.cost(read))
+            self._store.note_prefill(read.tokens, self._budget.cost(read))
         return outputs
 
     def _next_chunk(self, decoding: bool, seconds: float) -> tuple[int, int, bool]:
@@ -537,7 +537,7 @@ class Engine:
             return (0, 0, False)
         sequence = next_prefill(line, self._share, self._turn)
         self._turn += 1
-        return sequence.id, self._pace.tokens(seconds), self._is_eager(sequence)
+        return sequence.id, self._budget.tokens(seconds), self._is_eager(sequence)
 
     def _readable(self, decoding: bool) -> list[Sequence]:
         """Prompts that may be read now: while decodes are owed time, only those in their first tokens.
@@ -545,16 +545,16 @@ class Engine:
         One that is still on its way from disk waits while there is anything else to do.
         """
         line = self._prefilling
-        if self._sharing is not None:
-            line = [sequence for sequence in line if not self._sharing.waits(sequence, self._prefilling)]
-        if decoding and self._pace.owes:
+        if self._prefix_dedup is not None:
+            line = [sequence for sequence in line if not self._prefix_dedup.waits(sequence, self._prefilling)]
+        if decoding and self._budget.owes:
             line = [*filter(self._is_eager, line)]
         ready = [sequence for sequence in line if sequence.phase != "waiting" or sequence.is_at_hand]
         return ready if ready or decoding else line
 
     def _is_eager(self, sequence: Sequence) -> bool:
         """Whether its prompt is still in its first tokens that are read, not counting what was restored."""
-        return sequence.position - sequence.cached_tokens < self._pace.eager_tokens
+        return sequence.position - sequence.cached_tokens < self._budget.eager_tokens
 
     def _read_chunk(self, sequence: Sequence, budget: int, outputs: list[Output]) -> int:
         """Prefill a chunk of a prompt, with chunks of others where that is possible. Returns the tokens it costs."""
@@ -650,16 +650,16 @@ class Engine:
             reason: FinishReason = "stop" if sequence.spec.limits.num_predict == 0 else "length"
             outputs.append(self._finish(sequence, Output(id=sequence.id), reason, now))
             return
-        draw = None
+        sample = None
         if logits is not None:
             sampler = Sampler([sequence], [sequence.generated], self._model.vocabulary)
-            drawn: Draw = sampler(logits, None, grammar_masks([sequence], logits, self._grammars.words))
-            draw = drawn._replace(tokens=self._ranks.share(drawn.tokens))
+            sampled: Sample = sampler(logits, None, grammar_masks([sequence], logits, self._grammars.words))
+            sample = sampled._replace(tokens=self._ranks.share(sampled.tokens))
             sampler.close([sequence])
-            launch(*draw.arrays())
+            launch(*sample.arrays())
         assert sequence.cache is not None
         sequence.phase = "decode"
-        self._newcomers.append(Newcomer(sequence, sequence.cache, sequence.position, draw))
+        self._newcomers.append(Newcomer(sequence, sequence.cache, sequence.position, sample))
         sequence.cache = None
 
     def _join_batches(self) -> list[Output]:
@@ -702,9 +702,9 @@ class _DraftError(Exception):
     """The draft model has failed, not the sequence."""
 
 
-def _calibrated(model: LoadedModel, max_gap_s: float) -> Pace:
+def _calibrated(model: LoadedModel, max_gap_s: float) -> PrefillBudget:
     step_s, token_s, largest = model.step_s, model.token_s, model.measured_tokens
-    return Pace(step_s=step_s, fixed_s=step_s, token_s=token_s, largest=largest, max_gap_s=max_gap_s)
+    return PrefillBudget(step_s=step_s, fixed_s=step_s, token_s=token_s, largest=largest, max_gap_s=max_gap_s)
 
 
 def _unusable(error: GrammarError) -> tuple[FailureKind, str]:

@@ -1,7 +1,8 @@
 """Structured output: a *grammar* says which tokens may come next.
 
-`Grammar` is the request, plain data; a `GrammarCompiler` belongs to a model and makes *matchers* of it (llguidance's),
-one per reply, which `guide.py` asks for masks. Grammars come from clients: what they may cost is bounded here.
+`Grammar` is the request, plain data; a `GrammarCompiler` belongs to a model and makes *matchers* of it
+(llguidance's), one per reply, which `guide.py` asks for masks. Grammars come from clients: what they may cost is
+bounded here.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from omlx.engine.schema import prepare
-from omlx.engine.schema_refs import SchemaError
+from omlx.engine.schemas.refs import SchemaError
+from omlx.engine.schemas.schema import prepare
 
 MAX_TEXT = 1 << 16
 """Characters of a regular expression or grammar."""

@@ -1,6 +1,6 @@
 """A *guide* holds one reply to what was asked of it: how long it may think, and the grammar its answer obeys.
 
-The engine tells it every token and asks for a *mask* (the allowed tokens as bits) before the next is drawn. A mask
+The engine tells it every token and asks for a *mask* (the allowed tokens as bits) before the next is sampled. A mask
 needs the last token, so a batch with such a row reads its tokens before it samples; a mask takes some 20 µs.
 """
 
@@ -17,7 +17,7 @@ from omlx.engine.grammar import Grammar, GrammarCompiler, GrammarError, sentence
 Bits = NDArray[np.uint32]
 
 _IN_FLIGHT = 2
-"""Tokens that may be drawn before the host has seen the last one."""
+"""Tokens that may be sampled before the host has seen the last one."""
 
 
 class Thinking(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ class Guide:
 
     @property
     def constrains(self) -> bool:
-        """The next token cannot be drawn before the last is known."""
+        """The next token cannot be sampled before the last is known."""
         return self._grammar is not None or (self._budget is not None and self._budget.near)
 
     @property

@@ -1,9 +1,9 @@
 """Load checks: does what the engine does with a model's caches give what the model computes for one prompt alone?
 
 The engine joins caches of prompts of different length to a padded batch, and the prefix store takes caches apart and
-refills fresh ones. Whether a model's code takes that cannot be seen from its classes, so it is tried with random tokens
-when the model is loaded: about 200 tokens in 35 forwards. `CHECKS` lists the checks; what they find is
-kept by the server (`omlx.selftest.load_checks`), so that a model is checked once per version of the libraries.
+refills fresh ones. Whether a model's code takes that cannot be seen from its classes, so it is tried with random
+tokens when the model is loaded: about 200 tokens in 35 forwards. `CHECKS` lists the checks; what they find is kept
+by the server (`omlx.messages.load_checks`), so that a model is checked once per version of the libraries.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from omlx_cache.store import PrefixStore, StoreConfig
 
 from omlx.engine import caches
 from omlx.engine.ranks import SOLO, Ranks
-from omlx.selftest.load_checks import Finding, LoadChecks
+from omlx.messages.load_checks import Finding, LoadChecks
 
 log = logging.getLogger(__name__)
 
@@ -156,7 +156,7 @@ def check_prefill(subject: Subject, source: random.Random) -> None:
 
 
 CHECKS: dict[str, Check] = {"batch": check_batch, "prefill": check_prefill, "restore": check_restore}
-"""By name, which `omlx.selftest.result.RESTS_ON` maps to the feature that rests on it. In this order."""
+"""By name, which `omlx.messages.selftest.RESTS_ON` maps to the feature that rests on it. In this order."""
 
 
 # ---------------------------------------------------------------- forwards

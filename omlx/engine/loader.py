@@ -20,13 +20,14 @@ from mlx_lm.utils import dequantize_model, get_total_parameters, load_adapters, 
 from mlx_lm.utils import load_model as mlx_load_model
 from omlx_cache.layout import CacheLayout
 
-from omlx.engine import attention, caches, vision_loader, weights
+from omlx.engine import attention, caches, weights
 from omlx.engine.fuse import fuse
 from omlx.engine.model_adapters import adapt
 from omlx.engine.model_folder import InvalidModel, loadable
 from omlx.engine.ranks import SOLO, Ranks
-from omlx.engine.vision import Vision
-from omlx.runner.protocol import LoadSpec
+from omlx.engine.vision import loader as vision_loader
+from omlx.engine.vision.vision import Vision
+from omlx.messages.frames import LoadSpec
 
 _STEP_BYTES = 256 << 20
 """Weights computed at once while loading: it bounds the memory that loading needs beyond the model's."""

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from omlx.engine.detokenize import TokenTexts
-from omlx.engine.sampling import Draw
+from omlx.engine.sampling import Sample
 from omlx.engine.tensors import read
-from omlx.request import TokenLogprob
+from omlx.messages.request import TokenLogprob
 
 
-class Report:
-    """The log probabilities of one draw, read once for all rows."""
+class LogprobCollector:
+    """The log probabilities of one sample, read once for all rows."""
 
-    def __init__(self, draw: Draw, texts: TokenTexts) -> None:
-        assert draw.logprobs is not None
+    def __init__(self, sample: Sample, texts: TokenTexts) -> None:
+        assert sample.logprobs is not None
         self._texts = texts
-        self._chosen: list[float] = read(draw.logprobs)
-        self._ids: list[list[int]] = read(draw.top_tokens) if draw.top_tokens is not None else []
-        self._values: list[list[float]] = read(draw.top_logprobs) if draw.top_logprobs is not None else []
+        self._chosen: list[float] = read(sample.logprobs)
+        self._ids: list[list[int]] = read(sample.top_tokens) if sample.top_tokens is not None else []
+        self._values: list[list[float]] = read(sample.top_logprobs) if sample.top_logprobs is not None else []
 
     def of(self, row: int, token: int, alternatives: int) -> TokenLogprob:
         chosen = self._entry(token, self._chosen[row])

@@ -1,7 +1,7 @@
 """Mirostat 1 and 2: sampling that steers towards a wanted surprise (`tau`, in bits) instead of a fixed cut.
 
-A row's *mu* is the largest surprise it allows at present; it starts at twice tau and learns from each token drawn. It
-lives on the device and is handed back to the sequence when the batch changes.
+A row's *mu* is the largest surprise it allows at present; it starts at twice tau and learns from each token sampled.
+It lives on the device and is handed back to the sequence when the batch changes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Mirostat:
         return mx.where(self._active, mx.where(keep, values, -mx.inf), plain)
 
     def learn(self, values: mx.array, place: mx.array) -> None:
-        """Move mu by how far the surprise of the drawn candidate (`place` [R, 1]) was off."""
+        """Move mu by how far the surprise of the sampled candidate (`place` [R, 1]) was off."""
         probability = mx.take_along_axis(mx.softmax(values, axis=-1), place, axis=-1)[:, 0]
         error = -mx.log2(mx.maximum(probability, 1e-30)) - self._tau
         self.mu = self.mu - self._eta * error

@@ -1,7 +1,7 @@
-"""The folder that model libraries are given: the inert form of a model's own (see `omlx_registry.inert_folder`).
+"""The folder that model libraries are given: the inert form of a model's own (see `omlx_registry.sanitized_folder`).
 
-No loader of this process opens `LoadSpec.path` itself, so nothing in it is ever run. The setting `trust_remote_code` is
-the one exception.
+No loader of this process opens `LoadSpec.path` itself, so nothing in it is ever run. The setting `trust_remote_code`
+is the one exception.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from omlx_registry import InvalidModel
-from omlx_registry.inert_folder import inert_folder
+from omlx_registry.sanitized_folder import inert_folder
 
 
 @contextlib.contextmanager

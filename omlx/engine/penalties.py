@@ -1,8 +1,8 @@
 """Repeat, presence and frequency penalties for a whole batch, kept on the device.
 
-Each row counts the tokens in its *window*, the last `repeat_last_n` tokens of prompt and reply. The newest token of a
-row is often known to the device only (the host reads it a step later), so counts [B, V] and windows [B, N] live on the
-device and are updated there.
+Each row counts the tokens in its *window*, the last `repeat_last_n` tokens of prompt and reply. The newest token of
+a row is often known to the device only (the host reads it a step later), so counts [B, V] and windows [B, N] live on
+the device and are updated there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from omlx.request import Sampling
+from omlx.messages.request import Sampling
 
 
 class Penalties:

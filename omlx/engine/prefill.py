@@ -1,9 +1,9 @@
 """Prefill: prompts go through the model in chunks, alone or several in one forward, until they can be decoded.
 
-A forward over several prompts pads the shorter ones behind their tokens, and only where the model's layers do not take
-the padding in (`caches.padding`). It ends before the prompts' last tokens: their forward is the first decode step of
-all rows together, so no output layer is computed over whole prompts. A chunk is launched and not waited for: the device
-works through it while the host goes on, at most one step behind.
+A forward over several prompts pads the shorter ones behind their tokens, and only where the model's layers do not
+take the padding in (`caches.padding`). It ends before the prompts' last tokens: their forward is the first decode
+step of all rows together, so no output layer is computed over whole prompts. A chunk is launched and not waited for:
+the device works through it while the host goes on, at most one step behind.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from omlx.engine.ranks import Ranks
 from omlx.engine.scheduler import chunk_end
 from omlx.engine.sequence import Sequence
 from omlx.engine.tensors import launch
-from omlx.engine.vision import Vision
+from omlx.engine.vision.vision import Vision
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -1,10 +1,10 @@
 """Choosing the next token of every row of a batch at once.
 
-A *draw* is the choice for one step. The chain is llama.cpp's, on which users' settings were tuned: penalties and bias,
-then top_k, typical_p, top_p, min_p, temperature, then chance. Each row has its own settings and its own seed: its n-th
-random number is a function of (seed, n) alone, and the path a row takes is decided by its own settings, so a reply does
-not depend on which other rows share its batch. Filters that no row uses are not computed; a batch of greedy rows is one
-argmax. A `Sampler` serves a fixed list of rows and is made anew when rows join or leave.
+A *sample* is the choice for one step. The chain is llama.cpp's, on which users' settings were tuned: penalties and
+bias, then top_k, typical_p, top_p, min_p, temperature, then chance. Each row has its own settings and its own seed:
+its n-th random number is a function of (seed, n) alone, and the path a row takes is decided by its own settings, so
+a reply does not depend on which other rows share its batch. Filters that no row uses are not computed; a batch of
+greedy rows is one argmax. A `Sampler` serves a fixed list of rows and is made anew when rows join or leave.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from omlx.engine.mirostat import Mirostat
 from omlx.engine.penalties import Penalties, penalty_window
-from omlx.request import Sampling
+from omlx.messages.request import Sampling
 
 NARROW_SIZES = (64, 1024)
 """Candidates kept for rows whose top_k allows it; all other rows look at the whole vocabulary, sorted."""
@@ -41,7 +41,7 @@ class Row(Protocol):
         """How many alternatives to report; None: no log probabilities at all."""
 
 
-class Draw(NamedTuple):
+class Sample(NamedTuple):
     """One step's choices, lazily computed."""
 
     tokens: mx.array
@@ -55,22 +55,22 @@ class Draw(NamedTuple):
     def arrays(self) -> list[mx.array]:
         return [array for array in self if array is not None]
 
-    def first(self, count: int) -> Draw:
+    def first(self, count: int) -> Sample:
         """Of the first `count` rows."""
-        return Draw(self.tokens[:count], *(None if array is None else array[:count] for array in self[1:]))
+        return Sample(self.tokens[:count], *(None if array is None else array[:count] for array in self[1:]))
 
 
 def draws_alone(row: Row) -> bool:
-    """Whether a draw of this row depends on nothing but its logits and its random number: on no earlier draw."""
+    """Whether a sample of this row depends on nothing but its logits and its random number: on no earlier sample."""
     return not row.sampling.mirostat and not penalty_window(row.sampling, row.context)
 
 
 class Sampler:
-    """Draws for `rows`. `drawn[i]` is how many tokens row i has had drawn already."""
+    """Samples for `rows`. `drawn[i]` is how many tokens row i has had sampled already."""
 
-    def __init__(self, rows: Rows[Row], drawn: Rows[int], vocabulary: int) -> None:
+    def __init__(self, rows: Rows[Row], sampled: Rows[int], vocabulary: int) -> None:
         settings = [row.sampling for row in rows]
-        self._groups = [_Group(rows, drawn, members, size) for size, members in _split(settings, vocabulary)]
+        self._groups = [_Group(rows, sampled, members, size) for size, members in _split(settings, vocabulary)]
         self._order = _inverse([at for group in self._groups for at in group.members])
         self._bias = _bias(settings, vocabulary)
         self._penalties = Penalties.of(rows, vocabulary)
@@ -78,8 +78,8 @@ class Sampler:
         wanted = [row.wants_logprobs for row in rows]
         self._top = max((count for count in wanted if count is not None), default=-1)
 
-    def __call__(self, logits: mx.array, inputs: mx.array | None = None, mask: mx.array | None = None) -> Draw:
-        """Draw from `logits` [B, V].
+    def __call__(self, logits: mx.array, inputs: mx.array | None = None, mask: mx.array | None = None) -> Sample:
+        """Sample from `logits` [B, V].
 
         `inputs` [B] are the tokens these logits follow, -1 for rows that know theirs, None where all do; `mask` [B, V]
         is true for tokens the grammars allow.
@@ -92,12 +92,12 @@ class Sampler:
         if mask is not None:
             logits = mx.where(mask, logits, -mx.inf)
         tokens = self._choose(logits)
-        return Draw(tokens, *self._report(raw, tokens)) if self._top >= 0 else Draw(tokens, None, None, None)
+        return Sample(tokens, *self._report(raw, tokens)) if self._top >= 0 else Sample(tokens, None, None, None)
 
-    def seek(self, drawn: Rows[int]) -> None:
-        """Go on as if row i had had `drawn[i]` tokens drawn. For rows that draw alone."""
+    def seek(self, sampled: Rows[int]) -> None:
+        """Go on as if row i had had `drawn[i]` tokens sampled. For rows that sample alone."""
         for group in self._groups:
-            group.seek([drawn[at] for at in group.members])
+            group.seek([sampled[at] for at in group.members])
 
     def close(self, rows: Rows[Row]) -> None:
         """Hand state that outlives this sampler back to the rows it was made for."""
@@ -127,14 +127,14 @@ class Sampler:
 class _Group:
     """Rows that look at the same number of candidates: 0 for greedy rows, the vocabulary's size for all of it."""
 
-    def __init__(self, rows: Rows[Row], drawn: Rows[int], members: list[int], size: int) -> None:
+    def __init__(self, rows: Rows[Row], sampled: Rows[int], members: list[int], size: int) -> None:
         self.members = members
         self._whole = len(members) == len(rows)
         self._index = mx.array(members)
         self._size = size
         settings = [rows[at].sampling for at in members]
         self._numbers = _Numbers([rows[at].seed for at in members])
-        self.seek([drawn[at] for at in members])
+        self.seek([sampled[at] for at in members])
         self._colder = 1 / _column([max(s.temperature, 1e-5) for s in settings])
         self._top_k = _behind([s.top_k for s in settings], size) if any(0 < s.top_k < size for s in settings) else None
         self._typical = _column([s.typical_p for s in settings]) if any(s.typical_p < 1 for s in settings) else None
@@ -144,9 +144,9 @@ class _Group:
         )
         self.mirostat = Mirostat.of([rows[at] for at in members])
 
-    def seek(self, drawn: Rows[int]) -> None:
+    def seek(self, sampled: Rows[int]) -> None:
         """`drawn` by member."""
-        self._numbers.seek(drawn)
+        self._numbers.seek(sampled)
 
     def __call__(self, logits: mx.array) -> mx.array:
         if not self._whole:
@@ -274,9 +274,9 @@ class _Numbers:
         self._seeds = np.array([seed & 0xFFFFFFFFFFFFFFFF for seed in seeds], np.uint64)
         self.seek([0] * len(seeds))
 
-    def seek(self, drawn: Rows[int]) -> None:
+    def seek(self, sampled: Rows[int]) -> None:
         """The next numbers are number `drawn[i]` of stream i."""
-        self._drawn = np.array(drawn, np.uint64)
+        self._drawn = np.array(sampled, np.uint64)
         self._block: mx.array | None = None
         self._column = 0
 

@@ -1,7 +1,8 @@
 """Who runs next and how much: the engine's policy, as pure functions and one queue. No tensors, no text, no clock.
 
-*Admission* takes waiting sequences into one of `max_concurrent` places. A *prefill budget* says how many prompt tokens
-may be read between two decode steps. A *class* (interactive, batch, background) gets its weight's share of both.
+*Admission* takes waiting sequences into one of `max_concurrent` places. A *prefill budget* says how many prompt
+tokens may be read between two decode steps. A *class* (interactive, batch, background) gets its weight's share of
+both.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from omlx.engine.sequence import Sequence
-from omlx.request import Priority
+from omlx.messages.request import Priority
 
 WEIGHTS: dict[Priority, int] = {"interactive": 16, "batch": 4, "background": 1}
 IDLE_S = 0.5

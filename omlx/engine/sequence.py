@@ -1,7 +1,7 @@
 """A *sequence* is one request inside the engine: its tokens, its limits and how far it has come.
 
-`SequenceSpec` is what a caller hands in and `Output` what it gets back; both are plain data. `Sequence` is the engine's
-own record; only the engine changes it. Nothing here touches MLX.
+`SequenceSpec` is what a caller hands in and `Output` what it gets back; both are plain data. `Sequence` is the
+engine's own record; only the engine changes it. Nothing here touches MLX.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from omlx_cache.keys import Media as CacheKey
 from omlx.engine.detokenize import TextStream
 from omlx.engine.grammar import Grammar
 from omlx.engine.guide import Guide, Thinking
-from omlx.engine.media import Media
-from omlx.request import FailureKind, FinishReason, Limits, Priority, Sampling, TokenLogprob
+from omlx.engine.vision.media import Media
+from omlx.messages.request import FailureKind, FinishReason, Limits, Priority, Sampling, TokenLogprob
 
 Phase = Literal["waiting", "prefill", "decode", "done"]
 
@@ -56,7 +56,7 @@ class SequenceSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The pictures among the tokens. Such a sequence is never cut to fit, nor does its context shift."""
 
 
-class Usage(msgspec.Struct, kw_only=True):
+class SequenceUsage(msgspec.Struct, kw_only=True):
     """Counts in tokens, durations in nanoseconds."""
 
     prompt_tokens: int
@@ -86,7 +86,7 @@ class Output(msgspec.Struct, kw_only=True):
     stop_string: str = ""
     """The stop string, where one ended the reply."""
     failure: tuple[FailureKind, str] | None = None
-    usage: Usage | None = None
+    usage: SequenceUsage | None = None
 
 
 class Sequence:
@@ -197,10 +197,10 @@ class Sequence:
         """It warms the engine up; nobody asked for it, and nothing of it is kept."""
         return self.id < 0
 
-    def usage(self, now_ns: int) -> Usage:
+    def usage(self, now_ns: int) -> SequenceUsage:
         started = self.started_ns or now_ns
         first = self.first_token_ns or now_ns
-        return Usage(
+        return SequenceUsage(
             prompt_tokens=self.prompt_length,
             cached_tokens=self.cached_tokens,
             disk_tokens=self.disk_tokens,

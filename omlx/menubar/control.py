@@ -14,7 +14,7 @@ import msgspec
 from omlx.client import Client, ClientError, Unreachable
 from omlx.menubar import login
 from omlx.menubar.menu import Act
-from omlx.menubar.seen import Seen
+from omlx.menubar.seen import ServerState
 
 EVERY_S = 3.0
 _ANSWER_S = 10.0
@@ -25,9 +25,9 @@ _DOING = {"start": "Starting the server…", "stop": "Stopping the server…", "
 class Control:
     """One server, seen from the menu bar. `run` until `end`."""
 
-    def __init__(self, show: Callable[[Seen], None]) -> None:
-        from omlx.cli.autostart import may_start
+    def __init__(self, show: Callable[[ServerState], None]) -> None:
         from omlx.cli.console import effective, own_client
+        from omlx.service.autostart import may_start
 
         self._settings = effective()
         self._client: Client = own_client()
@@ -36,7 +36,7 @@ class Control:
         self._ended = asyncio.Event()
         self._doing = self._complaint = ""
         self.startable = may_start(self._settings)
-        self.seen = Seen(url=self._client.url, startable=self.startable)
+        self.seen = ServerState(url=self._client.url, startable=self.startable)
 
     def run(self, *, start: bool) -> None:
         """Look until `end`; the loop's thread. `start`: begin by starting a server where none runs."""
@@ -107,8 +107,8 @@ class Control:
 
     async def _start(self) -> None:
         """By the service manager where it holds the server, else in the background as any command does."""
-        from omlx.cli.autostart import start_server
         from omlx.service import manager
+        from omlx.service.autostart import start_server
 
         held_by = manager()
         if held_by.state().installed and held_by.state().known:
@@ -117,7 +117,7 @@ class Control:
             await start_server(self._client, self._settings)
 
     async def _look(self) -> None:
-        seen = Seen(
+        seen = ServerState(
             url=self._client.url, startable=self.startable, at_login=login.is_on(), doing=self._doing,
             complaint=self._complaint,
         )  # fmt: skip
@@ -133,7 +133,7 @@ class Control:
         self.seen = seen
         self._show(seen)
 
-    async def _asked(self, seen: Seen) -> Seen:
+    async def _asked(self, seen: ServerState) -> ServerState:
         if not await self._client.alive():
             return msgspec.structs.replace(seen, trouble="Ollama runs here, not oMLX")
         overview, models, status = await asyncio.gather(

@@ -1,7 +1,7 @@
 """Start at login: the menu bar app among the things that a desktop session begins with.
 
-A launch agent without keep-alive on macOS, an autostart entry (freedesktop.org) elsewhere. Both take effect at the next
-login, so nothing needs to be told to anybody.
+A launch agent without keep-alive on macOS, an autostart entry (freedesktop.org) elsewhere. Both take effect at the
+next login, so nothing needs to be told to anybody.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _agent() -> str:
 
 def _entry() -> str:
     words = " ".join(_quoted(word) for word in command())
-    return f"[Desktop Entry]\nType=Application\nName=oMLX\nExec={words}\nX-GNOME-Autostart-enabled=true\n"
+    return f"[Desktop MenuEntry]\nType=Application\nName=oMLX\nExec={words}\nX-GNOME-Autostart-enabled=true\n"
 
 
 def _quoted(word: str) -> str:

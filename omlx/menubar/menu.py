@@ -10,8 +10,8 @@ from typing import Literal
 
 import msgspec
 
-from omlx.api.overview import ModelRow, Overview
-from omlx.menubar.seen import Seen
+from omlx.menubar.seen import ServerState
+from omlx.protocols.admin.overview import ModelRow, Overview
 from omlx.units import human_bytes
 
 MOST_MODELS = 25
@@ -28,39 +28,39 @@ class Act(msgspec.Struct, frozen=True):
     model: str = ""
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class MenuEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A line of the menu. Without `act` and `below` it only tells something; an empty `text` is a separator."""
 
     text: str = ""
     act: Act | None = None
     checked: bool | None = None
     """None: there is nothing to tick."""
-    below: tuple[Entry, ...] = ()
+    below: tuple[MenuEntry, ...] = ()
     first: bool = False
     """What a plain click on the status item does, where there is such a thing."""
 
 
-SEPARATOR = Entry()
+SEPARATOR = MenuEntry()
 
 
-def entries(seen: Seen) -> tuple[Entry, ...]:
+def entries(seen: ServerState) -> tuple[MenuEntry, ...]:
     """The whole menu."""
     runs = seen.overview is not None
     return (
-        Entry(text=status_line(seen)),
-        *((Entry(text=memory_line(seen.overview)),) if seen.overview else ()),
-        *((Entry(text=_short(seen.complaint)),) if seen.complaint else ()),
+        MenuEntry(text=status_line(seen)),
+        *((MenuEntry(text=memory_line(seen.overview)),) if seen.overview else ()),
+        *((MenuEntry(text=_short(seen.complaint)),) if seen.complaint else ()),
         SEPARATOR,
-        Entry(text="Stop server", act=Act("stop")) if runs else _start(seen),
-        Entry(text="Open dashboard", act=Act("dashboard") if runs else None, first=True),
-        Entry(text=f"Copy {seen.url}", act=Act("copy")),
-        Entry(text="Start at login", act=Act("login"), checked=seen.at_login),
-        Entry(text="Quit", act=Act("quit")),
+        MenuEntry(text="Stop server", act=Act("stop")) if runs else _start(seen),
+        MenuEntry(text="Open dashboard", act=Act("dashboard") if runs else None, first=True),
+        MenuEntry(text=f"Copy {seen.url}", act=Act("copy")),
+        MenuEntry(text="Start at login", act=Act("login"), checked=seen.at_login),
+        MenuEntry(text="Quit", act=Act("quit")),
         *((SEPARATOR, *_models(seen, seen.overview)) if seen.overview else ()),
     )
 
 
-def status_line(seen: Seen) -> str:
+def status_line(seen: ServerState) -> str:
     """One line: the model, how fast, how many requests; also the tooltip."""
     if seen.doing:
         return _short(seen.doing)
@@ -85,35 +85,35 @@ def _activity(overview: Overview) -> str:
     return f"{overview.generated_rate:.0f} tok/s · {requests}" if overview.generated_rate else f"reading · {requests}"
 
 
-def _start(seen: Seen) -> Entry:
+def _start(seen: ServerState) -> MenuEntry:
     if seen.trouble:
-        return Entry(text="Start server")
-    return Entry(text="Start server", act=Act("start") if seen.startable else None)
+        return MenuEntry(text="Start server")
+    return MenuEntry(text="Start server", act=Act("start") if seen.startable else None)
 
 
-def _models(seen: Seen, overview: Overview) -> list[Entry]:
+def _models(seen: ServerState, overview: Overview) -> list[MenuEntry]:
     """The loaded ones, then those on disk."""
     loaded = {row.name: row for row in overview.models}
     names = [*loaded, *(name for name in seen.models if name not in loaded)]
     found = [_model(name, loaded.get(name), name in seen.pinned) for name in names[:MOST_MODELS]]
     if not names:
-        found.append(Entry(text="No models yet: omlx pull qwen3:8b"))
+        found.append(MenuEntry(text="No models yet: omlx pull qwen3:8b"))
     if len(names) > MOST_MODELS:
-        found.append(Entry(text=f"{len(names) - MOST_MODELS} more on the dashboard", act=Act("dashboard")))
+        found.append(MenuEntry(text=f"{len(names) - MOST_MODELS} more on the dashboard", act=Act("dashboard")))
     return found
 
 
-def _model(name: str, row: ModelRow | None, pinned: bool) -> Entry:
+def _model(name: str, row: ModelRow | None, pinned: bool) -> MenuEntry:
     details = []
     if row is not None:
         details = [row.state if row.state != "ready" else human_bytes(row.size)]
     if pinned:
         details.append("pinned")
-    return Entry(
+    return MenuEntry(
         text=" · ".join([_short(name), *details]),
         below=(
-            Entry(text="Unload", act=Act("unload", name)) if row else Entry(text="Load", act=Act("load", name)),
-            Entry(text="Pinned", act=Act("unpin" if pinned else "pin", name), checked=pinned),
+            MenuEntry(text="Unload", act=Act("unload", name)) if row else MenuEntry(text="Load", act=Act("load", name)),
+            MenuEntry(text="Pinned", act=Act("unpin" if pinned else "pin", name), checked=pinned),
         ),
     )
 

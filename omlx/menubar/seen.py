@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from omlx.api.overview import Overview
+from omlx.protocols.admin.overview import Overview
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class ServerState(msgspec.Struct, frozen=True, kw_only=True):
     """A look at the server. `overview` is None where no oMLX answers; `trouble` says why, "" where nobody listens."""
 
     url: str

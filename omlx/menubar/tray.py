@@ -18,8 +18,8 @@ from PIL import Image, ImageDraw
 
 from omlx.menubar import clipboard
 from omlx.menubar.control import Control
-from omlx.menubar.menu import SEPARATOR, Act, Entry, entries, status_line
-from omlx.menubar.seen import Seen
+from omlx.menubar.menu import SEPARATOR, Act, MenuEntry, entries, status_line
+from omlx.menubar.seen import ServerState
 
 _BACKEND = "PYSTRAY_BACKEND"
 _SIZE = 64
@@ -62,7 +62,7 @@ class Tray:
     def __init__(self, pystray: Any) -> None:
         self._pystray = pystray
         self._control = Control(self._see)
-        self._drawn: tuple[Entry, ...] = ()
+        self._drawn: tuple[MenuEntry, ...] = ()
         self._lit = ""
         self._quit = False
         self._icon = pystray.Icon("omlx", icon=picture(_GREY), title="oMLX")
@@ -88,7 +88,7 @@ class Tray:
                 self._control.end()
                 thread.join()
 
-    def _see(self, seen: Seen) -> None:
+    def _see(self, seen: ServerState) -> None:
         """From the control's thread: AppKit wants its main thread, the others' pystray goes there itself."""
         if sys.platform == "darwin":
             from PyObjCTools import AppHelper
@@ -97,7 +97,7 @@ class Tray:
         else:
             self._draw(seen)
 
-    def _draw(self, seen: Seen) -> None:
+    def _draw(self, seen: ServerState) -> None:
         """Only what changed: an open menu closes when it is exchanged."""
         found = entries(seen)
         if found != self._drawn:
@@ -109,7 +109,7 @@ class Tray:
             self._lit = lit
             self._icon.icon = picture(_COLOURS[lit])
 
-    def _item(self, entry: Entry) -> Any:
+    def _item(self, entry: MenuEntry) -> Any:
         if entry == SEPARATOR:
             return self._pystray.Menu.SEPARATOR
         if entry.below:
@@ -141,7 +141,7 @@ class Tray:
 _COLOURS = {"off": _GREY, "on": _TEAL, "busy": _AMBER}
 
 
-def _light(seen: Seen) -> str:
+def _light(seen: ServerState) -> str:
     if seen.overview is None:
         return "off"
     return "busy" if seen.overview.running else "on"

@@ -1,7 +1,7 @@
 """The *governor*: the memory that all models share.
 
-It knows the machine, plans loads by it, deals out what each runner may use, and once a second looks at what is really
-taken: see `pressure` for what is given up, and in which order.
+It knows the machine, plans loads by it, deals out what each runner may use, and once a second looks at what is
+really taken: see `pressure` for what is given up, and in which order.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from omlx.messages.frames import Hello, Ready
 from omlx.pool import admission, pressure
 from omlx.pool.admission import RUNNER_OVERHEAD, gib
 from omlx.pool.measured import Measurement, Measurements
@@ -22,7 +23,6 @@ from omlx.pool.pressure import Pressure, relieve, taken_by
 from omlx.pool.slot import Slot
 from omlx.pool.spare import Spare
 from omlx.runner.launch import GroupPlan, Machines
-from omlx.runner.protocol import Hello, Ready
 from omlx.settings import Settings
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Governor:
         self._measured = Measurements(Path(settings.models) / "measured.json")
         self._hot_bytes = admission.hot_bytes(settings.hot_cache_max_size, self._machine.ram)
         self._hot_part = 1.0
-        self._usage: pressure.Usage | None = None
+        self._usage: pressure.MemoryUsage | None = None
         self._told: dict[int, tuple[int, int]] = {}
         """By runner: the share it was told last."""
         self.knows_device = False
@@ -221,7 +221,7 @@ class Governor:
 
     def report(self) -> MemoryReport:
         machine = admission.machine(self._machine.device, self._machine.device_memory)
-        usage = self._usage or pressure.Usage(
+        usage = self._usage or pressure.MemoryUsage(
             used=pressure.resident(), cap=admission.parse_cap(self._settings.max_process_memory, machine)
         )
         return MemoryReport(

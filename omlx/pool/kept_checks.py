@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from omlx.folders import write_atomically
-from omlx.selftest.load_checks import LoadChecks
+from omlx.messages.load_checks import LoadChecks
 
 log = logging.getLogger("omlx.pool")
 

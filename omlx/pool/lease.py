@@ -1,7 +1,7 @@
 """A *lease*: the right to use one loaded model. While it is held the model stays; the last one starts the keep-alive.
 
-It also carries the promise about crashes: when the runner dies under a request of which nothing was passed on yet, the
-model is loaded again and the request replayed, once; a request that has streamed something ends with the error.
+It also carries the promise about crashes: when the runner dies under a request of which nothing was passed on yet,
+the model is loaded again and the request replayed, once; a request that has streamed something ends with the error.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from omlx.messages.frames import CacheCall, Embedded, Ranked
+from omlx.messages.request import Delta, Finish, GenerateRequest, Priority
+from omlx.messages.selftest import Feature
 from omlx.pool.errors import PoolError
 from omlx.pool.slot import Slot
 from omlx.record import current
-from omlx.request import Delta, Finish, GenerateRequest, Priority
 from omlx.runner.host import CRASHED, RequestFailed, RunnerHost
-from omlx.runner.protocol import CacheCall, Embedded, Ranked
-from omlx.selftest.result import Feature
 
 if TYPE_CHECKING:
     from omlx_registry import ModelSpec

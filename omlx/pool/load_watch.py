@@ -1,9 +1,10 @@
 """The *load watch*: a runner takes no more memory while it loads than its load may, whatever the files make it do.
 
-What a load needs is known from the files only as far as they can be believed. So the resident memory of the process is
-looked at many times a second, and a runner above its limit is killed. On Linux the kernel holds the limit between two
-looks as well: the process cannot allocate more than what is left (RLIMIT_DATA, which counts what is reserved and not
-used too, hence moves with every look). Once the model is loaded the limit is gone: from then on `pressure` decides.
+What a load needs is known from the files only as far as they can be believed. So the resident memory of the process
+is looked at many times a second, and a runner above its limit is killed. On Linux the kernel holds the limit between
+two looks as well: the process cannot allocate more than what is left (RLIMIT_DATA, which counts what is reserved and
+not used too, hence moves with every look). Once the model is loaded the limit is gone: from then on `pressure`
+decides.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from typing import NamedTuple
 
 import psutil
 
+from omlx.messages.frames import Ready
 from omlx.pool.admission import gib
 from omlx.pool.errors import PoolError
 from omlx.runner.host import LoadError, RunnerHost
-from omlx.runner.protocol import Ready
 
 _EVERY_S = 0.02
 _TREE_EVERY_S = 0.25

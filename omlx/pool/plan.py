@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from omlx_registry import InvalidName, parse_name
 
+from omlx.messages.frames import Backend, LoadSpec
+from omlx.messages.load_checks import LoadChecks
+from omlx.messages.selftest import Feature
 from omlx.pool import admission
 from omlx.pool.admission import Estimate, Machine
 from omlx.pool.errors import PoolError
 from omlx.pool.measured import Measurement
-from omlx.pool.policy import Room
+from omlx.pool.policy import LoadLimits
 from omlx.runner.launch import GroupPlan, Machines
-from omlx.runner.protocol import Backend, LoadSpec
-from omlx.selftest.load_checks import LoadChecks
-from omlx.selftest.result import Feature
 from omlx.settings import Settings
 from omlx.units import parse_keep_alive
 
@@ -32,7 +32,7 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     context: int
     need: int
-    room: Room
+    room: LoadLimits
     largest: int = 0
     """The largest context that there is memory for, in tokens; 0: not known, or not even the least."""
 
@@ -76,7 +76,7 @@ def plan_load(
     refusal = admission.refusal(found.least, available=available, cap=cap, model_cap=model_cap)
     if refusal is not None and strict:
         raise PoolError("too_large", refusal)
-    room = Room(places=settings.max_loaded_models or _DEFAULT_PLACES, budget=budget)
+    room = LoadLimits(places=settings.max_loaded_models or _DEFAULT_PLACES, budget=budget)
     largest = _largest_context(spec.context_length, lambda tokens: estimate(tokens).likely, limit)
     return LoadPlan(context=context, need=found.likely, room=room, largest=largest)
 

@@ -29,7 +29,7 @@ class Resident(msgspec.Struct, frozen=True, kw_only=True):
     memory: int = 0
 
 
-class Room(msgspec.Struct, frozen=True, kw_only=True):
+class LoadLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What is allowed: `places` models at once that hold `budget` bytes together."""
 
     places: int
@@ -47,7 +47,7 @@ class Evict(msgspec.Struct, frozen=True):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Room comes only when something ends: `drain` names the busy model that shall go when its requests are done.
+    """LoadLimits comes only when something ends: `drain` names the busy model that shall go when its requests are done.
 
     None: models that are leaving already make enough room.
     """
@@ -72,7 +72,7 @@ def idle_victims(residents: Sequence[Resident]) -> list[Resident]:
     return sorted(idle, key=victim_order)
 
 
-def make_room(residents: Sequence[Resident], need: int, room: Room) -> Fits | Evict | Wait | Never:
+def make_room(residents: Sequence[Resident], need: int, room: LoadLimits) -> Fits | Evict | Wait | Never:
     """What has to happen before a model of `need` bytes can be loaded beside `residents`.
 
     Models that are leaving are waited for rather than evicting further ones; as few idle models as possible go; busy

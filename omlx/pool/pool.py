@@ -1,8 +1,8 @@
 """The *pool*: which models are loaded. It owns slots and runners; leases are what it hands out.
 
-Everything happens on one event loop, so a method without `await` is atomic. Loading goes through one queue only to find
-room; the loads themselves run side by side, and a request for a model that is ready never waits for another model.
-Decisions are in `policy` and `admission`; this file carries them out.
+Everything happens on one event loop, so a method without `await` is atomic. Loading goes through one queue only to
+find room; the loads themselves run side by side, and a request for a model that is ready never waits for another
+model. Decisions are in `policy` and `admission`; this file carries them out.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from omlx_registry import storage_errors
 
+from omlx.messages.frames import CacheCall, Hello, Ready
+from omlx.messages.load_checks import LoadChecks
+from omlx.messages.selftest import SelfTest
 from omlx.pool import load_watch, policy
 from omlx.pool.errors import GONE, QUEUE_FULL, SHUTTING_DOWN, PoolError
 from omlx.pool.events import PoolEvents, Unheard, UnloadReason
@@ -34,9 +37,6 @@ from omlx.record import current
 from omlx.runner.host import CLOSE_GRACE_S, LoadError, RunnerHost, in_time
 from omlx.runner.launch import find_machines
 from omlx.runner.process import RUNNER
-from omlx.runner.protocol import CacheCall, Hello, Ready
-from omlx.selftest.load_checks import LoadChecks
-from omlx.selftest.result import SelfTest
 from omlx.settings import Settings
 from omlx.units import human_bytes
 

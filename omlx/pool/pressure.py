@@ -1,7 +1,7 @@
 """*Pressure*: what to give up when everything together takes more memory than it may, and when to give it back.
 
-The order is fixed: cached prefixes in RAM, then idle models, then new work. Running streams are never touched. What is
-measured is the whole process tree, and what MLX holds on a GPU.
+The order is fixed: cached prefixes in RAM, then idle models, then new work. Running streams are never touched. What
+is measured is the whole process tree, and what MLX holds on a GPU.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Relief(msgspec.Struct, frozen=True, kw_only=True):
     refuse: bool = False
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryUsage(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of one kind of memory: taken, and allowed."""
 
     used: int
@@ -48,7 +48,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         return self.used / max(1, self.cap)
 
 
-class Taken(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryTaken(msgspec.Struct, frozen=True, kw_only=True):
     """What one runner takes. Bytes."""
 
     resident: int
@@ -70,7 +70,7 @@ def relieve(pressure: Pressure, residents: Sequence[Resident]) -> Relief:
     return Relief(hot=0.0, refuse=not any(resident.state == "leaving" for resident in residents))
 
 
-def tightest(tree: int, runners: Sequence[Taken], machine: Machine, setting: str) -> Usage:
+def tightest(tree: int, runners: Sequence[MemoryTaken], machine: Machine, setting: str) -> MemoryUsage:
     """The memory that is nearest to its cap. `tree` is `tree_bytes()`, `setting` max_process_memory.
 
     On a CPU there is RAM only. A CUDA device has memory of its own, with a cap of its own. On Apple silicon both are
@@ -79,20 +79,26 @@ def tightest(tree: int, runners: Sequence[Taken], machine: Machine, setting: str
     """
     held = sum(runner.device for runner in runners)
     if machine.device == "cpu":
-        return Usage(used=tree, cap=parse_cap(setting, machine))
+        return MemoryUsage(used=tree, cap=parse_cap(setting, machine))
     ram = Machine(ram=machine.ram, available=machine.available)
     if machine.device == "metal":
         unseen = sum(max(0, runner.device + RUNNER_OVERHEAD - runner.resident) for runner in runners)
-        kinds = [Usage(used=tree + unseen, cap=parse_cap(setting, ram)), Usage(used=held, cap=machine.device_memory)]
+        kinds = [
+            MemoryUsage(used=tree + unseen, cap=parse_cap(setting, ram)),
+            MemoryUsage(used=held, cap=machine.device_memory),
+        ]
     else:
-        kinds = [Usage(used=tree, cap=parse_cap(setting, ram)), Usage(used=held, cap=parse_cap(setting, machine))]
+        kinds = [
+            MemoryUsage(used=tree, cap=parse_cap(setting, ram)),
+            MemoryUsage(used=held, cap=parse_cap(setting, machine)),
+        ]
     return max(kinds, key=lambda usage: usage.share)
 
 
-def taken_by(hosts: Iterable[RunnerHost]) -> list[Taken]:
+def taken_by(hosts: Iterable[RunnerHost]) -> list[MemoryTaken]:
     """What runners take now."""
     return [
-        Taken(resident=resident(host.pid), device=host.heartbeat.memory_bytes + host.heartbeat.buffer_bytes)
+        MemoryTaken(resident=resident(host.pid), device=host.heartbeat.memory_bytes + host.heartbeat.buffer_bytes)
         for host in hosts
     ]
 

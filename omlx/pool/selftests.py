@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from omlx.folders import write_atomically
-from omlx.selftest.result import Feature, SelfTest
+from omlx.messages.selftest import Feature, SelfTest
 
 log = logging.getLogger("omlx.pool")
 

@@ -1,7 +1,7 @@
 """A *slot* is the pool's own record of one model: who uses it, how long it stays, which runner holds it.
 
-Only the pool changes slots, on its event loop; everybody else gets snapshots: `resident()` for decisions, `LoadedModel`
-for lists. Times are of the loop's monotonic clock until they are shown.
+Only the pool changes slots, on its event loop; everybody else gets snapshots: `resident()` for decisions,
+`LoadedModel` for lists. Times are of the loop's monotonic clock until they are shown.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from omlx.messages.frames import Heartbeat
+from omlx.messages.selftest import Feature
 from omlx.pool.admission import clamp_context
 from omlx.pool.policy import Resident, State
 from omlx.runner.host import RunnerHost
-from omlx.runner.protocol import Heartbeat
-from omlx.selftest.result import Feature
 
 if TYPE_CHECKING:
     from omlx_registry import ModelSpec

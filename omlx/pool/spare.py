@@ -8,8 +8,8 @@ import contextvars
 import logging
 from collections.abc import Sequence
 
+from omlx.messages.frames import Hello
 from omlx.runner.host import LoadError, RunnerHost
-from omlx.runner.protocol import Hello
 
 log = logging.getLogger("omlx.pool")
 

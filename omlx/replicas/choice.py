@@ -1,9 +1,9 @@
 """Which replica serves a request: pure functions over what is known of them.
 
-A *replica* is an oMLX or Ollama server with full copies of its models. A conversation goes back to the replica that has
-its beginning cached, unless that one has clearly more to do than the others. The choice needs no memory: the replica
-with the highest hash of (its URL, the conversation's beginning) is the one (rendezvous hashing). One that comes or goes
-moves its own conversations only.
+A *replica* is an oMLX or Ollama server with full copies of its models. A conversation goes back to the replica that
+has its beginning cached, unless that one has clearly more to do than the others. The choice needs no memory: the
+replica with the highest hash of (its URL, the conversation's beginning) is the one (rendezvous hashing). One that
+comes or goes moves its own conversations only.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     load: int
 
 
-class Asked(msgspec.Struct, frozen=True):
+class ReplicaRequest(msgspec.Struct, frozen=True):
     """What matters of a request: its model's full name ("" where it names none), and its beginning."""
 
     model: str = ""
     beginning: bytes = b""
 
 
-def choose(views: Iterable[View], asked: Asked) -> View | None:
+def choose(views: Iterable[View], asked: ReplicaRequest) -> View | None:
     """The replica for a request, None where there is none. Where none has the model, any: it knows the right error."""
     everybody = list(views)
     fitting = [view for view in everybody if asked.model in view.models] or everybody
@@ -51,18 +51,18 @@ def choose(views: Iterable[View], asked: Asked) -> View | None:
     return preferred if preferred.load <= mean * _UNEVEN + _SPARE else idlest
 
 
-def read(body: bytes) -> Asked:
+def read(body: bytes) -> ReplicaRequest:
     """What matters of a JSON body, in whatever dialect; nothing of one that is none."""
     try:
         found = msgspec.json.decode(body)
     except msgspec.MsgspecError:
-        return Asked()
+        return ReplicaRequest()
     if not isinstance(found, dict):
-        return Asked()
+        return ReplicaRequest()
     fields = {str(name).lower(): value for name, value in found.items()}
     parts = [fields.get("system"), fields.get("instructions"), _opening(fields)]
     text = msgspec.json.encode([part for part in parts if part])[:_BEGINNING]
-    return Asked(full_name(fields.get("model")), text if any(parts) else b"")
+    return ReplicaRequest(full_name(fields.get("model")), text if any(parts) else b"")
 
 
 def full_name(name: Any) -> str:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 
-from omlx.api.admin import StatusResponse
+from omlx.protocols.admin.wire import StatusResponse
 from omlx.replicas.choice import View, full_name
 from omlx.urls import without_credentials
 

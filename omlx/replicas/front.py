@@ -1,7 +1,8 @@
 """The ASGI application in front of replicas: what a model answers is passed through, the rest is our own server's.
 
-A request that a replica did not take (no connection, or busy) goes to the next one, as long as nothing of an answer has
-been sent. An answer that breaks off ends with an error in its own dialect. Models are looked after on the replicas.
+A request that a replica did not take (no connection, or busy) goes to the next one, as long as nothing of an answer
+has been sent. An answer that breaks off ends with an error in its own dialect. Models are looked after on the
+replicas.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ import httpx
 import msgspec
 from litestar import Request
 
-from omlx.dialect.refusal import Refusal
+from omlx.protocols.http_error import HTTPError
 from omlx.replicas import choice
-from omlx.replicas.choice import Asked
+from omlx.replicas.choice import ReplicaRequest
 from omlx.replicas.fleet import Fleet, Replica, reason
 from omlx.server.body import parse, read_bytes
-from omlx.server.envelopes import worded_for
+from omlx.server.body_memory import BodyReservation
+from omlx.server.error_formats import worded_for
 from omlx.server.errors import JSON_TYPE, ClientGone, Problem
 from omlx.server.inflate import inflate
-from omlx.server.room import Share
 from omlx.urls import climbs
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class _Heard(NamedTuple):
     target: str
     headers: list[tuple[bytes, bytes]]
     body: bytes
-    asked: Asked
+    asked: ReplicaRequest
 
 
 class Front:
@@ -85,7 +86,7 @@ class Front:
         elif path in _PASSED or path.startswith(_PASSED_BELOW):
             try:
                 heard = await self._hear(scope, receive)
-            except Refusal as refusal:
+            except HTTPError as refusal:
                 await _refuse(send, path, Problem(refusal.status, refusal.message))
                 return
             if heard is not None:
@@ -97,11 +98,11 @@ class Front:
         """The whole request; None where its client has left."""
         headers = [(name, value) for name, value in scope["headers"] if name not in _NOT_PASSED]
         encoding = next((value.decode("latin-1") for name, value in headers if name == b"content-encoding"), "")
-        share = Share.of(scope)
+        share = BodyReservation.of(scope)
         try:
             body = await read_bytes(Request(scope, receive), self._max_body)
             plain = await inflate(body, encoding, self._max_body, share) if encoding else body
-            asked = await parse(plain, choice.read, share) if plain else Asked()
+            asked = await parse(plain, choice.read, share) if plain else ReplicaRequest()
         except ClientGone:
             return None
         query = scope["query_string"].decode("latin-1")

@@ -1,9 +1,9 @@
 """The *boundaries* of a prompt: where later prompts are likely to part from it.
 
-The KV store can restore a model with recurrent state only where a snapshot was taken, so it has to be told ahead. The
-next prompts are rendered as the template would render them, with made-up texts where they are not known yet, and
-compared with the present one. So templates that rewrite the past (that drop the thinking of earlier turns, or put the
-tools before the last message) need no knowledge of ours.
+The KV store can restore a model with recurrent state only where a snapshot was taken, so it has to be told ahead.
+The next prompts are rendered as the template would render them, with made-up texts where they are not known yet, and
+compared with the present one. So templates that rewrite the past (that drop the thinking of earlier turns, or put
+the tools before the last message) need no knowledge of ours.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from omlx.dialect.errors import TemplateError, TemplateTooSlow
-from omlx.engine.sharing import common_prefix
-from omlx.request import GenerateRequest, Message
+from omlx.engine.prefix_dedup import common_prefix
+from omlx.messages.request import GenerateRequest, Message
+from omlx.prompting.errors import TemplateError, TemplateTooSlow
 
 _UNKNOWN = "\u2063"
 """What stands for a text not known yet: a character that no text begins with."""

@@ -1,11 +1,13 @@
 """The runner's end of the socket: two I/O threads between the frames and the thread that owns the model.
 
-A *channel* turns received frames into an inbox and sends what is put into its outbox, so that neither a slow server nor
-a long evaluation holds up the other. Three threads meet here: the *main* thread (owns MLX; calls `send`, `receive`,
-`beat`), the *reader* (fills the inbox) and the *writer* (empties the outbox, and sends a heartbeat each second even
-while the main thread is inside an evaluation). They share two queues and one reference to an immutable heartbeat.
+A *channel* turns received frames into an inbox and sends what is put into its outbox, so that neither a slow server
+nor a long evaluation holds up the other. Three threads meet here: the *main* thread (owns MLX; calls `send`,
+`receive`, `beat`), the *reader* (fills the inbox) and the *writer* (empties the outbox, and sends a heartbeat each
+second even while the main thread is inside an evaluation). They share two queues and one reference to an immutable
+heartbeat.
 
-When the socket ends, the server is gone, however it died: the reader ends the process at once, mid-evaluation included.
+When the socket ends, the server is gone, however it died: the reader ends the process at once, mid-evaluation
+included.
 """
 
 from __future__ import annotations
@@ -16,15 +18,7 @@ import socket
 import threading
 import time
 
-from omlx.runner.protocol import (
-    HEADER_SIZE,
-    FromRunner,
-    Heartbeat,
-    ToRunner,
-    body_length,
-    decode_to_runner,
-    encode,
-)
+from omlx.messages.frames import HEADER_SIZE, FromRunner, Heartbeat, ToRunner, body_length, decode_to_runner, encode
 
 HEARTBEAT_S = 1.0
 SERVER_GONE = 3

@@ -11,13 +11,11 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import msgspec
 
-from omlx.engine.embed import load_embedder
+from omlx.engine.encode.embed import load_embedder
+from omlx.engine.encode.rerank import load_reranker
 from omlx.engine.loader import LoadError
 from omlx.engine.precision import use_tf32
-from omlx.engine.rerank import load_reranker
-from omlx.request import Failure
-from omlx.runner.channel import Channel
-from omlx.runner.protocol import (
+from omlx.messages.frames import (
     CacheOp,
     Cancel,
     Embed,
@@ -25,16 +23,18 @@ from omlx.runner.protocol import (
     Generate,
     GetStats,
     Heartbeat,
+    HotCacheShare,
     Loading,
     LoadSpec,
     Ready,
     Reply,
     Rerank,
-    Share,
     Shutdown,
     ToRunner,
 )
-from omlx.runner.vectors import Answer, Vectors
+from omlx.messages.request import Failure
+from omlx.runner.channel import Channel
+from omlx.runner.encode_jobs import Answer, EncodeJobs
 
 log = logging.getLogger("omlx.runner")
 
@@ -45,7 +45,7 @@ CHUNK_S = 0.25
 class Encoding(NamedTuple):
     """A loaded encoder: its jobs, and how its weights are held."""
 
-    vectors: Vectors
+    vectors: EncodeJobs
     weights: str
     weight_bytes: int
 
@@ -60,10 +60,10 @@ def load(spec: LoadSpec, channel: Channel) -> Encoding:
     match spec.kind:
         case "embed":
             embedder, weights, size = load_embedder(spec, progress)
-            return Encoding(Vectors(channel.wake, embedder=embedder, reranker=None), weights, size)
+            return Encoding(EncodeJobs(channel.wake, embedder=embedder, reranker=None), weights, size)
         case "rerank":
             reranker, weights, size = load_reranker(spec, progress)
-            return Encoding(Vectors(channel.wake, embedder=None, reranker=reranker), weights, size)
+            return Encoding(EncodeJobs(channel.wake, embedder=None, reranker=reranker), weights, size)
     raise LoadError(f"{spec.name} is no encoder")
 
 
@@ -87,7 +87,7 @@ def send_answers(channel: Channel, answers: list[Answer]) -> None:
 class EncoderService:
     """The loop around one encoder."""
 
-    def __init__(self, channel: Channel, vectors: Vectors) -> None:
+    def __init__(self, channel: Channel, vectors: EncodeJobs) -> None:
         self._channel = channel
         self._vectors = vectors
 
@@ -124,7 +124,7 @@ class EncoderService:
             case Generate(request):
                 failure = Failure(request.id, "unsupported", "this model does not generate text")
                 self._channel.send(Events([failure]))
-            case Share():
+            case HotCacheShare():
                 pass  # an encoder caches no prefixes
             case _:
                 log.warning("a %s frame came out of turn", type(frame).__name__)

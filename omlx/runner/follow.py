@@ -6,8 +6,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from omlx.engine.loader import LoadError
-from omlx.runner.opening import open_engine
-from omlx.runner.protocol import LoadSpec
+from omlx.messages.frames import LoadSpec
+from omlx.runner.build import open_engine
 from omlx.runner.serve import CLOSE_BUDGET_S
 
 if TYPE_CHECKING:

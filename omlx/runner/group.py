@@ -1,9 +1,9 @@
 """The ranks of a distributed model as processes: MLX's group for the tensors, TCP to rank 0 for the decisions.
 
-Decisions do not travel through MLX's collectives, because these queue behind the forwards that are under way and would
-make every step wait for the one before. Each follower keeps one connection to the leader; a message is msgpack behind a
-4-byte big-endian length. A connection that ends means that a rank has died, and every rank then ends itself at once,
-mid-forward included: a collective with a partner missing would never return.
+Decisions do not travel through MLX's collectives, because these queue behind the forwards that are under way and
+would make every step wait for the one before. Each follower keeps one connection to the leader; a message is msgpack
+behind a 4-byte big-endian length. A connection that ends means that a rank has died, and every rank then ends itself
+at once, mid-forward included: a collective with a partner missing would never return.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import Any, NoReturn, TypeVar, cast
 import mlx.core as mx
 import msgspec
 
+from omlx.messages.frames import Backend, Parallel
 from omlx.runner.channel import receive_exactly
 from omlx.runner.process import GROUP_ENDED
-from omlx.runner.protocol import Backend, Parallel
 
 T = TypeVar("T")
 

@@ -21,14 +21,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from omlx.record import current
-from omlx.request import Delta, Failure, FailureKind, Finish, GenerateRequest, Priority
-from omlx.runner import launch
-from omlx.runner import process as runner_process
-from omlx.runner.launch import GroupPlan
-from omlx.runner.mailbox import Item, Mailbox
-from omlx.runner.process import Started
-from omlx.runner.protocol import (
+from omlx.messages.frames import (
     HEADER_SIZE,
     CacheCall,
     CacheOp,
@@ -41,6 +34,7 @@ from omlx.runner.protocol import (
     GetStats,
     Heartbeat,
     Hello,
+    HotCacheShare,
     Load,
     LoadFailed,
     Loading,
@@ -50,13 +44,19 @@ from omlx.runner.protocol import (
     Ready,
     Reply,
     Rerank,
-    Share,
     Shutdown,
     ToRunner,
     body_length,
     decode_from_runner,
     encode,
 )
+from omlx.messages.request import Delta, Failure, FailureKind, Finish, GenerateRequest, Priority
+from omlx.record import current
+from omlx.runner import launch
+from omlx.runner import process as runner_process
+from omlx.runner.launch import GroupPlan
+from omlx.runner.mailbox import Item, Mailbox
+from omlx.runner.process import Started
 from omlx.units import format_duration
 
 log = logging.getLogger("omlx.runner")
@@ -347,7 +347,7 @@ class RunnerHost:
     def share(self, *, hot_cache_bytes: int, memory_bytes: int) -> None:
         """Change what this model may use: all of its memory, and the RAM of it for cached prefixes."""
         if self.alive:
-            self._post(Share(hot_cache_bytes=hot_cache_bytes, memory_bytes=memory_bytes))
+            self._post(HotCacheShare(hot_cache_bytes=hot_cache_bytes, memory_bytes=memory_bytes))
 
     def kill(self, why: str = "it did not end in time and was killed", reason: EndReason = "crashed") -> None:
         """SIGKILL, which ends a stopped or hanging process too; `why` is for the log, `reason` for the counters."""

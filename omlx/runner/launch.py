@@ -1,7 +1,7 @@
 """Starting the ranks of a distributed model, with MLX's own launcher; the server's side, without MLX.
 
-`mlx.launch` knows how to start a program on several hosts (by ssh, or here) and what each backend's environment is. Its
-processes inherit no descriptors, so rank 0 connects back to a Unix socket whose path it is given.
+`mlx.launch` knows how to start a program on several hosts (by ssh, or here) and what each backend's environment is.
+Its processes inherit no descriptors, so rank 0 connects back to a Unix socket whose path it is given.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pathlib import Path
 
 import msgspec
 
+from omlx.messages.frames import Backend, Parallel
 from omlx.runner.process import ENVIRONMENT, LOG_LEVEL, Started, log_level, start_with_output
-from omlx.runner.protocol import Backend, Parallel
 
 _LAUNCHER = "from mlx._distributed_utils.launch import main; main()"
 _HERE = {"127.0.0.1", "localhost", "::1"}

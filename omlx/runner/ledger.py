@@ -1,13 +1,13 @@
 """The *ledger* of a runner: the KV memory its requests have been promised, so that they do not need more than there is.
 
-A request reserves the tokens it is expected to come to, not the most it might: prompt plus answer where the answer has
-a limit, plus a usual answer's length where it has none. What does not fit waits until others are done; what can never
-fit is told so at once. Pure bookkeeping.
+A request reserves the tokens it is expected to come to, not the most it might: prompt plus answer where the answer
+has a limit, plus a usual answer's length where it has none. What does not fit waits until others are done; what can
+never fit is told so at once. Pure bookkeeping.
 """
 
 from __future__ import annotations
 
-from omlx.request import Limits
+from omlx.messages.request import Limits
 
 USUAL_ANSWER = 2048
 """Tokens reserved for an answer without a limit of its own."""

@@ -11,8 +11,8 @@ from collections import deque
 
 import msgspec
 
-from omlx.request import Delta, Failure, Finish
-from omlx.runner.protocol import Embedded, PrefillProgress, Ranked, Reply
+from omlx.messages.frames import Embedded, PrefillProgress, Ranked, Reply
+from omlx.messages.request import Delta, Failure, Finish
 
 JOIN_FROM = 16
 """Waiting items from which on neighbouring deltas are joined."""

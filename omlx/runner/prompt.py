@@ -1,7 +1,7 @@
 """The *prompt* of a request: from messages to token ids that fit the context.
 
-Rendering and tokenizing a long conversation takes a while, so this runs in helper threads beside the thread that owns
-the model; it touches the template and the tokenizer only, and both may be used by several threads at once.
+Rendering and tokenizing a long conversation takes a while, so this runs in helper threads beside the thread that
+owns the model; it touches the template and the tokenizer only, and both may be used by several threads at once.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from omlx.dialect.errors import TemplateError, TemplateTooSlow
-from omlx.dialect.prompt import PromptTemplate
 from omlx.engine import tokenization
-from omlx.engine.media import Media
-from omlx.engine.pictures import PictureError
 from omlx.engine.sequence import kept_tokens
-from omlx.engine.vision import Vision
-from omlx.request import FailureKind, GenerateRequest
-from omlx.runner import shorten
+from omlx.engine.vision.images import PictureError
+from omlx.engine.vision.media import Media
+from omlx.engine.vision.vision import Vision
+from omlx.messages.request import FailureKind, GenerateRequest
+from omlx.prompting.errors import TemplateError, TemplateTooSlow
+from omlx.prompting.template import PromptTemplate
+from omlx.runner import truncation as shorten
 from omlx.runner.boundaries import boundaries
-from omlx.runner.illustrate import Illustrator
+from omlx.runner.multimodal import Illustrator
 
 log = logging.getLogger("omlx.runner")
 

@@ -1,11 +1,12 @@
 """Rendering Jinja templates where they can be stopped: in a *renderer*, a process that does nothing else.
 
-A template is foreign code, and one call into C (a replacement, a comparison, a JSON text) can take minutes or gigabytes
-with no place to interrupt it. A renderer has a limit of CPU time for each rendering and a limit of memory, both kept by
-the kernel; when it is ended, a new one takes its place. It also keeps renderings off Python's lock in the runner.
+A template is foreign code, and one call into C (a replacement, a comparison, a JSON text) can take minutes or
+gigabytes with no place to interrupt it. A renderer has a limit of CPU time for each rendering and a limit of memory,
+both kept by the kernel; when it is ended, a new one takes its place. It also keeps renderings off Python's lock in
+the runner.
 
-Frames: to the renderer a length and a pickle of (source, variables), None for the variables to read the template only;
-back an outcome, CPU seconds, a length and a text. Nothing that comes back is unpickled.
+Frames: to the renderer a length and a pickle of (source, variables), None for the variables to read the template
+only; back an outcome, CPU seconds, a length and a text. Nothing that comes back is unpickled.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-from omlx.dialect.errors import MAX_CPU_S, TemplateError, TemplateTooSlow
-from omlx.dialect.jinja import JinjaTemplate
+from omlx.prompting.errors import MAX_CPU_S, TemplateError, TemplateTooSlow
+from omlx.prompting.jinja import JinjaTemplate
 
 _ASKED, _ANSWERED = struct.Struct(">Q"), struct.Struct(">cdQ")
 _GOOD, _REFUSED, _TOO_SLOW = b"g", b"r", b"s"

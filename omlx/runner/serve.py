@@ -1,7 +1,7 @@
 """What a runner does once MLX may be imported: load one model, then serve it until it is told to stop.
 
-The main thread runs everything here and is the only one that touches MLX. It sleeps in `Channel.receive` while there is
-nothing to do, and looks at the inbox between any two engine steps.
+The main thread runs everything here and is the only one that touches MLX. It sleeps in `Channel.receive` while there
+is nothing to do, and looks at the inbox between any two engine steps.
 """
 
 from __future__ import annotations
@@ -18,17 +18,12 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import msgspec
 from omlx_cache import PrefixStore
-from omlx_registry.inert_folder import without_inert_folder
+from omlx_registry.sanitized_folder import without_inert_folder
 
 from omlx.engine import loader
 from omlx.engine.loader import LoadError
 from omlx.engine.ranks import SOLO, Ranks
-from omlx.request import Event
-from omlx.runner import encode
-from omlx.runner.channel import Channel
-from omlx.runner.opening import Served, kv_budget, prepare
-from omlx.runner.prompt import TOO_LONG
-from omlx.runner.protocol import (
+from omlx.messages.frames import (
     CacheOp,
     Cancel,
     Embed,
@@ -37,6 +32,7 @@ from omlx.runner.protocol import (
     GetStats,
     Heartbeat,
     Hello,
+    HotCacheShare,
     Load,
     LoadFailed,
     LoadSpec,
@@ -45,10 +41,14 @@ from omlx.runner.protocol import (
     Ready,
     Reply,
     Rerank,
-    Share,
     Shutdown,
     ToRunner,
 )
+from omlx.messages.request import Event
+from omlx.runner import encode
+from omlx.runner.build import BuiltModel, kv_budget, prepare
+from omlx.runner.channel import Channel
+from omlx.runner.prompt import TOO_LONG
 
 log = logging.getLogger("omlx.runner")
 
@@ -124,7 +124,7 @@ class Runner:
         return None
 
 
-def _ready(spec: LoadSpec, served: Served) -> Ready:
+def _ready(spec: LoadSpec, served: BuiltModel) -> Ready:
     model = served.model
     return Ready(
         weights=model.weights,
@@ -148,7 +148,7 @@ class _Tokenized(NamedTuple):
 class Service:
     """The loop around one served model."""
 
-    def __init__(self, channel: Channel, served: Served) -> None:
+    def __init__(self, channel: Channel, served: BuiltModel) -> None:
         self._channel = channel
         self._served = served
         self._was_busy = False
@@ -187,7 +187,7 @@ class Service:
             case Cancel(id):
                 served.session.cancel(id)
                 served.vectors.cancel(id)
-            case Share():
+            case HotCacheShare():
                 served.ledger.resize(kv_budget(frame.memory_bytes, served.model))
                 if served.store is not None:
                     served.store.resize_hot(frame.hot_cache_bytes)

@@ -1,7 +1,7 @@
 """The *session* of a runner: all its open requests, from frame to prompt to engine and back to events.
 
-The main thread calls everything here; only the preparation of prompts runs in helper threads. A fault in the host work
-of one request (its template, its parser, its grammar) ends that request alone.
+The main thread calls everything here; only the preparation of prompts runs in helper threads. A fault in the host
+work of one request (its template, its parser, its grammar) ends that request alone.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
 
-from omlx.dialect.constraint import constrain, limit_thinking
-from omlx.dialect.output import PLAIN, OutputDialect, OutputParser, Piece
 from omlx.engine.engine import Engine
 from omlx.engine.grammar import Grammar
 from omlx.engine.guide import Thinking
 from omlx.engine.sequence import EngineError, Output, SequenceSpec
-from omlx.request import Delta, Event, Failure, Finish, GenerateRequest, TokenLogprob, ToolCall
+from omlx.messages.request import Delta, Event, Failure, Finish, GenerateRequest, TokenLogprob, ToolCall
+from omlx.prompting.constraint import constrain, limit_thinking
+from omlx.prompting.output import PLAIN, OutputDialect, OutputParser, Segment
 from omlx.runner.ledger import Ledger, expected_tokens
 from omlx.runner.prompt import Prompt, Prompter, PromptError
 
@@ -65,18 +65,18 @@ class _Row:
         """Of text that the parser still holds back."""
         self.thinking_tokens = 0
 
-    def feed(self, output: Output) -> list[Piece]:
+    def feed(self, output: Output) -> list[Segment]:
         """What the model wrote, read. Its last token of an opening marker counts as thinking, and a closing marker."""
         if self.parser.ended:
             return []
         before = self.parser.inside_thinking
-        pieces = self.parser.feed(output.text) if output.text else []
+        segments = self.parser.feed(output.text) if output.text else []
         if before or self.parser.inside_thinking:
             self.thinking_tokens += len(output.tokens)
         if output.finish is not None:
-            pieces += self.parser.finish()
+            segments += self.parser.finish()
         self.logprobs += output.logprobs
-        return pieces
+        return segments
 
 
 class Session:
@@ -326,11 +326,11 @@ class Session:
         if request.return_context:
             # The end-of-turn token too: what comes next is a new turn.
             row.context += output.tokens
-        pieces = row.feed(output)
+        segments = row.feed(output)
         if row.parser.ended and output.finish is None:
             self._engine.end(output.id)
         events: list[Event] = []
-        events += deltas(output.id, pieces, row.logprobs, last=output.finish is not None)
+        events += deltas(output.id, segments, row.logprobs, last=output.finish is not None)
         if events:
             row.logprobs = []
         if output.finish is None:
@@ -357,25 +357,25 @@ class Session:
         return events
 
 
-def deltas(number: int, pieces: list[Piece], logprobs: list[TokenLogprob], *, last: bool) -> list[Delta]:
+def deltas(number: int, segments: list[Segment], logprobs: list[TokenLogprob], *, last: bool) -> list[Delta]:
     """As few deltas as keep the order of `pieces`; the first carries the log probabilities.
 
     Log probabilities without any text wait for the next text, unless this is the last chance.
     """
     found: list[Delta] = []
     kind = ""
-    for piece in pieces:
-        if piece.kind != kind:
+    for segment in segments:
+        if segment.kind != kind:
             found.append(Delta(number))
-            kind = piece.kind
+            kind = segment.kind
         into = found[-1]
-        match piece.kind:
+        match segment.kind:
             case "content":
-                into.content += piece.text
+                into.content += segment.text
             case "thinking":
-                into.thinking += piece.text
+                into.thinking += segment.text
             case "tool_call":
-                into.tool_calls = [*into.tool_calls, _call(piece)]
+                into.tool_calls = [*into.tool_calls, _call(segment)]
     if logprobs and not found and last:
         found.append(Delta(number))
     if found:
@@ -383,7 +383,7 @@ def deltas(number: int, pieces: list[Piece], logprobs: list[TokenLogprob], *, la
     return found
 
 
-def _call(piece: Piece) -> ToolCall:
-    if piece.call is None:
+def _call(segment: Segment) -> ToolCall:
+    if segment.call is None:
         raise ValueError("a tool call without its call")
-    return piece.call
+    return segment.call

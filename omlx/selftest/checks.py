@@ -12,11 +12,11 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from omlx.api import admin
-from omlx.api.ollama import ChatResponse, GenerateResponse
 from omlx.client import Client
-from omlx.selftest.compare import Answer, difference
-from omlx.selftest.result import Check, Outcome
+from omlx.messages.selftest import Check, Outcome
+from omlx.protocols.admin import wire as admin
+from omlx.protocols.ollama.wire import ChatResponse, GenerateResponse
+from omlx.selftest.compare import GreedyAnswer, difference
 
 _ANSWER_TOKENS = 24
 _TOP = 5
@@ -195,14 +195,14 @@ def _story(sentences: int) -> str:
     )
 
 
-async def _ask(subject: Subject, prompt: str) -> Answer:
+async def _ask(subject: Subject, prompt: str) -> GreedyAnswer:
     """The greedy continuation of a text, read as it stands."""
     last, tokens = GenerateResponse(model="", created_at="", response="", done=False), []
     body = {"model": subject.model, "prompt": prompt, "raw": True, "logprobs": True, "top_logprobs": _TOP,
             "options": {"temperature": 0, "seed": 1, "num_predict": _ANSWER_TOKENS}}  # fmt: skip
     async for last in subject.client.generate(body):
         tokens += last.logprobs
-    return Answer(tokens, last.prompt_eval_count, last.cached_tokens)
+    return GreedyAnswer(tokens, last.prompt_eval_count, last.cached_tokens)
 
 
 async def _text(subject: Subject, prompt: str, options: dict[str, Any]) -> str:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from omlx.api.ollama import Logprob
+from omlx.protocols.ollama.wire import Logprob
 
 TOLERANCE = 0.5
 """Nats. 16-bit arithmetic moves a log probability by up to about 0.2; a damaged cache by several."""
 
 
-class Answer(NamedTuple):
+class GreedyAnswer(NamedTuple):
     """Tokens with their log probabilities and likeliest alternatives; counts of tokens of the prompt."""
 
     tokens: Sequence[Logprob]
@@ -34,7 +34,7 @@ class Difference(NamedTuple):
     problem: str = ""
 
 
-def difference(one: Answer, other: Answer) -> Difference:
+def difference(one: GreedyAnswer, other: GreedyAnswer) -> Difference:
     """Compare token by token up to the first that differ; what stands behind those is not comparable."""
     largest = 0.0
     for at, (left, right) in enumerate(zip(one.tokens, other.tokens, strict=False)):

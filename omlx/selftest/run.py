@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from omlx.client import Client, ClientError
+from omlx.messages.selftest import RESTS_ON, Check, SelfTestResponse
 from omlx.selftest.checks import CHECKS
-from omlx.selftest.result import RESTS_ON, Check, SelfTestResponse
 
 _BUSY = {408, 429, 503, 504}
 """HTTP statuses that say nothing about the model."""

@@ -14,11 +14,11 @@ from omlx_registry import Registry
 
 from omlx.pool import Pool
 from omlx.server import errors
+from omlx.server.body_memory import BodyMemory
 from omlx.server.guards import Gate, Hosts, Origins, Policy, Routes
 from omlx.server.hidden_paths import folders_of_the_program
 from omlx.server.keys import keys_of
 from omlx.server.responses_store import ResponsesStore
-from omlx.server.room import Room
 from omlx.server.routes import (
     admin,
     anthropic,
@@ -89,7 +89,7 @@ def create_app(settings: Settings, registry: Registry, pool: Pool, address: str 
         Policy(origins, hosts, Routes(paths(app))),
         keys_of(settings),
         telemetry,
-        Room(settings.max_body),
+        BodyMemory(settings.max_body),
     )
 
 

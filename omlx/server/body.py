@@ -10,15 +10,15 @@ from typing import Any, TypeVar
 
 from litestar import Request
 
-from omlx.api import gojson
-from omlx.api.wished import Wished
-from omlx.dialect.refusal import Refusal
+from omlx.protocols.common import CommonFields
+from omlx.protocols.http_error import HTTPError
+from omlx.protocols.ollama import gojson
 from omlx.record import current
+from omlx.server.body_counts import Tally, tally
+from omlx.server.body_memory import SMALL, BodyReservation
 from omlx.server.errors import ClientGone
 from omlx.server.inflate import inflate, room_for
-from omlx.server.room import SMALL, Share
-from omlx.server.tally import Tally, tally
-from omlx.server.wishes import WishError, read_priority
+from omlx.server.request_headers import RequestHeaderError, read_priority
 from omlx.settings import Settings
 from omlx.units import human_bytes
 
@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 _VALUE_BYTES = 100
 """What a value costs in memory, more or less."""
 _SLOWEST = 100_000
-"""Bytes a second. Who sends a large body more slowly than this keeps others waiting for its room."""
+"""Bytes a second. Who sends a large body more slowly than this keeps others waiting for its memory."""
 _many: ContextVar[bool] = ContextVar("omlx.many_values", default=False)
 """Whether the body of the present request holds many values, or one that takes long to read."""
 _GRACE_S = 30.0
@@ -34,41 +34,41 @@ _LOOK_S = 2.0
 
 
 async def read_json(request: Request[Any, Any, Any], kind: type[_T], limit: int) -> _T:
-    """The body as wire struct `kind`. Raises Malformed, or Refusal: 413 past `limit` bytes, 400 for no such class."""
+    """The body as wire struct `kind`. Raises Malformed, or HTTPError: 413 past `limit` bytes, 400 for no such class."""
     body = await read_bytes(request, limit)
     encoding = request.headers.get("content-encoding", "")
-    share = Share.of(request.scope)
+    reservation = BodyReservation.of(request.scope)
     if encoding:
-        body = await inflate(body, encoding, limit, share)
-    asked = await parse(body, lambda body: gojson.decode(body, kind), share)
-    if isinstance(asked, Wished) and isinstance(asked.priority, str):
+        body = await inflate(body, encoding, limit, reservation)
+    asked = await parse(body, lambda body: gojson.decode(body, kind), reservation)
+    if isinstance(asked, CommonFields) and isinstance(asked.priority, str):
         _note_priority(asked.priority)
     return asked
 
 
-async def parse(body: bytes, read: Callable[[bytes], _T], share: Share) -> _T:
+async def parse(body: bytes, read: Callable[[bytes], _T], reservation: BodyReservation) -> _T:
     """`read` of a JSON body; for one that is large, or of many values, in its turn and beside the event loop.
 
-    Raises Refusal where it is made of more values than any request.
+    Raises HTTPError where it is made of more values than any request.
     """
     if len(body) <= SMALL:
         counts = tally(body)
         if not counts.many:
             return read(body)
         _check(counts)
-    async with share.parsing():
+    async with reservation.parsing():
         counts = await asyncio.to_thread(tally, body)
         _check(counts)
         _many.set(counts.many)
         found = await asyncio.to_thread(read, body)
         if len(body) > SMALL:
-            share.settle(len(body) + counts.values * _VALUE_BYTES)
+            reservation.settle(len(body) + counts.values * _VALUE_BYTES)
     return found
 
 
 def _check(counts: Tally) -> None:
     if counts.excess:
-        raise Refusal(413, f"the request body holds more than {counts.excess}")
+        raise HTTPError(413, f"the request body holds more than {counts.excess}")
 
 
 def takes_long() -> None:
@@ -82,49 +82,49 @@ async def aside(work: Callable[[], _T]) -> _T:
 
 
 def _note_priority(text: str) -> None:
-    """The body's class counts where no header gives one. Raises Refusal."""
+    """The body's class counts where no header gives one. Raises HTTPError."""
     try:
         priority = read_priority(text, "priority")
-    except WishError as error:
-        raise Refusal(400, str(error)) from None
+    except RequestHeaderError as error:
+        raise HTTPError(400, str(error)) from None
     current().priority = current().priority or priority
 
 
 async def read_bytes(request: Request[Any, Any, Any], limit: int) -> bytes:
-    """The whole body, at most `limit` bytes. A large one waits for its share before it is read on."""
+    """The whole body, at most `limit` bytes. A large one waits for its reservation before it is read on."""
     header = request.headers.get("content-length", "")
     announced = int(header) if header.isdigit() else 0
-    share, parts, size = Share.of(request.scope), list[bytes](), 0
+    reservation, parts, size = BodyReservation.of(request.scope), list[bytes](), 0
     arriving = chunks(request, limit)
     if announced > SMALL and (not limit or announced <= limit):
-        await share.take(_room_for(request, announced, limit))
+        await reservation.take(_room_for(request, announced, limit))
     began = time.monotonic()
-    while part := await _next(arriving, share, due=began + _GRACE_S + size / _SLOWEST):
+    while part := await _next(arriving, reservation, due=began + _GRACE_S + size / _SLOWEST):
         parts.append(part)
         size += len(part)
-        if size > SMALL and not share.size:
-            await share.take(_room_for(request, announced, limit))
+        if size > SMALL and not reservation.size:
+            await reservation.take(_room_for(request, announced, limit))
             began = time.monotonic()
-    share.arrived = True
+    reservation.arrived = True
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _room_for(request: Request[Any, Any, Any], announced: int, limit: int) -> int:
     """What a body may take that says to have `announced` bytes; 0: it does not say."""
-    raw = announced or limit or Share.of(request.scope).room.most
+    raw = announced or limit or BodyReservation.of(request.scope).memory.most
     return raw + room_for(limit or raw) if "content-encoding" in request.headers else room_for(raw)
 
 
-async def _next(arriving: AsyncIterator[bytes], share: Share, due: float) -> bytes:
-    """The next piece of a body, b"" at its end. Refusal where others want its room and it has not come when `due`."""
-    if not share.size:
+async def _next(arriving: AsyncIterator[bytes], reservation: BodyReservation, due: float) -> bytes:
+    """The next piece of a body, b"" at its end. HTTPError where others want its memory and it is late (`due`)."""
+    if not reservation.size:
         return await anext(arriving, b"")
     coming = asyncio.ensure_future(anext(arriving, b""))
     try:
         while not coming.done():
             await asyncio.wait([coming], timeout=_LOOK_S)
-            if share.room.waiting and time.monotonic() > due:
-                raise Refusal(408, "the request body comes too slowly, and others wait for its room")
+            if reservation.memory.waiting and time.monotonic() > due:
+                raise HTTPError(408, "the request body comes too slowly, and others wait for its memory")
         return coming.result()
     finally:
         coming.cancel()
@@ -152,12 +152,14 @@ async def chunks(request: Request[Any, Any, Any], limit: int) -> AsyncIterator[b
 
 async def inline_images(content: Any, settings: Settings) -> None:
     """Put the images that `content` names by URL in place of the URLs; not unless the setting allows it: the dialect
-    then refuses them. Raises Refusal."""
+    then refuses them. Raises HTTPError."""
     if settings.allow_image_urls:
         from omlx.server.image_urls import ImageFetcher  # its HTTP client takes a third of the start
 
         await ImageFetcher().inline(content)
 
 
-def _too_large(limit: int) -> Refusal:
-    return Refusal(413, f"the request body is larger than {human_bytes(limit)}; raise the setting max_body to allow it")
+def _too_large(limit: int) -> HTTPError:
+    return HTTPError(
+        413, f"the request body is larger than {human_bytes(limit)}; raise the setting max_body to allow it"
+    )

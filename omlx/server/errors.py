@@ -1,8 +1,8 @@
 """What a client is told when something goes wrong: one table from exceptions to status and sentence.
 
-Native routes answer `{"error": "sentence"}`. A `Refusal` is an error a route itself decides on; everything else is
-looked up in `_TABLE`. An exception nobody foresaw becomes a 500 that names the request id under which the log holds the
-traceback; the traceback itself never leaves the process.
+Native routes answer `{"error": "sentence"}`. A `HTTPError` is an error a route itself decides on; everything else is
+looked up in `_TABLE`. An exception nobody foresaw becomes a 500 that names the request id under which the log holds
+the traceback; the traceback itself never leaves the process.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException
 from omlx_registry import CreateError, InvalidDigest, InvalidName, NotFound, RegistryError
 
-from omlx.api.gojson import Malformed
-from omlx.dialect.options import OptionError
-from omlx.dialect.refusal import Refusal
 from omlx.pool import PoolError, RequestFailed
+from omlx.protocols.http_error import HTTPError
+from omlx.protocols.ollama.gojson import Malformed
+from omlx.protocols.options import OptionError
 from omlx.record import current
 from omlx.server.hidden_paths import hider
 from omlx.server.log import logger
@@ -54,7 +54,7 @@ def _pool_error(error: PoolError) -> Problem:
 
 
 _TABLE: tuple[tuple[type[Exception], Callable[[Any], Problem]], ...] = (
-    (Refusal, lambda error: Problem(error.status, error.message, error.extra)),
+    (HTTPError, lambda error: Problem(error.status, error.message, error.extra)),
     (Malformed, lambda error: Problem(400, str(error))),
     (OptionError, lambda error: Problem(500, str(error))),
     (PoolError, _pool_error),

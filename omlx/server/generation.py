@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, Protocol
 
 from omlx_registry import ModelSpec
 
-from omlx.dialect.ollama import Collected, worth_a_chunk
-from omlx.dialect.steady import steady
+from omlx.messages.request import Delta, Finish, GenerateRequest
 from omlx.pool import Lease, Pool
-from omlx.request import Delta, Finish, GenerateRequest
+from omlx.prompting.stable_prefix import with_stable_prefix
+from omlx.protocols.ollama.translate import Collected, worth_a_chunk
 from omlx.server.stream import encode
 from omlx.settings import Settings
 
@@ -24,7 +24,7 @@ _WAITING_EVENTS = 64
 """Events of a job with several choices that wait for a slow client."""
 
 
-class Job(NamedTuple):
+class GenerationJob(NamedTuple):
     """`wanted` has one request per choice; `keep_alive` in s, None: as it is."""
 
     spec: ModelSpec
@@ -34,10 +34,10 @@ class Job(NamedTuple):
 
 def prepared(request: GenerateRequest, settings: Settings) -> GenerateRequest:
     """`request` as an agent's is best served; native routes take theirs word for word."""
-    return steady(request) if settings.steady_prefix else request
+    return with_stable_prefix(request) if settings.stable_prefix else request
 
 
-class Answered(NamedTuple):
+class GenerationResult(NamedTuple):
     """One choice's whole answer."""
 
     delta: Delta
@@ -53,7 +53,7 @@ class Writer(Protocol):
 
 
 async def stream(
-    pool: Pool, job: Job, writer: Writer, frame: Callable[[Any], bytes], closing: bytes = b""
+    pool: Pool, job: GenerationJob, writer: Writer, frame: Callable[[Any], bytes], closing: bytes = b""
 ) -> AsyncIterator[bytes]:
     """What `writer` says, each thing framed; `closing` ends a stream that went well."""
     last: list[Any] = []
@@ -69,7 +69,7 @@ async def stream(
     yield b"".join(frame(said) for said in (*last, *writer.end())) + closing
 
 
-async def whole(pool: Pool, job: Job, write: Callable[[list[Answered], int], Any]) -> bytes:
+async def whole(pool: Pool, job: GenerationJob, write: Callable[[list[GenerationResult], int], Any]) -> bytes:
     """`write` of all choices, in order, and of the wait for the model in ns, as JSON."""
     collected = [Collected() for _ in job.wanted]
     finishes: dict[int, Finish] = {}
@@ -83,7 +83,7 @@ async def whole(pool: Pool, job: Job, write: Callable[[list[Answered], int], Any
                 finishes[choice] = event
             else:
                 collected[choice].add(event)
-    answers = [Answered(found.delta(), finishes[choice]) for choice, found in enumerate(collected)]
+    answers = [GenerationResult(found.delta(), finishes[choice]) for choice, found in enumerate(collected)]
     return encode(write(answers, load_ns))
 
 
@@ -94,7 +94,7 @@ async def load(pool: Pool, spec: ModelSpec, answer: Any, keep_alive: float | Non
         return encode(answer)
 
 
-async def _run(lease: Lease, job: Job, *, whole: bool = False) -> AsyncGenerator[tuple[int, Delta | Finish]]:
+async def _run(lease: Lease, job: GenerationJob, *, whole: bool = False) -> AsyncGenerator[tuple[int, Delta | Finish]]:
     """The events of all choices, as they come, or each choice's at its end (`whole`).
 
     Raises RequestFailed; closing it cancels what still runs.

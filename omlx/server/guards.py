@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from omlx.pool.errors import SHUTTING_DOWN
-from omlx.server.envelopes import worded_for
+from omlx.server.body_memory import BodyMemory, BodyReservation
+from omlx.server.error_formats import worded_for
 from omlx.server.errors import JSON_TYPE, Problem
 from omlx.server.keys import WELCOME, Admission, Keys, is_loopback, note
 from omlx.server.log import logger, spell
-from omlx.server.room import Room, Share
-from omlx.server.wishes import WISH_HEADERS, WishError, read_wishes
+from omlx.server.request_headers import REQUEST_HEADERS, RequestHeaderError, read_request_headers
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp, Receive, Send
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _ID_HEADER = b"x-request-id"
 _PLAIN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 """What a caller may name its request; anything else gets a name of ours."""
-_LOOKED_AT = {b"host", b"origin", b"authorization", b"x-api-key", b"traceparent", _ID_HEADER, *WISH_HEADERS}
+_LOOKED_AT = {b"host", b"origin", b"authorization", b"x-api-key", b"traceparent", _ID_HEADER, *REQUEST_HEADERS}
 _PLAIN_IN_PATHS = "/:@!$&'()*+,;="
 """What need not be escaped there, beside letters, digits and "-._~"."""
 _READING = {"GET", "HEAD", "OPTIONS"}
@@ -257,7 +257,7 @@ def _not_here(path: str, status: int, text: str) -> str:
 class Gate:
     """The outermost ASGI application: applies the policy, logs the request, hands the rest to `app`."""
 
-    def __init__(self, app: ASGIApp, policy: Policy, keys: Keys, telemetry: Telemetry, room: Room) -> None:
+    def __init__(self, app: ASGIApp, policy: Policy, keys: Keys, telemetry: Telemetry, room: BodyMemory) -> None:
         self.app = app
         self.policy = policy
         self.keys = keys
@@ -280,7 +280,7 @@ class Gate:
         given = fields.get(_ID_HEADER, "")
         name = given if _PLAIN_ID.fullmatch(given) else f"{self._prefix}-{next(self._ids)}"
         scope["omlx.request_id"] = name
-        share = Share(self.room, receive)
+        share = BodyReservation(self.room, receive)
         share.put(scope)
         number, record = self.telemetry.open(name, scope)
         record.key, record.traceparent = admission.name, fields.get(b"traceparent", "")
@@ -291,8 +291,8 @@ class Gate:
             verdict = self.policy.judge(method, path, query, host, origin, admission)
         if not verdict.status:
             try:
-                record.priority, record.deadline_s, record.num_ctx = read_wishes(fields)
-            except WishError as error:
+                record.priority, record.deadline_s, record.num_ctx = read_request_headers(fields)
+            except RequestHeaderError as error:
                 verdict = Verdict(400, verdict.headers, worded_for(path, Problem(400, str(error))))
         status, complete = 0, False
         extra = [(field.encode(), value.encode("latin-1")) for field, value in verdict.headers]

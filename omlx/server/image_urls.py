@@ -1,9 +1,9 @@
 """Images that a request names by URL, where the server may fetch them (setting `allow_image_urls`).
 
 A URL from a client can point anywhere, so a fetch goes to public addresses only: the name is resolved here, every
-address it has is checked, and the connection is made to the address that was checked, so that a second look-up cannot
-give another one. Redirects are followed by the same rules. Size and time are bounded. What comes back is not trusted
-either: the runner decodes it like any other image.
+address it has is checked, and the connection is made to the address that was checked, so that a second look-up
+cannot give another one. Redirects are followed by the same rules. Size and time are bounded. What comes back is not
+trusted either: the runner decodes it like any other image.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from urllib.parse import urljoin, urlsplit
 
 import httpx
 
-from omlx.dialect.refusal import Refusal
+from omlx.protocols.http_error import HTTPError
 
 MOST_URLS: Final = 32
 """In one request."""
@@ -60,13 +60,13 @@ class ImageFetcher:
     async def inline(self, content: Any) -> None:
         """Put the images of all parts in `content` (messages of OpenAI's or Anthropic's shape) in place of their URLs.
 
-        Raises Refusal.
+        Raises HTTPError.
         """
         places = list(_places(content, 0))
         if not places:
             return
         if len(places) > MOST_URLS:
-            raise Refusal(400, f"the request has {len(places)} image URLs; {MOST_URLS} are fetched at most")
+            raise HTTPError(400, f"the request has {len(places)} image URLs; {MOST_URLS} are fetched at most")
         try:
             client = httpx.AsyncClient(trust_env=False, timeout=MOST_SECONDS)
             async with asyncio.timeout(MOST_SECONDS), client:
@@ -76,7 +76,7 @@ class ImageFetcher:
                     room -= len(data)
                     put(data)
         except TimeoutError:
-            raise Refusal(400, f"the images could not be fetched within {MOST_SECONDS:.0f} seconds") from None
+            raise HTTPError(400, f"the images could not be fetched within {MOST_SECONDS:.0f} seconds") from None
 
     async def _fetch(self, client: httpx.AsyncClient, url: str, room: int) -> bytes:
         for _ in range(MOST_REDIRECTS + 1):
@@ -84,35 +84,35 @@ class ImageFetcher:
             try:
                 response = await client.send(request, stream=True)
             except httpx.HTTPError as error:
-                raise Refusal(400, f"an image could not be fetched: {error or type(error).__name__}") from None
+                raise HTTPError(400, f"an image could not be fetched: {error or type(error).__name__}") from None
             try:
                 if response.is_redirect:
                     url = urljoin(url, response.headers.get("location", ""))
                     continue
                 if response.status_code != 200:
-                    raise Refusal(400, f"an image could not be fetched: its server answered {response.status_code}")
+                    raise HTTPError(400, f"an image could not be fetched: its server answered {response.status_code}")
                 return await _read(response, room)
             finally:
                 await response.aclose()
-        raise Refusal(400, f"an image could not be fetched: more than {MOST_REDIRECTS} redirects")
+        raise HTTPError(400, f"an image could not be fetched: more than {MOST_REDIRECTS} redirects")
 
     async def _request(self, client: httpx.AsyncClient, url: str) -> httpx.Request:
-        """A request to an address that was checked. Raises Refusal."""
+        """A request to an address that was checked. Raises HTTPError."""
         try:
             parts = urlsplit(url)
             host, port = parts.hostname or "", parts.port
         except ValueError:
             host = ""
         if not host or parts.scheme not in {"http", "https"} or parts.username is not None:
-            raise Refusal(400, "an image URL must be http or https, without a user name")
+            raise HTTPError(400, "an image URL must be http or https, without a user name")
         port = port or (443 if parts.scheme == "https" else 80)
         try:
             found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError):
-            raise Refusal(400, f"an image could not be fetched: there is no host {host}") from None
+            raise HTTPError(400, f"an image could not be fetched: there is no host {host}") from None
         addresses = [str(entry[4][0]) for entry in found]
         if not addresses or not all(map(self._allowed, addresses)):
-            raise Refusal(400, f"an image may not be fetched from {host}: its address is not public")
+            raise HTTPError(400, f"an image may not be fetched from {host}: its address is not public")
         address = f"[{addresses[0]}]" if ":" in addresses[0] else addresses[0]
         target = httpx.URL(url).copy_with(netloc=f"{address}:{port}".encode())
         named = f"[{host}]" if ":" in host else host
@@ -127,9 +127,9 @@ async def _read(response: httpx.Response, room: int) -> bytes:
         async for part in response.aiter_raw():
             data += part
             if len(data) > room:
-                raise Refusal(400, f"the fetched images have more than {MOST_BYTES:,} bytes")
+                raise HTTPError(400, f"the fetched images have more than {MOST_BYTES:,} bytes")
     except httpx.HTTPError as error:
-        raise Refusal(400, f"an image could not be fetched: {error or type(error).__name__}") from None
+        raise HTTPError(400, f"an image could not be fetched: {error or type(error).__name__}") from None
     return bytes(data)
 
 

@@ -10,8 +10,8 @@ import asyncio
 import zlib
 from collections.abc import Callable, Iterator
 
-from omlx.dialect.refusal import Refusal
-from omlx.server.room import SMALL, Share
+from omlx.protocols.http_error import HTTPError
+from omlx.server.body_memory import SMALL, BodyReservation
 from omlx.units import human_bytes
 
 _WINDOW = 1 << 27
@@ -23,29 +23,29 @@ _MOST_MEMBERS = 10_000
 _Inflater = Callable[[bytes], Iterator[bytes]]
 
 
-async def inflate(body: bytes, encoding: str, limit: int, share: Share) -> bytes:
-    """`body` without its Content-Encoding, at most `limit` bytes (0: any size); a large one waits for its share.
+async def inflate(body: bytes, encoding: str, limit: int, reservation: BodyReservation) -> bytes:
+    """`body` without its Content-Encoding, at most `limit` bytes (0: any size); a large one waits for its reservation.
 
-    Raises Refusal: 415 for an unknown encoding, 400 for bytes that are not what it says, 413 past the limit.
+    Raises HTTPError: 415 for an unknown encoding, 400 for bytes that are not what it says, 413 past the limit.
     """
     name = encoding.strip().lower()
     if name in {"", "identity"}:
         return body
     inflater = {"gzip": _gzip, "x-gzip": _gzip, "zstd": _zstd}.get(name)
     if inflater is None:
-        raise Refusal(415, f"the content encoding {name} is not supported; send gzip, zstd or none")
+        raise HTTPError(415, f"the content encoding {name} is not supported; send gzip, zstd or none")
     most = limit or (1 << 62)
     # A few bytes may become gigabytes: never on the event loop, and those that become much one after the other.
-    size = await asyncio.to_thread(_count, inflater, body, min(most, share.room.modest // 2))
-    if share.room.modest // 2 < size <= most:
-        async with share.counting():
+    size = await asyncio.to_thread(_count, inflater, body, min(most, reservation.memory.modest // 2))
+    if reservation.memory.modest // 2 < size <= most:
+        async with reservation.counting():
             size = await asyncio.to_thread(_count, inflater, body, most)
     if size > most:
-        raise Refusal(
+        raise HTTPError(
             413, f"the request body is larger than {human_bytes(limit)} when decompressed; raise the setting max_body"
         )
     if size > SMALL:
-        await share.take(room_for(size))
+        await reservation.take(room_for(size))
     return await asyncio.to_thread(b"".join, inflater(body))
 
 
@@ -69,7 +69,7 @@ def _gzip(body: bytes) -> Iterator[bytes]:
     while rest:
         members += 1
         if members > _MOST_MEMBERS:
-            raise Refusal(400, f"the request body is gzip of more than {_MOST_MEMBERS:,} parts; send it as one")
+            raise HTTPError(400, f"the request body is gzip of more than {_MOST_MEMBERS:,} parts; send it as one")
         member = zlib.decompressobj(wbits=31)
         # What zlib leaves of its input it copies: begin with little, since the next member may be near.
         span = 1 << 8
@@ -78,9 +78,9 @@ def _gzip(body: bytes) -> Iterator[bytes]:
             try:
                 piece = member.decompress(given, _PIECE)
             except zlib.error:
-                raise Refusal(400, _untrue("gzip")) from None
+                raise HTTPError(400, _untrue("gzip")) from None
             if not given and not piece and not member.eof:
-                raise Refusal(400, "the request body is gzip that ends early")
+                raise HTTPError(400, "the request body is gzip that ends early")
             rest = rest[len(given) - len(member.unconsumed_tail) - len(member.unused_data) :]
             span = min(2 * span, 1 << 16)
             yield piece
@@ -95,7 +95,7 @@ def _zstd(body: bytes) -> Iterator[bytes]:
             yield piece
     except zstandard.ZstdError:
         # Also a window that is too large.
-        raise Refusal(400, _untrue("zstd")) from None
+        raise HTTPError(400, _untrue("zstd")) from None
 
 
 def _untrue(encoding: str) -> str:

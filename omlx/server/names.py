@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from omlx_registry import ModelSpec, NotFound, Registry, parse_name
 
-from omlx.dialect.refusal import Refusal
+from omlx.protocols.http_error import HTTPError
 from omlx.record import current
 
 CLOUD_OFF = "ollama cloud is disabled"
@@ -27,23 +27,23 @@ def double_quoted(name: str) -> str:
 
 
 async def find(registry: Registry, name: str, said: NotFoundText = single_quoted) -> ModelSpec:
-    """The model a request names. Raises InvalidName, or Refusal: 404 in the route's words, 403 for a cloud model."""
+    """The model a request names. Raises InvalidName, or HTTPError: 404 in the route's words, 403 for a cloud model."""
     current().named = name[:LONGEST_SHOWN]
     refuse_cloud(name, "remote model is unavailable")
     try:
         return await asyncio.to_thread(registry.resolve, name)
     except NotFound:
-        raise Refusal(404, said(name)) from None
+        raise HTTPError(404, said(name)) from None
 
 
 def refuse_cloud(name: str, reason: str) -> None:
-    """Models that run on Ollama's servers are not available here. Raises InvalidName, Refusal(403)."""
+    """Models that run on Ollama's servers are not available here. Raises InvalidName, HTTPError(403)."""
     if parse_name(name).is_cloud:
-        raise Refusal(403, f"{CLOUD_OFF}: {reason}")
+        raise HTTPError(403, f"{CLOUD_OFF}: {reason}")
 
 
 def required(name: str) -> str:
-    """`name`, or Refusal where none is given."""
+    """`name`, or HTTPError where none is given."""
     if not name:
-        raise Refusal(400, "model is required")
+        raise HTTPError(400, "model is required")
     return name

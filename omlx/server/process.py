@@ -24,9 +24,9 @@ import uvicorn
 from omlx_registry import Registry, RegistryError
 
 from omlx import __version__
-from omlx.dialect.ollama import check_template
 from omlx.folders import why_unusable
 from omlx.pool import Pool, PoolError
+from omlx.protocols.ollama.translate import check_template
 from omlx.runner.launch import LaunchError
 from omlx.server import keys, log
 from omlx.server.app import create_app

@@ -1,7 +1,7 @@
 """The *response store*: finished responses, so that a client may build on one by its id instead of sending it again.
 
-In memory only and bounded twice, by number and by bytes; the one used longest ago goes first. Owned by the application;
-used from its event loop only.
+In memory only and bounded twice, by number and by bytes; the one used longest ago goes first. Owned by the
+application; used from its event loop only.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from omlx.api import ollama as native
+from omlx.protocols.ollama import wire as native
 
 MOST_RESPONSES = 1000
 MOST_BYTES = 64 * 1024 * 1024

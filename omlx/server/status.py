@@ -9,9 +9,9 @@ import msgspec
 from omlx_registry import ModelSpec, parse_name
 
 from omlx import __version__
-from omlx.api import admin as wire
+from omlx.messages.frames import PrefixUse
 from omlx.pool import LoadedModel, Pool
-from omlx.runner.protocol import PrefixUse
+from omlx.protocols.admin import wire as wire
 
 
 def status_of(pool: Pool, registered: Sequence[ModelSpec] = (), *, pin_warning: str) -> wire.StatusResponse:

@@ -1,11 +1,11 @@
 """A *service*: the server in the hands of the system's service manager, which starts it at login and after a crash.
 
-launchd on macOS, systemd's user instance on Linux. A `Job` says what is run, a `Manager` writes it down in its system's
-words and tells the system about it. Where the system's own program (`launchctl`, `systemctl`) is missing, files are
-still written and nothing is run.
+launchd on macOS, systemd's user instance on Linux. A `ServiceJob` says what is run, a `Manager` writes it down in
+its system's words and tells the system about it. Where the system's own program (`launchctl`, `systemctl`) is
+missing, files are still written and nothing is run.
 """
 
-from omlx.service.job import Job, ServiceError, server_job
+from omlx.service.job import ServiceError, ServiceJob, server_job
 from omlx.service.manager import Manager, State, manager
 
-__all__ = ["Job", "Manager", "ServiceError", "State", "manager", "server_job"]
+__all__ = ["Manager", "ServiceError", "ServiceJob", "State", "manager", "server_job"]

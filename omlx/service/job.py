@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from omlx import settings
-from omlx.cli.autostart import absolute, log_file
+from omlx.service.autostart import absolute, log_file
 
 _BEYOND_SETTINGS = (
     "OMLX_CONFIG", "HF_TOKEN", "HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
@@ -23,7 +23,7 @@ class ServiceError(Exception):
     """The service cannot be written or started; the message says why and what to do."""
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class ServiceJob(msgspec.Struct, frozen=True, kw_only=True):
     """One thing to keep running."""
 
     description: str
@@ -33,7 +33,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path
 
 
-def server_job(environ: Mapping[str, str]) -> Job:
+def server_job(environ: Mapping[str, str]) -> ServiceJob:
     """`omlx serve` with the variables of `environ` that it reads. Raises SettingError or ServiceError for a bad one."""
     effective = settings.load({}, environ).settings
     names = {name for found in settings.describe() for name in (found.variable, found.kind.ollama) if name}
@@ -41,7 +41,7 @@ def server_job(environ: Mapping[str, str]) -> Job:
     for name, value in kept.items():
         if any(ord(character) < 32 for character in value):
             raise ServiceError(f"the variable {name} has line breaks or control characters: a service cannot keep it")
-    return Job(
+    return ServiceJob(
         description="oMLX, an Ollama-compatible server for MLX models",
         command=[os.path.abspath(sys.executable), "-m", "omlx", "serve"],  # noqa: PTH100 (a venv's link must stay)
         environment=absolute(kept),

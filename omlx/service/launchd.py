@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import plistlib
 
-from omlx.service.job import Job
+from omlx.service.job import ServiceJob
 
 _GRACE_S = 60
 """How long the server gets to end: running requests, then the KV cache on its way to disk."""
 
 
-def agent(job: Job, *, label: str) -> str:
+def agent(job: ServiceJob, *, label: str) -> str:
     """The property list of a job that starts at login and again whenever it fails."""
     return plist({
         "Label": label,

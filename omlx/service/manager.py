@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from omlx.service import launchd, systemd
-from omlx.service.job import Job, ServiceError
+from omlx.service.job import ServiceError, ServiceJob
 
 LABEL = "omlx.server"
 _PATIENCE_S = 90
@@ -38,10 +38,10 @@ class Manager(Protocol):
     def log_hint(self) -> str:
         """Where the service's log is to be read."""
 
-    def text(self, job: Job) -> str:
+    def text(self, job: ServiceJob) -> str:
         """What `install` writes."""
 
-    def install(self, job: Job) -> bool:
+    def install(self, job: ServiceJob) -> bool:
         """Write the job down and start it (anew); False where there is nobody to start it."""
 
     def uninstall(self) -> bool:
@@ -69,10 +69,10 @@ class Launchd:
         self._domain = f"gui/{os.getuid()}"
         self.log_hint = str(Path.home() / "Library" / "Logs" / "omlx")
 
-    def text(self, job: Job) -> str:
+    def text(self, job: ServiceJob) -> str:
         return launchd.agent(job, label=LABEL)
 
-    def install(self, job: Job) -> bool:
+    def install(self, job: ServiceJob) -> bool:
         job.log.parent.mkdir(parents=True, exist_ok=True)
         _write(self.file, self.text(job))
         if shutil.which("launchctl") is None:
@@ -111,10 +111,10 @@ class Systemd:
     def __init__(self) -> None:
         self.file = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "systemd" / "user" / self.UNIT
 
-    def text(self, job: Job) -> str:
+    def text(self, job: ServiceJob) -> str:
         return systemd.unit(job)
 
-    def install(self, job: Job) -> bool:
+    def install(self, job: ServiceJob) -> bool:
         _write(self.file, self.text(job))
         if shutil.which("systemctl") is None:
             return False

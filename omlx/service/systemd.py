@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omlx.service.job import Job
+from omlx.service.job import ServiceJob
 
 _UNIT = """[Unit]
 Description={description}
@@ -22,7 +22,7 @@ WantedBy=default.target
 """
 
 
-def unit(job: Job) -> str:
+def unit(job: ServiceJob) -> str:
     """The unit of a job that starts with the user's session and again whenever it fails. It logs to the journal."""
     environment = "".join(f"Environment={_quoted(f'{name}={value}')}\n" for name, value in job.environment.items())
     return _UNIT.format(

@@ -9,14 +9,14 @@ import sys
 from pathlib import Path
 
 from omlx.service import launchd, systemd
-from omlx.service.job import Job
+from omlx.service.job import ServiceJob
 from omlx.service.manager import LABEL
 
 _ENVIRONMENT = {"OMLX_HOST": "127.0.0.1:11434"}
 
 
-def _job(home: str, log: str) -> Job:
-    return Job(
+def _job(home: str, log: str) -> ServiceJob:
+    return ServiceJob(
         description="oMLX, an Ollama-compatible server for MLX models",
         command=[f"{home}/omlx/.venv/bin/python", "-m", "omlx", "serve"],
         environment=_ENVIRONMENT,

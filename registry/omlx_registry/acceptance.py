@@ -1,8 +1,8 @@
 """Accepting a model: what its files must be before it is listed, so that "success" means that it loads.
 
-Everything that can be known without building the network is checked: nothing in the files asks for code, the tokenizer
-is there and within limits, the weights that the index names are there and whole, and the configuration can belong to
-them.
+Everything that can be known without building the network is checked: nothing in the files asks for code, the
+tokenizer is there and within limits, the weights that the index names are there and whole, and the configuration can
+belong to them.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from omlx_registry.blobs import BlobStore
+from omlx_registry.config_limits import check_plausible
 from omlx_registry.errors import InvalidModel
-from omlx_registry.facts import Files
-from omlx_registry.inert_folder import INDEX
 from omlx_registry.manifest import Layer
+from omlx_registry.metadata import Files
 from omlx_registry.model_json import check_config, check_shards
-from omlx_registry.plausible import check_plausible
+from omlx_registry.sanitized_folder import INDEX
 from omlx_registry.tokenizer_limits import check_size, check_tokenizer
 
 _TOKENIZERS: Final = re.compile(r"(?:tokenizer\.json|tekken\.json|vocab\.(?:json|txt)|.*\.(?:model|tiktoken))\Z")

@@ -1,7 +1,7 @@
 """Assembling: from blobs that are stored to a manifest that names them. The last step of every import and create.
 
-Texts around the weights become layers of their own, facts are derived, the config blob is written, the manifest last.
-Whoever assembles holds `Store.working()` from before its first blob until after this.
+Texts around the weights become layers of their own, facts are derived, the config blob is written, the manifest
+last. Whoever assembles holds `Store.working()` from before its first blob until after this.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import msgspec
 
 from omlx_registry.acceptance import accept
 from omlx_registry.blobs import BlobStore
-from omlx_registry.facts import find_out
 from omlx_registry.manifest import (
     CONFIG_TYPE,
     LICENSE,
@@ -26,6 +25,7 @@ from omlx_registry.manifest import (
     Manifest,
     encode,
 )
+from omlx_registry.metadata import find_out
 from omlx_registry.names import Name
 from omlx_registry.spec import human_parameters
 from omlx_registry.store import Store, Stored

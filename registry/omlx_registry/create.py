@@ -21,16 +21,16 @@ from omlx_registry.assemble import Overrides, Texts, assemble, overrides_of, rea
 from omlx_registry.blobs import canonical_digest
 from omlx_registry.describe import read_config
 from omlx_registry.errors import CreateError, Damaged, InvalidDigest, InvalidModel, ModelfileError, reason
-from omlx_registry.facts import Files, find_out
 from omlx_registry.folders import file_layers, model_file_names
-from omlx_registry.hub_files import is_safe_path
-from omlx_registry.inert_folder import read_bytes
+from omlx_registry.hub.files import is_safe_path
 from omlx_registry.lora import CONFIG_FILE, MLX_WEIGHTS, adapter_layers
 from omlx_registry.manifest import ADAPTER, DRAFT, FILE, FOLDERS, LICENSE, WEIGHTS, Layer
+from omlx_registry.metadata import Files, find_out
 from omlx_registry.model_json import decode_object
 from omlx_registry.modelfile import SEMVER, check_backend
 from omlx_registry.names import Name
 from omlx_registry.quantize import recipe, require_unquantized
+from omlx_registry.sanitized_folder import read_bytes
 from omlx_registry.spec import Progress
 from omlx_registry.store import Store, Stored
 from omlx_registry.weights import read_header

@@ -15,9 +15,9 @@ import msgspec
 from omlx_registry.architecture import model_info, projector_info
 from omlx_registry.assemble import overrides_of, read_texts
 from omlx_registry.errors import Damaged, InvalidModel, reason
-from omlx_registry.facts import REVISION, Files, find_out
 from omlx_registry.goformat import go_text, print_parameters
 from omlx_registry.manifest import ADAPTER, DRAFT, FOLDERS, TEMPLATE, Facts, ImageConfig
+from omlx_registry.metadata import REVISION, Files, find_out
 from omlx_registry.modelfile import ROLES, Command, print_commands
 from omlx_registry.spec import Details, ModelShow, ModelSpec
 from omlx_registry.store import Store, Stored

@@ -1,9 +1,9 @@
 """Quantizing: a full-precision model folder becomes a quantized one; runs in the worker process.
 
-mlx-lm builds the model lazily: weights are promises until evaluated. Quantizing adds to the promises, so the shape of
-every result is known before a byte is read. Then module by module is evaluated, written to its place and forgotten:
-memory holds one module's weights, whatever the size of the model. Models with vision or audio are built by mlx-vlm;
-their towers keep full precision.
+mlx-lm builds the model lazily: weights are promises until evaluated. Quantizing adds to the promises, so the shape
+of every result is known before a byte is read. Then module by module is evaluated, written to its place and
+forgotten: memory holds one module's weights, whatever the size of the model. Models with vision or audio are built
+by mlx-vlm; their towers keep full precision.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from mlx.utils import tree_flatten
 from numpy.typing import NDArray
 
 from omlx_registry.errors import CreateError, InvalidModel
-from omlx_registry.inert_folder import inert_folder, without_inert_folder
 from omlx_registry.quantize import DType, Quantization, Recipe, quantization_config, recipe, require_unquantized
+from omlx_registry.sanitized_folder import inert_folder, without_inert_folder
 from omlx_registry.weights_file import MAX_SHARD_BYTES, Slot, WeightsWriter, require_space
 
 Report = Callable[[str, int, int], None]

@@ -31,15 +31,15 @@ from omlx_registry.errors import (
     storage_errors,
 )
 from omlx_registry.folders import add_model_folder
-from omlx_registry.found import find, places
-from omlx_registry.hub_source import HubSource, push, search
+from omlx_registry.hub.source import HubSource, push, search
 from omlx_registry.jobs import Jobs
-from omlx_registry.memory import Known, Memory
+from omlx_registry.local_models import find, places
+from omlx_registry.manifest_cache import CachedManifest, Memory
 from omlx_registry.names import Name, parse_name
 from omlx_registry.spec import ModelShow, ModelSpec, Progress
-from omlx_registry.store import Entry, PruneReport, Store, Stored, VerifyReport
+from omlx_registry.store import PruneReport, Store, Stored, StoredManifest, VerifyReport
 from omlx_registry.versions import bring_up_to_date
-from omlx_registry.worker_client import Found
+from omlx_registry.worker_client import FoundRepository
 
 T = TypeVar("T")
 
@@ -259,7 +259,7 @@ class Registry:
                 yield progress
         yield Progress("success")
 
-    async def search(self, text: str, limit: int = 20) -> Sequence[Found]:
+    async def search(self, text: str, limit: int = 20) -> Sequence[FoundRepository]:
         """MLX models on the Hugging Face Hub, most downloaded first. Raises PullError."""
         return await search(text, limit)
 
@@ -302,16 +302,16 @@ class Registry:
             return known.stored, known.spec
         stored = self.store.get(name)
         spec = describe(self.store, stored)
-        self._memory.learn(Known(stored, spec))
+        self._memory.learn(CachedManifest(stored, spec))
         return stored, spec
 
-    def _spec(self, entry: Entry) -> ModelSpec | None:
+    def _spec(self, entry: StoredManifest) -> ModelSpec | None:
         """The spec of a manifest file; None for damaged or foreign ones."""
         known = self._memory.recall(entry)
         if known is None:
             try:
                 stored = self.store.read(entry)
-                known = Known(stored, describe(self.store, stored) if stored.manifest.is_ours else None)
+                known = CachedManifest(stored, describe(self.store, stored) if stored.manifest.is_ours else None)
             except (Damaged, InvalidDigest, OSError):
                 return None  # Not learned: a blob may come back without the manifest changing.
             self._memory.learn(known)

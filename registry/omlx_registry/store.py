@@ -4,8 +4,9 @@
     blobs/sha256-<hex>                           content
     omlx/                                        ours alone: locks, materialized folders
 
-A manifest is written last and only if all its blobs are there; a blob is removed only if no manifest, ours or foreign,
-readable or not, mentions it and nobody is just making a model. Several processes may use one store: see `locks`.
+A manifest is written last and only if all its blobs are there; a blob is removed only if no manifest, ours or
+foreign, readable or not, mentions it and nobody is just making a model. Several processes may use one store: see
+`locks`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ PARTIAL_GRACE_S = 7 * 24 * 3600.0
 """Downloads that broke off can be continued this long."""
 
 
-class Entry(msgspec.Struct, frozen=True):
+class StoredManifest(msgspec.Struct, frozen=True):
     """A manifest file seen in a walk. Equal entries mean an unchanged file."""
 
     name: Name
@@ -56,7 +57,7 @@ class Entry(msgspec.Struct, frozen=True):
 class Stored(msgspec.Struct, frozen=True):
     """A manifest as read from disk."""
 
-    entry: Entry
+    entry: StoredManifest
     manifest: Manifest
     digest: str
     """SHA-256 of the manifest file, 64 hex."""
@@ -127,7 +128,7 @@ class Store:
 
     # Names
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[StoredManifest]:
         """Every manifest file, ours or not, in no order."""
         for host in _folders(self.manifests):
             for namespace in _folders(host.path):
@@ -150,7 +151,7 @@ class Store:
             folder = folder / stored
         return Name(*parts)
 
-    def find(self, name: Name) -> Entry | None:
+    def find(self, name: Name) -> StoredManifest | None:
         """The manifest file of a name, whatever its letter case."""
         located = self.locate(name)
         path = self.path(located)
@@ -166,7 +167,7 @@ class Store:
 
     # Manifests
 
-    def read(self, entry: Entry) -> Stored:
+    def read(self, entry: StoredManifest) -> Stored:
         """Raises Damaged where the file is no manifest, FileNotFoundError where it is gone."""
         data = read_file(entry.path)
         return Stored(entry, decode_manifest(data), hashlib.sha256(data).hexdigest())
@@ -425,8 +426,8 @@ def _stored_case(folder: Path, part: str) -> str | None:
     return next((name for name in sorted(names) if name.lower() == part.lower()), None)
 
 
-def _entry(name: Name, path: str, status: os.stat_result) -> Entry:
-    return Entry(name, path, status.st_mtime_ns, status.st_size, status.st_ino)
+def _entry(name: Name, path: str, status: os.stat_result) -> StoredManifest:
+    return StoredManifest(name, path, status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 def _write_atomically(path: Path, data: bytes) -> None:

@@ -1,8 +1,8 @@
 """Views: a model as the folder of files that model code expects, made of links to blobs.
 
-`views/<manifest digest>/config.json, model.safetensors, ...`: hard links, so they cost nothing and stay readable for a
-runner that has them open when the model is deleted; symbolic links or copies where hard links do not reach. A view is
-derived: it is checked at every use and built again when something is missing or altered.
+`views/<manifest digest>/config.json, model.safetensors, ...`: hard links, so they cost nothing and stay readable for
+a runner that has them open when the model is deleted; symbolic links or copies where hard links do not reach. A view
+is derived: it is checked at every use and built again when something is missing or altered.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from omlx_registry.blobs import BlobStore
 from omlx_registry.errors import Damaged
-from omlx_registry.hub_files import is_safe_path
+from omlx_registry.hub.files import is_safe_path
 from omlx_registry.manifest import FILE, WEIGHTS, Layer, Manifest
 
 

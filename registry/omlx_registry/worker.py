@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Final
 import msgspec
 
 from omlx_registry.errors import CreateError, RegistryError
-from omlx_registry.gguf import GgufError
+from omlx_registry.gguf.container import GgufError
 from omlx_registry.open_files import limits_kept
 from omlx_registry.worker_client import (
     ImportGguf,
@@ -62,7 +62,7 @@ def do_job(job: Job, reporter: Reporter) -> dict[str, Any]:
     """The job's result. Raises RegistryError with a sentence for the user."""
     match job:
         case ImportGguf(path, folder, weights):
-            from omlx_registry.gguf_import import import_gguf
+            from omlx_registry.gguf.importer import import_gguf
 
             def report(done: int, total: int) -> None:
                 reporter.progress("converting model", done, total)
@@ -75,15 +75,15 @@ def do_job(job: Job, reporter: Reporter) -> dict[str, Any]:
             with limits_kept():
                 return quantize_model(Path(source), Path(folder), recipe, reporter.progress)
         case PullHub():
-            from omlx_registry.hub_download import run
+            from omlx_registry.hub.download import run
 
             return msgspec.to_builtins(run(job, reporter.send))  # type: ignore[no-any-return]
         case PushHub():
-            from omlx_registry.hub_push import run as push
+            from omlx_registry.hub.push import run as push
 
             return {"url": push(job, reporter.send)}
         case SearchHub(text, limit):
-            from omlx_registry.hub_search import search
+            from omlx_registry.hub.search import search
 
             return {"models": msgspec.to_builtins(search(text, limit))}
 

@@ -73,7 +73,7 @@ class PushHub(msgspec.Struct, tag_field="job", tag="push_hub", frozen=True):
 
 
 class SearchHub(msgspec.Struct, tag_field="job", tag="search_hub", frozen=True):
-    """Find MLX models on the Hugging Face Hub; the result's `models` is a list of `Found`."""
+    """Find MLX models on the Hugging Face Hub; the result's `models` is a list of `FoundRepository`."""
 
     text: str
     limit: int = 20
@@ -97,7 +97,7 @@ class Fetched(msgspec.Struct, frozen=True):
     files: list[FetchedFile]
 
 
-class Found(msgspec.Struct, frozen=True):
+class FoundRepository(msgspec.Struct, frozen=True):
     """A search hit; `size` in bytes, 0 where the Hub does not say."""
 
     repository: str

@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 from omlx_cache.chain import Chain
 from omlx_cache.cold import ColdTier
-from omlx_cache.container import HostArray, HostRecord, Identity
 from omlx_cache.keys import namespace
+from omlx_cache.record_file import HostArray, HostRecord, Identity
 from omlx_cache.records import Kind, Name, Piece
 
 NAMESPACE = namespace("busy", "", 16)

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 from omlx_cache.cold import ColdTier
-from omlx_cache.container import FORMAT
 from omlx_cache.index import FILE
+from omlx_cache.record_file import FORMAT
 from omlx_cache.records import Name
 
 from tests.cache import busy_process

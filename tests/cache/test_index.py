@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from omlx_cache.index import FILE, Index
 from omlx_cache.keys import TOKEN_BYTES
-from omlx_cache.records import Entry, Kind, Piece
+from omlx_cache.records import IndexEntry, Kind, Piece
 
 PARENT, SPACE = b"p" * 32, b"n" * 32
 
@@ -18,7 +18,7 @@ def filled(folder: Path, texts: list[bytes]) -> Index:
     index = Index(folder)
     for number, packed in enumerate(texts):
         piece = Piece(number.to_bytes(32, "big"), PARENT, 0, packed, b"")
-        index.adopt(Entry(piece, Kind.KV, 4096), SPACE, float(number))
+        index.adopt(IndexEntry(piece, Kind.KV, 4096), SPACE, float(number))
     return index
 
 

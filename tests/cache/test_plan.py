@@ -8,18 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omlx_cache.keys import Media, child, common_media, common_tokens, media_mark, pack, unpack
 from omlx_cache.placement import snapshot_stops
-from omlx_cache.plan import Found, Needs, Rates, plan_restore
+from omlx_cache.plan import Needs, Rates, RecordMatch, plan_restore
 from omlx_cache.records import Kind, Name
 
 B = 8
 
 
-def found(kind: Kind, start: int, end: int, *, cold: int = 0, exact: bool = True) -> Found:
-    return Found(Name(b"%d-%d" % (start, end), kind), start, end - start, exact, cold)
+def found(kind: Kind, start: int, end: int, *, cold: int = 0, exact: bool = True) -> RecordMatch:
+    return RecordMatch(Name(b"%d-%d" % (start, end), kind), start, end - start, exact, cold)
 
 
-def levels(*records: Found) -> list[list[Found]]:
-    table: list[list[Found]] = [[] for _ in range(5)]
+def levels(*records: RecordMatch) -> list[list[RecordMatch]]:
+    table: list[list[RecordMatch]] = [[] for _ in range(5)]
     for record in records:
         table[record.start // B].append(record)
     return table
@@ -31,7 +31,7 @@ HYBRID = Needs(frozenset({Kind.KV, Kind.STATE}))
 KV = [found(Kind.KV, start, start + B) for start in range(0, 40, B)]
 
 
-def position(records: list[Found], needs: Needs, tokens: int = 41, **more: object) -> int:
+def position(records: list[RecordMatch], needs: Needs, tokens: int = 41, **more: object) -> int:
     return plan_restore(levels(*records), B, needs, tokens, **more).position  # type: ignore[arg-type]
 
 
@@ -88,7 +88,7 @@ records = st.builds(
 
 
 @given(st.lists(records, max_size=18), st.sampled_from([FULL, WINDOWED, HYBRID]), st.integers(2, 41))
-def test_no_better_position_exists(stored: list[Found], needs: Needs, tokens: int) -> None:
+def test_no_better_position_exists(stored: list[RecordMatch], needs: Needs, tokens: int) -> None:
     stored = [record._replace(start=record.start) for record in stored]
 
     def possible(at: int) -> bool:

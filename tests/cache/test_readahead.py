@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from omlx_cache import readahead
-from omlx_cache.container import HostArray, HostRecord, Identity, encode
 from omlx_cache.files import RecordFiles
 from omlx_cache.keys import child, pack
 from omlx_cache.readahead import ReadAhead
+from omlx_cache.record_file import HostArray, HostRecord, Identity, encode
 from omlx_cache.records import Kind, Name, Piece
 
 SPACE = b"n" * 32

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from omlx_cache import Media
-from omlx_cache.operate import clear, show, verify
+from omlx_cache.maintenance import clear, show, verify
 
 from tests.cache.toy import Toy, assert_holds, open_toy, play
 
@@ -456,7 +456,9 @@ def test_a_block_size_out_of_range_is_refused() -> None:
 
 
 def test_the_package_does_not_import_mlx() -> None:
-    code = "import sys, omlx_cache, omlx_cache.operate; sys.exit('mlx.core' in sys.modules or 'numpy' in sys.modules)"
+    code = (
+        "import sys, omlx_cache, omlx_cache.maintenance; sys.exit('mlx.core' in sys.modules or 'numpy' in sys.modules)"
+    )
     path = os.pathsep.join([str(Path(__file__).parents[2] / "cache"), os.environ.get("PYTHONPATH", "")])
     assert subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": path}).returncode == 0
 

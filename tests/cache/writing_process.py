@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 from omlx_cache.chain import Chain
 from omlx_cache.cold import ColdTier
-from omlx_cache.container import HostArray, HostRecord, Identity
 from omlx_cache.keys import namespace
+from omlx_cache.record_file import HostArray, HostRecord, Identity
 from omlx_cache.records import Kind
 
 SPACE = namespace("writing", "", 256)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx.cli.autostart import may_start
+from omlx.service.autostart import may_start
 from omlx.settings import Settings, parse_host
 from tests.cli.conftest import Omlx
 from tests.support.server import free_port

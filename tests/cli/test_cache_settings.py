@@ -11,7 +11,7 @@ import httpx
 import pytest
 from omlx_cache.stats import ColdCounts, Stats
 
-from omlx.api.cache import CacheFaults, CacheStats
+from omlx.protocols.admin.cache import CacheFaults, CacheStats
 from tests.cli.conftest import make_model
 from tests.support.lessons import STORY
 from tests.support.server import ServerProcess

@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from omlx.api import admin
-from omlx.api import ollama as wire
 from omlx.cli.listing import model_table
 from omlx.cli.ps import loaded_table, processor, until
 from omlx.cli.show import describe
 from omlx.cli.tables import render
+from omlx.protocols.admin import wire as admin
+from omlx.protocols.ollama import wire as wire
 
 DETAILS = wire.ModelDetails(
     parent_model="",

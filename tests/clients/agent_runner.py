@@ -13,7 +13,7 @@ import re
 import socket
 import sys
 
-from omlx.request import Delta, GenerateRequest, ToolCall
+from omlx.messages.request import Delta, GenerateRequest, ToolCall
 from tests.server.scripted_runner import Runner
 
 _CALL = re.compile(r"@call (\w+) ([A-Za-z0-9+/=]+)")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from omlx.api.admin import MemoryStatus, ModelStatus, StatusResponse
 from omlx.doctor import advise
+from omlx.protocols.admin.wire import MemoryStatus, ModelStatus, StatusResponse
 
 FULL = {"decode_steps": 1000, "mean_batch": 7.5, "tokens_looked_up": 10_000, "tokens_from_ram": 9_000}
 

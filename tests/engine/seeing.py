@@ -13,10 +13,10 @@ from omlx_cache.store import PrefixStore
 
 from omlx.engine.engine import Engine, EngineConfig
 from omlx.engine.loader import LoadedModel, load_model
-from omlx.engine.media import Media
 from omlx.engine.sequence import SequenceSpec
-from omlx.engine.vision import FeatureCache, Vision
-from omlx.runner.protocol import LoadSpec
+from omlx.engine.vision.media import Media
+from omlx.engine.vision.vision import FeatureCache, Vision
+from omlx.messages.frames import LoadSpec
 from tests.engine.support import Replies, run, spec
 from tests.support.tiny_vlm import draw, tiny_vlm
 

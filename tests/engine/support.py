@@ -22,8 +22,8 @@ from omlx_cache.store import PrefixStore, StoreConfig
 from omlx.engine.engine import Engine, EngineConfig
 from omlx.engine.loader import LoadedModel, load_model
 from omlx.engine.sequence import Output, SequenceSpec
-from omlx.request import Limits, Sampling
-from omlx.runner.protocol import LoadSpec
+from omlx.messages.frames import LoadSpec
+from omlx.messages.request import Limits, Sampling
 from tests.support.precision import Greedy, noise, tf32
 from tests.support.tiny import tiny_model
 

@@ -14,10 +14,10 @@ for name in {unused!r}:
     sys.modules[name] = None  # importing it is an ImportError, as where it is not installed
 from omlx.engine import blas
 blas.prepare()
-from omlx.engine.embed import load_embedder
+from omlx.engine.encode.embed import load_embedder
 from omlx.engine.loader import load_model
-from omlx.engine.rerank import load_reranker
-from omlx.runner.protocol import LoadSpec
+from omlx.engine.encode.rerank import load_reranker
+from omlx.messages.frames import LoadSpec
 from omlx_registry.quantize_model import quantize_model
 from tests.support.tiny import tiny_model
 from tests.support.tiny_encoder import make_encoder

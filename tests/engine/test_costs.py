@@ -9,25 +9,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omlx.engine import chunks
-from omlx.engine.costs import CHUNKS, Costs
-from omlx.engine.pace import Pace, Read
+from omlx.engine.encode import chunks
+from omlx.engine.latency import CHUNKS, LatencyModel
+from omlx.engine.prefill_budget import PrefillBudget, PrefillChunks
 
 
 def test_the_largest_chunk_within_a_time() -> None:
-    assert Costs(0.012, 1e-5).within(0.094) == 2048
-    assert Costs(0.012, 2e-5).within(0.024) == 512
-    assert Costs(0.06, 5e-3).within(0.02) == CHUNKS[0]
+    assert LatencyModel(0.012, 1e-5).within(0.094) == 2048
+    assert LatencyModel(0.012, 2e-5).within(0.024) == 512
+    assert LatencyModel(0.06, 5e-3).within(0.02) == CHUNKS[0]
 
 
 def test_the_shortest_chunk_that_is_worth_its_time() -> None:
-    assert Costs(0.004, 2e-4).worthwhile_s(0.1) == pytest.approx(0.004 + 128 * 2e-4)
-    assert Costs(0.060, 3e-6).worthwhile_s(0.1) == pytest.approx(0.060 + 2048 * 3e-6)
-    assert Costs(0.060, 3e-6).worthwhile_s(0.01) == pytest.approx(0.060 + 16 * 3e-6)
+    assert LatencyModel(0.004, 2e-4).worthwhile_s(0.1) == pytest.approx(0.004 + 128 * 2e-4)
+    assert LatencyModel(0.060, 3e-6).worthwhile_s(0.1) == pytest.approx(0.060 + 2048 * 3e-6)
+    assert LatencyModel(0.060, 3e-6).worthwhile_s(0.01) == pytest.approx(0.060 + 16 * 3e-6)
 
 
 def test_one_measurement_corrects_the_others_as_far_as_it_must() -> None:
-    costs = Costs(0.010, 1e-6)
+    costs = LatencyModel(0.010, 1e-6)
     for _ in range(20):
         costs.learn(0.060, (256,))
     assert costs.of(256) == pytest.approx(0.060, rel=0.01)
@@ -39,7 +39,7 @@ def test_one_measurement_corrects_the_others_as_far_as_it_must() -> None:
 
 
 def test_a_size_that_was_too_dear_once_comes_down_with_the_smaller_ones() -> None:
-    costs = Costs(0.010, 1e-5)
+    costs = LatencyModel(0.010, 1e-5)
     for _ in range(4):
         costs.learn(5.0, (2048,))  # it compiled
     assert costs.within(0.1) < 2048
@@ -49,7 +49,7 @@ def test_a_size_that_was_too_dear_once_comes_down_with_the_smaller_ones() -> Non
 
 
 def test_a_stall_changes_nothing_and_a_price_that_has_changed_is_learnt() -> None:
-    costs = Costs(0.010, 1e-5)
+    costs = LatencyModel(0.010, 1e-5)
     before = costs.of(256)
     for _ in range(5):
         costs.learn(11.0, (256,))  # another request held the processor
@@ -62,9 +62,9 @@ def test_a_stall_changes_nothing_and_a_price_that_has_changed_is_learnt() -> Non
 
 def test_a_stall_leaves_the_budget_of_the_next_chunk_as_it_was() -> None:
     now = 0.0
-    pace = Pace(step_s=0.010, fixed_s=0.010, token_s=2e-4, largest=512, max_gap_s=0.1, clock=lambda: now)
+    pace = PrefillBudget(step_s=0.010, fixed_s=0.010, token_s=2e-4, largest=512, max_gap_s=0.1, clock=lambda: now)
 
-    def step(seconds: float, read: Read = Read()) -> None:  # noqa: B008 (it is immutable)
+    def step(seconds: float, read: PrefillChunks = PrefillChunks()) -> None:  # noqa: B008 (it is immutable)
         nonlocal now
         now += seconds
         pace.decoded(1)
@@ -73,7 +73,7 @@ def test_a_stall_leaves_the_budget_of_the_next_chunk_as_it_was() -> None:
     for _ in range(5):
         step(0.010)
     before = pace.tokens(pace.seconds(decoding=True, eager=True)), pace.step_s
-    step(0.010, Read().plus(512, owing=False))
+    step(0.010, PrefillChunks().plus(512, owing=False))
     step(11.0)
     for _ in range(5):
         step(0.010)
@@ -83,7 +83,7 @@ def test_a_stall_leaves_the_budget_of_the_next_chunk_as_it_was() -> None:
 
 
 def test_encoders_do_not_learn_from_a_stall_either() -> None:
-    pace = chunks.Pace(1e-4)
+    pace = chunks.PrefillBudget(1e-4)
     pace.learn(1000, 11.0)
     assert pace.budget(0.25) == 2500
     pace.learn(1000, 1.0)
@@ -93,7 +93,7 @@ def test_encoders_do_not_learn_from_a_stall_either() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.lists(st.integers(1, 5000), min_size=1, max_size=4)), max_size=30))
 def test_more_tokens_never_take_less_and_twice_as_many_at_most_twice(found: list[tuple[float, list[int]]]) -> None:
-    costs = Costs(0.01, 1e-5)
+    costs = LatencyModel(0.01, 1e-5)
     for seconds, sizes in found:
         costs.learn(seconds, tuple(sizes))
     values = [costs.of(size) for size in CHUNKS]
@@ -115,13 +115,13 @@ def test_long_prompts_are_read_in_chunks_that_suit_the_device(device: str) -> No
     """Decodes in 10 ms, prompts at the device's own price; calibrated on 512 tokens of a shape that was known."""
     cost, expected = DEVICES[device]
     now = queued = 0.0
-    pace = Pace(step_s=0.010, fixed_s=0.010, token_s=5e-6, largest=512, max_gap_s=0.1, clock=lambda: now)
+    pace = PrefillBudget(step_s=0.010, fixed_s=0.010, token_s=5e-6, largest=512, max_gap_s=0.1, clock=lambda: now)
     sizes: list[int] = []
     for _ in range(1500):
         now += 0.010 + queued
         pace.decoded(1)
         seconds = pace.seconds(decoding=True, eager=False)
-        read = Read().plus(pace.tokens(seconds), owing=True) if seconds else Read()
+        read = PrefillChunks().plus(pace.tokens(seconds), owing=True) if seconds else PrefillChunks()
         queued = sum(map(cost, read.chunks))
         sizes += read.chunks
         pace.read(read, decoding=True)
@@ -138,14 +138,14 @@ def test_long_prompts_are_read_in_chunks_that_suit_the_device(device: str) -> No
     ],
 )
 def test_time_for_prompts_between_two_steps(step: float, fixed: float, token: float, expected: float) -> None:
-    pace = Pace(step_s=step, fixed_s=fixed, token_s=token, largest=512, max_gap_s=0.1)
+    pace = PrefillBudget(step_s=step, fixed_s=fixed, token_s=token, largest=512, max_gap_s=0.1)
     assert pace.seconds(decoding=True, eager=True) == pytest.approx(expected)
 
 
 def test_a_step_costs_what_steps_of_so_many_rows_took() -> None:
     """80 ms and 20 ms for each row, as on a CPU."""
     now = 0.0
-    pace = Pace(step_s=0.1, fixed_s=0.1, token_s=5e-3, largest=64, max_gap_s=0.1, clock=lambda: now)
+    pace = PrefillBudget(step_s=0.1, fixed_s=0.1, token_s=5e-3, largest=64, max_gap_s=0.1, clock=lambda: now)
     for rows in [1, 4, 16] * 20:
         for _ in range(6):
             pace.decoded(rows)
@@ -158,27 +158,27 @@ def test_a_step_costs_what_steps_of_so_many_rows_took() -> None:
 
 
 def test_a_slow_device_reads_less_of_a_prompt_eagerly() -> None:
-    assert Pace(step_s=0.010, fixed_s=0.010, token_s=1e-5, largest=512, max_gap_s=0.1).eager_tokens == 2048
-    assert Pace(step_s=0.090, fixed_s=0.080, token_s=5e-3, largest=32, max_gap_s=0.1).eager_tokens == 66
+    assert PrefillBudget(step_s=0.010, fixed_s=0.010, token_s=1e-5, largest=512, max_gap_s=0.1).eager_tokens == 2048
+    assert PrefillBudget(step_s=0.090, fixed_s=0.080, token_s=5e-3, largest=32, max_gap_s=0.1).eager_tokens == 66
 
 
 def test_prompts_that_come_one_by_one_are_timed() -> None:
     """Nothing else runs: the prompt is read in 350 ms, some tokens follow in 90 ms each, and then there is a pause."""
     now = 0.0
-    pace = Pace(step_s=0.090, fixed_s=0.090, token_s=2e-3, largest=64, max_gap_s=0.1, clock=lambda: now)
+    pace = PrefillBudget(step_s=0.090, fixed_s=0.090, token_s=2e-3, largest=64, max_gap_s=0.1, clock=lambda: now)
     for _ in range(20):
-        pace.read(Read((64,)), decoding=False)
+        pace.read(PrefillChunks((64,)), decoding=False)
         now += 0.350 + 0.090
         for _ in range(6):
             pace.decoded(1)
             now += 0.090
         pace.idle()
         now += 5
-    assert pace.cost(Read((64,))) == pytest.approx(0.350, rel=0.05)
+    assert pace.cost(PrefillChunks((64,))) == pytest.approx(0.350, rel=0.05)
 
 
 def test_what_little_time_is_left_is_not_filled_with_a_small_chunk() -> None:
-    pace = Pace(step_s=0.010, fixed_s=0.010, token_s=1e-5, largest=512, max_gap_s=0.1)
-    assert pace.left(0.050, Read()) == 0.050
-    assert pace.left(0.050, Read((1024,))) == pytest.approx(0.050 - 0.010 - 0.01024)
-    assert pace.left(0.030, Read((1024,))) == 0.0
+    pace = PrefillBudget(step_s=0.010, fixed_s=0.010, token_s=1e-5, largest=512, max_gap_s=0.1)
+    assert pace.left(0.050, PrefillChunks()) == 0.050
+    assert pace.left(0.050, PrefillChunks((1024,))) == pytest.approx(0.050 - 0.010 - 0.01024)
+    assert pace.left(0.030, PrefillChunks((1024,))) == 0.0

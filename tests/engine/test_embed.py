@@ -18,10 +18,10 @@ import numpy as np
 from mlx_vlm.embedding_loader import load_embedding_model
 from tokenizers import Tokenizer
 
-from omlx.engine.embed import chat_embedder, known_pooling, load_embedder, normalised, read_pooling
+from omlx.engine.encode.embed import chat_embedder, known_pooling, load_embedder, normalised, read_pooling
+from omlx.engine.encode.rows import BadTokens, Encoder, Row, TooLong, pad
 from omlx.engine.loader import LoadError
-from omlx.engine.rows import BadTokens, Encoder, Row, TooLong, pad
-from omlx.runner.protocol import LoadSpec
+from omlx.messages.frames import LoadSpec
 from tests.engine.support import loaded
 from tests.support.precision import noise, on_gpu, within
 from tests.support.tiny import tiny_model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omlx.engine.chunks import MOST_ROWS, MOST_TOKENS, Pace, choose, shortest
+from omlx.engine.encode.chunks import MOST_ROWS, MOST_TOKENS, EncodeBudget, choose, shortest
 
 lengths = st.lists(st.integers(1, 9000), min_size=1, max_size=40).map(lambda rows: sorted(rows, reverse=True))
 
@@ -38,7 +38,7 @@ def test_a_long_row_does_not_pad_short_ones() -> None:
 
 
 def test_the_pace_follows_what_was_measured_within_bounds() -> None:
-    pace = Pace(0.0005)
+    pace = EncodeBudget(0.0005)
     for _ in range(20):
         pace.learn(1000, 2.0)
     assert 90 <= pace.budget(0.2) <= 110

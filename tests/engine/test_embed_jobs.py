@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from omlx.engine.rows import Row, Text, TooLong
-from omlx.request import Failure
-from omlx.runner.protocol import Embed, Embedded, Ranked, Rerank
-from omlx.runner.vectors import NOT_FINITE, Answer, Vectors
+from omlx.engine.encode.rows import Row, Text, TooLong
+from omlx.messages.frames import Embed, Embedded, Ranked, Rerank
+from omlx.messages.request import Failure
+from omlx.runner.encode_jobs import NOT_FINITE, Answer, EncodeJobs
 
 
 class Letters:
@@ -60,12 +60,12 @@ class InParts:
 
 
 class Bench:
-    """Vectors and a main thread that steps when the test says so."""
+    """EncodeJobs and a main thread that steps when the test says so."""
 
     def __init__(self) -> None:
         self.encoder = Letters()
         self.woken = threading.Event()
-        self.vectors = Vectors(self.woken.set, embedder=self.encoder, reranker=self.encoder)
+        self.vectors = EncodeJobs(self.woken.set, embedder=self.encoder, reranker=self.encoder)
 
     def submit(self, *jobs: Embed | Rerank) -> None:
         """Take the jobs and wait until all their rows are made."""
@@ -212,7 +212,7 @@ def test_what_cannot_be_embedded_fails_alone_with_the_reason(bench: Bench) -> No
 
 
 def test_a_model_without_the_ability_says_so() -> None:
-    vectors = Vectors(lambda: None, embedder=None, reranker=None)
+    vectors = EncodeJobs(lambda: None, embedder=None, reranker=None)
     vectors.submit(Embed(id=1, inputs=["a"]))
     vectors.submit(Rerank(id=2, query="q", documents=["d"]))
     first, second = vectors.step(0.1)

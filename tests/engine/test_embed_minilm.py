@@ -18,9 +18,9 @@ blas.prepare()
 
 import numpy as np
 
-from omlx.engine.embed import load_embedder, normalised
-from omlx.engine.rows import Encoder
-from omlx.runner.protocol import LoadSpec
+from omlx.engine.encode.embed import load_embedder, normalised
+from omlx.engine.encode.rows import Encoder
+from omlx.messages.frames import LoadSpec
 from tests.support.precision import within
 from tests.support.tiny_encoder import Reference
 

@@ -17,10 +17,10 @@ blas.prepare()
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from omlx.engine.embed import load_embedder, normalised
+from omlx.engine.encode.embed import load_embedder, normalised
+from omlx.engine.encode.rows import Encoder
 from omlx.engine.loader import LoadError
-from omlx.engine.rows import Encoder
-from omlx.runner.protocol import LoadSpec
+from omlx.messages.frames import LoadSpec
 from tests.support.tiny_encoder import spell, write_speller
 
 WIDTH, HEADS, INNER, LAYERS = 32, 4, 64, 2

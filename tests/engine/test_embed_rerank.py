@@ -16,10 +16,10 @@ import mlx.core as mx
 import numpy as np
 from tokenizers import Tokenizer
 
+from omlx.engine.encode.rerank import CrossEncoder, GenerativeReranker, load_reranker
+from omlx.engine.encode.rows import Text
 from omlx.engine.loader import LoadError, load_model
-from omlx.engine.rerank import CrossEncoder, GenerativeReranker, load_reranker
-from omlx.engine.rows import Text
-from omlx.runner.protocol import LoadSpec
+from omlx.messages.frames import LoadSpec
 from tests.support.precision import within
 from tests.support.tiny import ARCHITECTURES, VOCABULARY, make, tiny_model
 from tests.support.tiny_encoder import Reference, make_encoder

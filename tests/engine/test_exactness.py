@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from omlx.request import Sampling
+from omlx.messages.request import Sampling
 from tests.engine.support import bare, engine, prompt, run, spec
 
 BATCHABLE = [

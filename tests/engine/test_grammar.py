@@ -10,7 +10,7 @@ import pytest
 
 from omlx.engine.grammar import Grammar
 from omlx.engine.sequence import EngineError
-from omlx.request import Sampling
+from omlx.messages.request import Sampling
 from tests.engine.support import bare, engine, prompt, run, spec
 from tests.engine.test_limits import chat
 

@@ -10,7 +10,7 @@ import mlx.core as mx
 import pytest
 
 from omlx.engine.engine import Engine
-from omlx.request import Sampling
+from omlx.messages.request import Sampling
 from tests.engine.support import Replies, engine, prompt, spec
 
 

@@ -22,14 +22,14 @@ blas.prepare()
 
 from mlx_vlm.utils import load_model as load_with_mlx_vlm
 from omlx_registry import InvalidModel
-from omlx_registry.inert_folder import inert_folder
 from omlx_registry.quantize_model import quantize_model
+from omlx_registry.sanitized_folder import inert_folder
 
-from omlx.engine.embed import load_embedder
+from omlx.engine.draft.speculative import open_draft
+from omlx.engine.encode.embed import load_embedder
+from omlx.engine.encode.rerank import load_reranker
 from omlx.engine.loader import LoadError, load_model
-from omlx.engine.rerank import load_reranker
-from omlx.engine.speculative import open_draft
-from omlx.runner.protocol import LoadSpec
+from omlx.messages.frames import LoadSpec
 from tests.engine.support import loaded
 from tests.support.tiny import tiny_model
 from tests.support.tiny_encoder import make_encoder

@@ -20,11 +20,11 @@ from omlx.engine.batch import Batch
 from omlx.engine.engine import Engine, EngineConfig
 from omlx.engine.grammar import Grammar
 from omlx.engine.loader import LoadedModel
-from omlx.engine.media import Media
+from omlx.engine.prefix_dedup import PrefixDedup
 from omlx.engine.sampling import Sampler
 from omlx.engine.sequence import Sequence
-from omlx.engine.sharing import Sharing
-from omlx.request import Limits, Sampling
+from omlx.engine.vision.media import Media
+from omlx.messages.request import Limits, Sampling
 from tests.engine.support import Replies, bare, engine, loaded, prompt, run, spec, store_for
 from tests.support.zoo import build
 
@@ -93,7 +93,7 @@ def test_admitting(monkeypatch: Patch) -> None:
     machine = Engine(
         loaded("llama", endless=True), EngineConfig(num_ctx=4096, max_concurrent=16), store_for(loaded("llama"))
     )
-    fails_for_culprit(monkeypatch, Sharing, "attach", lambda _, newcomer, ahead: is_culprit(newcomer))
+    fails_for_culprit(monkeypatch, PrefixDedup, "attach", lambda _, newcomer, ahead: is_culprit(newcomer))
     assert_others_are_right(run(machine, specs()))
 
 

@@ -12,7 +12,7 @@ import pytest
 from omlx.engine.engine import Engine, EngineConfig
 from omlx.engine.grammar import Grammar
 from omlx.engine.sequence import EngineError
-from omlx.request import Limits
+from omlx.messages.request import Limits
 from tests.engine.support import Replies, bare, engine, loaded, prompt, run, spec
 
 

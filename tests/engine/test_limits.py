@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from omlx.engine.sequence import EngineError, fit_prompt, generation_limit, shift
-from omlx.request import Limits
+from omlx.messages.request import Limits
 from tests.engine.support import bare, engine, loaded, prompt, run, spec
 from tests.support.lessons import STORY, lesson
 

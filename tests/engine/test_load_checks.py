@@ -9,7 +9,7 @@ from omlx_cache.layout import CacheLayout
 
 from omlx.engine import load_checks
 from omlx.engine.model_adapters import adapt
-from omlx.selftest.load_checks import LoadChecks
+from omlx.messages.load_checks import LoadChecks
 from tests.support.tiny import VOCABULARY
 from tests.support.zoo import build
 

@@ -13,7 +13,7 @@ from mlx_lm.utils import load_model as mlx_load_model
 
 from omlx.engine.fuse import fuse
 from omlx.engine.loader import LoadError, load_model
-from omlx.runner.protocol import LoadSpec
+from omlx.messages.frames import LoadSpec
 from tests.engine.support import engine, loaded, prompt, run, spec
 from tests.support.precision import on_gpu
 from tests.support.tiny import ARCHITECTURES, tiny_model

@@ -14,9 +14,10 @@ import psutil
 import pytest
 from PIL import Image
 
-from omlx.engine import picture_decoder, pictures
-from omlx.engine.jpeg_scans import count_scans
-from omlx.engine.pictures import PictureError
+from omlx.engine.vision import image_decoder as picture_decoder
+from omlx.engine.vision import images as pictures
+from omlx.engine.vision.images import PictureError
+from omlx.engine.vision.jpeg_scans import count_scans
 
 
 def as_file(image: Image.Image, kind: str, **options: Any) -> bytes:

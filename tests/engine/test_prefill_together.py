@@ -11,7 +11,7 @@ from omlx.engine.engine import Engine, EngineConfig
 from omlx.engine.prefill import Prefill
 from omlx.engine.scheduler import Chunk, choose_together
 from omlx.engine.sequence import Sequence
-from omlx.request import Sampling
+from omlx.messages.request import Sampling
 from tests.engine.support import bare, engine, loaded, prompt, run, spec, store_for
 from tests.engine.test_exactness import BATCHABLE
 

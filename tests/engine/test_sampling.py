@@ -17,7 +17,7 @@ blas.prepare()
 import mlx.core as mx
 
 from omlx.engine.sampling import Sampler, top_candidates, uniform
-from omlx.request import Sampling
+from omlx.messages.request import Sampling
 from tests.engine.support import engine, prompt, run, spec
 
 VOCABULARY = 1000
@@ -30,7 +30,7 @@ def row(sampling: Sampling, tokens: list[int] | None = None, seed: int = 1) -> A
 
 
 def draws(sampling: Sampling, logits: np.ndarray[Any, Any], count: int = 400, **other: Any) -> list[int]:
-    """Tokens that many seeds draw from the same logits."""
+    """Tokens that many seeds sample from the same logits."""
     rows = [row(sampling, seed=seed, **other) for seed in range(count)]
     wide = mx.broadcast_to(mx.array(logits.astype(np.float32))[None], (count, len(logits)))
     return [int(token) for token in Sampler(rows, [0] * count, len(logits))(wide).tokens.tolist()]  # type: ignore[union-attr]

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from omlx.engine.engine import Engine, EngineConfig
-from omlx.engine.pace import Pace, Read
+from omlx.engine.prefill_budget import PrefillBudget, PrefillChunks
 from omlx.engine.scheduler import (
     FairShare,
     WaitingLine,
@@ -121,14 +121,14 @@ def test_the_pace_learns_from_the_time_between_reads_and_keeps_the_decodes_their
     By the backend, a chunk shows in the first or in the second interval behind its launch.
     """
     now = 0.0
-    pace = Pace(step_s=0.05, fixed_s=0.006, token_s=0.00001, largest=512, max_gap_s=0.1, clock=lambda: now)
+    pace = PrefillBudget(step_s=0.05, fixed_s=0.006, token_s=0.00001, largest=512, max_gap_s=0.1, clock=lambda: now)
     queued = [0.0, 0.0]
     reading = decoding = longest = 0.0
     for step in range(600):
         now += 0.010 + queued[delay]
         pace.decoded(1)
         seconds = pace.seconds(decoding=True, eager=False) if step > 40 else 0.0
-        read = Read().plus(pace.tokens(seconds), owing=True) if seconds else Read()
+        read = PrefillChunks().plus(pace.tokens(seconds), owing=True) if seconds else PrefillChunks()
         cost = 0.012 * len(read.chunks) + read.tokens * 3e-5
         pace.read(read, decoding=True)
         queued = [cost, queued[0]]

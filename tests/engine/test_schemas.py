@@ -1,5 +1,6 @@
 """JSON schemas of every draft: which values a reply may be. Walks at random through the grammar obey the schema by the
-`jsonschema` package's judgement; values that obey it can be written, others cannot."""
+`jsonschema` package's judgement; values that obey it can be written, others cannot.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from omlx.engine.grammar import Grammar, GrammarCompiler, GrammarError
-from omlx.engine.schema_facts import ASSERTIONS, EXCEPT
+from omlx.engine.schemas.facts import ASSERTIONS, EXCEPT
 
 END = "<|end|>"
 STRING, INTEGER, BOOLEAN = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}

@@ -9,14 +9,14 @@ import msgspec
 import pytest
 from omlx_cache.store import PrefixStore
 
+from omlx.engine.draft.controller import SpeculationController
+from omlx.engine.draft.speculative import open_draft
 from omlx.engine.engine import Engine, EngineConfig
 from omlx.engine.grammar import Grammar
 from omlx.engine.loader import LoadedModel, LoadError
 from omlx.engine.sequence import SequenceSpec
-from omlx.engine.speculative import open_draft
-from omlx.engine.wager import Wager
-from omlx.request import Limits, Sampling
-from omlx.runner.protocol import LoadSpec
+from omlx.messages.frames import LoadSpec
+from omlx.messages.request import Limits, Sampling
 from tests.engine.support import Replies, bare, engine, loaded, prompt, run, spec, store_for
 from tests.engine.test_limits import chat
 from tests.support.lessons import STORY
@@ -236,31 +236,31 @@ def load_spec(draft: str) -> LoadSpec:
 
 
 class Weather:
-    """A world in which guesses are right by chance, steps take a set time, and a wager decides what to do."""
+    """A world in which guesses are right by chance, steps take a set time, and a controller decides what to do."""
 
     def __init__(self, right: float, guess_s: float, fixed_s: float = 0.0, expected_s: float = 0.02) -> None:
         self.right, self.guess_s, self.fixed_s = right, guess_s, fixed_s
         self.clock = Clock()
-        self.wager = Wager(expected_s, self.clock)
+        self.controller = SpeculationController(expected_s, self.clock)
         self.chance = random.Random(1)
         self.sizes: list[int] = []
 
     def run(self, tokens: int, most: int = 8) -> float:
         """Speed of a reply of so many tokens, of plain decoding's."""
-        self.wager.start()
+        self.controller.start()
         begun, made = self.clock.now, 0
         while made < tokens:
-            count = self.wager.guesses(most, tokens - made)
+            count = self.controller.guesses(most, tokens - made)
             self.sizes.append(count)
             noise = self.chance.uniform(0.95, 1.05)
             if not count:
                 self.clock.now += noise
-                self.wager.plain()
+                self.controller.plain()
                 made += 1
                 continue
             self.clock.now += noise * (1 + self.fixed_s + count * self.guess_s)
             right = next((at for at in range(count) if self.chance.random() >= self.right), count)
-            self.wager.round(count, right)
+            self.controller.round(count, right)
             made += right + 1
         return made / (self.clock.now - begun)
 
@@ -300,22 +300,22 @@ def test_a_draft_that_begins_to_guess_well_is_found_out_and_one_that_ceases_to_i
 def test_a_slow_first_step_is_not_what_rounds_are_measured_by() -> None:
     """The first step of a shape compiles; a draft that costs as much as the model would look cheap beside that."""
     weather = Weather(0.9, 1.0)
-    weather.wager.start()
-    weather.wager.plain()
+    weather.controller.start()
+    weather.controller.plain()
     weather.clock.now += 100
-    weather.wager.plain()
+    weather.controller.plain()
     for _ in range(2):
         weather.clock.now += 1
-        weather.wager.plain()
+        weather.controller.plain()
     begun = weather.clock.now
     made = 0
     while made < 400:
-        count = weather.wager.guesses(4, 400)
+        count = weather.controller.guesses(4, 400)
         weather.clock.now += 1 + count
         if count:
-            weather.wager.round(count, count - 1)
+            weather.controller.round(count, count - 1)
         else:
-            weather.wager.plain()
+            weather.controller.plain()
         made += max(count, 1)
     assert made / (weather.clock.now - begun) > 0.94
 
@@ -329,7 +329,7 @@ def test_the_number_of_guesses_follows_from_what_they_cost() -> None:
 
 
 def test_a_draft_of_the_engine_that_is_slow_costs_a_few_percent() -> None:
-    """The engine tells the wager when what ended."""
+    """The engine tells the controller when what ended."""
     model = loaded("llama", endless=True)
     for guess_s, gain in ((1.0, 0.94), (0.02, 2.0)):
         machine, clock = with_draft(model, model, guess_s=guess_s)

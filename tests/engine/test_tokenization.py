@@ -21,7 +21,7 @@ from tokenizers import (
 )
 
 from omlx.engine import tokenization
-from omlx.engine.rows import RowMaker, TooLong
+from omlx.engine.encode.rows import RowMaker, TooLong
 from omlx.engine.tokenization import PIECE, fast_encode, head, ids, pieces, tail
 
 CL100K = (
@@ -171,7 +171,7 @@ def test_memory_does_not_grow_with_the_text() -> None:
     script = """
 import resource, sys
 from tests.engine.test_tokenization import tokenizer
-from omlx.engine.rows import RowMaker, TooLong
+from omlx.engine.encode.rows import RowMaker, TooLong
 from omlx.engine.tokenization import fast_encode, ids
 made = tokenizer("byte level, cl100k")
 text = "four words in here. " * 1_000_000

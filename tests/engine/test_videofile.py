@@ -11,8 +11,8 @@ from functools import cache
 import pytest
 from PIL import Image
 
-from omlx.engine import videofile
-from omlx.engine.pictures import PictureError
+from omlx.engine.vision import video_file as videofile
+from omlx.engine.vision.images import PictureError
 from tests.support.films import film, turned
 from tests.support.tiny_vlm import as_file, draw
 

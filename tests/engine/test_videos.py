@@ -9,14 +9,14 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from omlx.engine import videofile
 from omlx.engine.engine import Engine, EngineConfig
-from omlx.engine.pictures import PictureError
 from omlx.engine.sequence import SequenceSpec
-from omlx.engine.vision import FeatureCache
-from omlx.engine.vision_families import in_words
-from omlx.engine.vision_family import VideoFamily
-from omlx.request import Video
+from omlx.engine.vision import video_file as videofile
+from omlx.engine.vision.families import in_words
+from omlx.engine.vision.family import VideoFamily
+from omlx.engine.vision.images import PictureError
+from omlx.engine.vision.vision import FeatureCache
+from omlx.messages.request import Video
 from tests.engine.seeing import BLUE, RED, asked, cached, machine, model_of, reply, upstream, vision_of
 from tests.engine.support import prompt, run, spec, store_for
 from tests.support.films import film

@@ -14,17 +14,17 @@ import mlx.core as mx
 import msgspec
 import numpy as np
 import pytest
-from omlx_cache.features import FeatureShelf
+from omlx_cache.features import FeatureStore
 from PIL import Image
 
 from omlx.engine.engine import Engine, EngineConfig
 from omlx.engine.loader import load_model
-from omlx.engine.media import Shown
-from omlx.engine.pictures import PictureError
-from omlx.engine.vision import FeatureCache
-from omlx.request import GenerateRequest, Message, Video
-from omlx.runner.illustrate import Illustrator
-from omlx.runner.protocol import LoadSpec
+from omlx.engine.vision.images import PictureError
+from omlx.engine.vision.media import Shown
+from omlx.engine.vision.vision import FeatureCache
+from omlx.messages.frames import LoadSpec
+from omlx.messages.request import GenerateRequest, Message, Video
+from omlx.runner.multimodal import Illustrator
 from tests.engine.seeing import BLUE, RED, asked, cached, machine, model_of, reply, turn, upstream, vision_of
 from tests.engine.support import prompt, run, spec, store_for
 from tests.support.precision import within
@@ -201,18 +201,18 @@ def test_features_survive_a_restart_on_disk(tmp_path: Path) -> None:
     vision, text = vision_of("qwen3_vl"), "@ What is it?"
     store = store_for(model_of("qwen3_vl"), tmp_path)
     engine = machine("qwen3_vl")
-    vision.cache.shelf = FeatureShelf(store)
+    vision.cache.tier = FeatureStore(store)
     expected = reply(engine, asked("qwen3_vl", 1, text, as_file(RED)))
     store.close()
     # Without the prefix: the engine has no store of its own here.
     store = store_for(model_of("qwen3_vl"), tmp_path)
     engine, encoded = machine("qwen3_vl"), vision.encoded
-    vision.cache.shelf = FeatureShelf(store)
+    vision.cache.tier = FeatureStore(store)
     assert reply(engine, asked("qwen3_vl", 2, text, as_file(RED))) == expected
     assert (vision.encoded, vision.cache.from_disk) == (encoded, 1)
     store.clear()
     engine = machine("qwen3_vl")
-    vision.cache.shelf = FeatureShelf(store)
+    vision.cache.tier = FeatureStore(store)
     assert reply(engine, asked("qwen3_vl", 3, text, as_file(RED))) == expected
     assert vision.encoded == encoded + 1
     store.close()
@@ -245,7 +245,7 @@ def test_animations_are_taken_apart_once_and_within_the_limits_of_one_request(mo
     assert long.frames == 150, "as many as are taken, from all of it"
     with pytest.raises(PictureError, match="260 images"):
         opened(*[Video(frames=[animation(130)], fps=10)] * 2)
-    monkeypatch.setattr("omlx.runner.illustrate.MOST_FRAME_PIXELS", 13 * 40 * 40)
+    monkeypatch.setattr("omlx.runner.multimodal.MOST_FRAME_PIXELS", 13 * 40 * 40)
     opened(Video(frames=[animation(12)], fps=10))
     opened(*[Video(frames=[animation(8)], fps=10, max_frames=4)] * 2)
     opened(*[Video(frames=[animation(8)], fps=10)] * 2)

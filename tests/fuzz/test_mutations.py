@@ -2,8 +2,8 @@
 
     FUZZ_SECONDS=60 python -m pytest -m slow -s tests/fuzz     an hour: FUZZ_SECONDS=400
 
-`FUZZ_SECONDS` is the time of each target; each prints how many inputs it tried. An input may be taken or refused with
-the error that its reader documents; anything else fails the test and shows the seed that makes the input again.
+`FUZZ_SECONDS` is the time of each target; each prints how many inputs it tried. An input may be taken or refused
+with the error that its reader documents; anything else fails the test and shows the seed that makes the input again.
 """
 
 from __future__ import annotations
@@ -19,17 +19,20 @@ from typing import Any, NamedTuple
 
 import pytest
 from omlx_registry.errors import RegistryError
-from omlx_registry.gguf import GgufFile
+from omlx_registry.gguf.container import GgufFile
 from omlx_registry.modelfile import interpret, parse_modelfile, print_commands
 from omlx_registry.names import parse_name
 from omlx_registry.weights import read_header, take_census
 
-from omlx.api import anthropic, gojson, ollama, openai
-from omlx.dialect.errors import TemplateError
-from omlx.dialect.gotemplate import GoTemplate
-from omlx.dialect.jinja import JinjaTemplate
-from omlx.dialect.output import OutputParser
-from tests.dialect.test_tools import FORMATS, HARMONY, SPOKEN, TOOLS, dialect
+from omlx.prompting.errors import TemplateError
+from omlx.prompting.gotemplate import GoTemplate
+from omlx.prompting.jinja import JinjaTemplate
+from omlx.prompting.output import OutputParser
+from omlx.protocols.anthropic import wire as anthropic
+from omlx.protocols.ollama import gojson
+from omlx.protocols.ollama import wire as ollama
+from omlx.protocols.openai import wire as openai
+from tests.prompting.test_tools import FORMATS, HARMONY, SPOKEN, TOOLS, dialect
 from tests.registry.tiny_gguf import make_pair
 from tests.support.tiny import DATA
 from tests.support.tiny_template import CHATML

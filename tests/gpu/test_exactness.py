@@ -1,8 +1,8 @@
 """No wrong token: alone = batched = restored from RAM = restored from SSD, in each floating-point type.
 
-Judged by margins (`tests.support.precision`), so the same tests hold on a CPU, with and without TF32, and in 16 bits.
-On a CPU only float32 is run, and few architectures: `tests/engine` and `tests/cache` compare all of them token for
-token there.
+Judged by margins (`tests.support.precision`), so the same tests hold on a CPU, with and without TF32, and in 16
+bits. On a CPU only float32 is run, and few architectures: `tests/engine` and `tests/cache` compare all of them token
+for token there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 from omlx.engine.engine import Engine, EngineConfig
 from omlx.engine.loader import LoadedModel, load_model
-from omlx.runner.protocol import LoadSpec
+from omlx.messages.frames import LoadSpec
 from tests.engine.support import Replies, prompt, run, spec, store_for
 from tests.support.precision import Reference, on_gpu
 from tests.support.tiny import ARCHITECTURES, tiny_model

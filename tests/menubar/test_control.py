@@ -15,7 +15,7 @@ from omlx.cli.console import effective
 from omlx.menubar import clipboard, login
 from omlx.menubar.control import Control
 from omlx.menubar.menu import Act
-from omlx.menubar.seen import Seen
+from omlx.menubar.seen import ServerState
 from omlx.settings import Settings
 from tests.server.local import SCRIPTED, LocalServer, eventually, stocked
 from tests.support.server import free_port
@@ -50,7 +50,7 @@ def begin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Begin]:
     effective.cache_clear()
 
 
-def becomes(control: Control, holds: Callable[[Seen], bool], timeout_s: float = 30) -> bool:
+def becomes(control: Control, holds: Callable[[ServerState], bool], timeout_s: float = 30) -> bool:
     return eventually(lambda: holds(control.seen), timeout_s)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from omlx.api.overview import Kv, ModelRow, Overview
-from omlx.menubar.menu import MOST_MODELS, Act, Entry, entries, status_line
-from omlx.menubar.seen import Seen
+from omlx.menubar.menu import MOST_MODELS, Act, MenuEntry, entries, status_line
+from omlx.menubar.seen import ServerState
+from omlx.protocols.admin.overview import Kv, ModelRow, Overview
 
 URL = "http://127.0.0.1:11434"
 KV = Kv(
@@ -27,13 +27,13 @@ def row(name: str, state: str = "ready") -> ModelRow:
     )  # fmt: skip
 
 
-def seen(*models: ModelRow, running: int = 0, rate: float = 0.0, **fields: object) -> Seen:
+def seen(*models: ModelRow, running: int = 0, rate: float = 0.0, **fields: object) -> ServerState:
     """A server with these models loaded."""
     overview = msgspec.structs.replace(IDLE, models=list(models), running=running, generated_rate=rate)
-    return msgspec.structs.replace(Seen(url=URL, overview=overview), **fields)
+    return msgspec.structs.replace(ServerState(url=URL, overview=overview), **fields)
 
 
-def offered(menu: tuple[Entry, ...]) -> dict[str, Act | None]:
+def offered(menu: tuple[MenuEntry, ...]) -> dict[str, Act | None]:
     """What each line would do, submenus included."""
     found = {entry.text: entry.act for entry in menu if entry.text}
     for entry in menu:
@@ -44,9 +44,9 @@ def offered(menu: tuple[Entry, ...]) -> dict[str, Act | None]:
 @pytest.mark.parametrize(
     ("look", "line"),
     [
-        (Seen(url=URL), "Server is not running"),
-        (Seen(url=URL, trouble="Ollama runs here, not oMLX"), "Ollama runs here, not oMLX"),
-        (Seen(url=URL, doing="Starting the server…"), "Starting the server…"),
+        (ServerState(url=URL), "Server is not running"),
+        (ServerState(url=URL, trouble="Ollama runs here, not oMLX"), "Ollama runs here, not oMLX"),
+        (ServerState(url=URL, doing="Starting the server…"), "Starting the server…"),
         (seen(), "No model loaded"),
         (seen(row("qwen3:8b")), "qwen3:8b · idle"),
         (seen(row("qwen3:8b"), running=1, rate=41.6), "qwen3:8b · 42 tok/s · 1 request"),
@@ -54,21 +54,23 @@ def offered(menu: tuple[Entry, ...]) -> dict[str, Act | None]:
         (seen(row("a"), row("b"), running=3, rate=9.2), "2 models · 9 tok/s · 3 requests"),
     ],
 )
-def test_the_first_line_is_model_and_speed(look: Seen, line: str) -> None:
+def test_the_first_line_is_model_and_speed(look: ServerState, line: str) -> None:
     assert status_line(look) == line
-    assert entries(look)[0] == Entry(text=line)
+    assert entries(look)[0] == MenuEntry(text=line)
 
 
 def test_a_stopped_server_can_be_started_and_nothing_else() -> None:
-    found = offered(entries(Seen(url=URL)))
+    found = offered(entries(ServerState(url=URL)))
     assert found["Start server"] == Act("start")
     assert found["Open dashboard"] is None
     assert found[f"Copy {URL}"] == Act("copy")
     assert "Stop server" not in found
 
 
-@pytest.mark.parametrize("look", [Seen(url=URL, startable=False), Seen(url=URL, trouble="Ollama runs here, not oMLX")])
-def test_nothing_is_started_where_it_could_not_be_or_somebody_else_is(look: Seen) -> None:
+@pytest.mark.parametrize(
+    "look", [ServerState(url=URL, startable=False), ServerState(url=URL, trouble="Ollama runs here, not oMLX")]
+)
+def test_nothing_is_started_where_it_could_not_be_or_somebody_else_is(look: ServerState) -> None:
     assert offered(entries(look))["Start server"] is None
 
 
@@ -94,7 +96,7 @@ def test_hundreds_of_models_and_long_names_stay_a_menu() -> None:
     names = tuple(f"m{number}" for number in range(300))
     menu = entries(seen(models=("x" * 500, *names)))
     assert sum(bool(entry.below) for entry in menu) == MOST_MODELS
-    assert menu[-1] == Entry(text=f"{301 - MOST_MODELS} more on the dashboard", act=Act("dashboard"))
+    assert menu[-1] == MenuEntry(text=f"{301 - MOST_MODELS} more on the dashboard", act=Act("dashboard"))
     assert max(len(entry.text) for entry in menu) <= 80
 
 

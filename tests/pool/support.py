@@ -15,8 +15,8 @@ from typing import Any
 from omlx_registry import ModelSpec
 from omlx_registry.spec import Details
 
+from omlx.messages.request import Delta, Finish, GenerateRequest, Limits, Message, Sampling
 from omlx.pool import Lease, Pool
-from omlx.request import Delta, Finish, GenerateRequest, Limits, Message, Sampling
 from omlx.runner.process import RUNNER
 from omlx.settings import Settings
 from tests.support.tiny import tiny_model

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from omlx.messages.request import Delta, Finish
 from omlx.pool import PoolError, RequestFailed
-from omlx.request import Delta, Finish
 from omlx.runner.host import CRASHED
 from tests.pool.support import answer, ask, exists, faulty, names, question, running_pool, spec, touch, until
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from omlx.pool.policy import (
     Evict,
     Fits,
+    LoadLimits,
     Never,
     Resident,
-    Room,
     Wait,
     expires_in,
     idle_victims,
@@ -23,7 +23,7 @@ from omlx.pool.policy import (
     restart_delay,
 )
 
-ROOM = Room(places=3, budget=100)
+ROOM = LoadLimits(places=3, budget=100)
 
 
 def model(digest: str, memory: int = 10, **changes: object) -> Resident:

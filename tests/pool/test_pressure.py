@@ -11,7 +11,7 @@ from omlx.pool import PoolError
 from omlx.pool import pool as pool_module
 from omlx.pool.admission import RUNNER_OVERHEAD, Machine
 from omlx.pool.policy import Resident
-from omlx.pool.pressure import Pressure, Relief, Taken, Usage, relieve, tightest, tree_bytes
+from omlx.pool.pressure import MemoryTaken, MemoryUsage, Pressure, Relief, relieve, tightest, tree_bytes
 from tests.pool.support import answer, faulty, names, question, running_pool, spec, touch, until
 
 IDLE = Resident(digest="idle")
@@ -47,32 +47,34 @@ RAM = {"ram": 64 * GB, "available": 32 * GB}
 @pytest.mark.parametrize(
     ("machine", "runners", "usage"),
     [
-        (Machine(**RAM), [Taken(resident=5 * GB, device=4 * GB)], Usage(used=6 * GB, cap=56 * GB)),
+        (Machine(**RAM), [MemoryTaken(resident=5 * GB, device=4 * GB)], MemoryUsage(used=6 * GB, cap=56 * GB)),
         # CUDA: the device and the RAM have caps of their own, the tighter one counts
         (
             Machine(**RAM, device="cuda", device_memory=20 * GB),
-            [Taken(resident=GB, device=12 * GB)],
-            Usage(used=12 * GB, cap=19 * GB),
+            [MemoryTaken(resident=GB, device=12 * GB)],
+            MemoryUsage(used=12 * GB, cap=19 * GB),
         ),
         (
             Machine(**RAM, device="cuda", device_memory=100 * GB),
-            [Taken(resident=GB, device=1 * GB)],
-            Usage(used=6 * GB, cap=56 * GB),
+            [MemoryTaken(resident=GB, device=1 * GB)],
+            MemoryUsage(used=6 * GB, cap=56 * GB),
         ),
         # Apple silicon: what the system does not see is added, and the working-set limit is a cap too
         (
             Machine(**RAM, device="metal", device_memory=60 * GB),
-            [Taken(resident=GB, device=12 * GB)],
-            Usage(used=17 * GB + RUNNER_OVERHEAD, cap=56 * GB),
+            [MemoryTaken(resident=GB, device=12 * GB)],
+            MemoryUsage(used=17 * GB + RUNNER_OVERHEAD, cap=56 * GB),
         ),
         (
             Machine(**RAM, device="metal", device_memory=13 * GB),
-            [Taken(resident=13 * GB, device=12 * GB)],
-            Usage(used=12 * GB, cap=13 * GB),
+            [MemoryTaken(resident=13 * GB, device=12 * GB)],
+            MemoryUsage(used=12 * GB, cap=13 * GB),
         ),
     ],
 )
-def test_the_memory_that_is_nearest_to_its_cap_counts(machine: Machine, runners: list[Taken], usage: Usage) -> None:
+def test_the_memory_that_is_nearest_to_its_cap_counts(
+    machine: Machine, runners: list[MemoryTaken], usage: MemoryUsage
+) -> None:
     assert tightest(6 * GB, runners, machine, "auto") == usage
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from omlx.messages.request import Finish
 from omlx.pool import Pool, PoolError
 from omlx.pool import pool as pool_module
 from omlx.pool import spare as spare_module
-from omlx.request import Finish
 from tests.pool.support import HELLO, answer, ask, exists, names, question, running_pool, spec, touch, until
 
 pytestmark = pytest.mark.anyio

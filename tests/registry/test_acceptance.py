@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from omlx_registry import CreateError, CreateRequest, InvalidModel, Registry, RegistryError
-from omlx_registry.hub_source import HubSource
+from omlx_registry.hub.source import HubSource
 
 from tests.registry.folders import files_below, write_safetensors
 from tests.support.hub import FakeHub

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from omlx_registry import InvalidName, RegistryError
 from omlx_registry.aliases import Aliases
 from omlx_registry.catalog import Target, families, near, resolve, unknown_name
-from omlx_registry.hub_files import gguf_files, is_safe_path, is_wanted, select
+from omlx_registry.hub.files import gguf_files, is_safe_path, is_wanted, select
 from omlx_registry.names import parse_name
 
 PROMISED = [

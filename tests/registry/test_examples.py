@@ -12,8 +12,8 @@ from omlx_registry import CreateRequest, ModelSpec, Registry
 from omlx_registry.modelfile import Meaning, interpret, parse_modelfile
 
 from omlx.cli.create import model_files
-from omlx.dialect.prompt import PromptTemplate
-from omlx.request import GenerateRequest, Message
+from omlx.messages.request import GenerateRequest, Message
+from omlx.prompting.template import PromptTemplate
 from tests.registry.test_lora import peft_adapter
 from tests.registry.tiny_gguf import make_pair
 from tests.support.tiny import tiny_model

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from omlx_registry.errors import RegistryError
-from omlx_registry.gguf import GgufError, GgufFile
-from omlx_registry.gguf_import import import_gguf
+from omlx_registry.gguf.container import GgufError, GgufFile
+from omlx_registry.gguf.importer import import_gguf
 
 from tests.registry.tiny_gguf import make_pair
 

@@ -13,7 +13,7 @@ blas.prepare()
 
 import mlx.core as mx
 import mlx_lm
-from omlx_registry.gguf_import import import_gguf
+from omlx_registry.gguf.importer import import_gguf
 
 from tests.registry.tiny_gguf import FAMILIES, make_pair
 

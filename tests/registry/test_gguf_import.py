@@ -19,9 +19,9 @@ import mlx_lm
 from mlx.utils import tree_flatten, tree_map
 from omlx_registry import bundled, weights_file
 from omlx_registry.errors import CreateError
-from omlx_registry.gguf import GgufError, GgufFile
-from omlx_registry.gguf_import import import_gguf
-from omlx_registry.gguf_tensors import dequantize
+from omlx_registry.gguf.container import GgufError, GgufFile
+from omlx_registry.gguf.importer import import_gguf
+from omlx_registry.gguf.tensors import dequantize
 
 from tests.registry.tiny_gguf import make_pair
 

@@ -28,7 +28,7 @@ import mlx_lm
 from mlx.utils import tree_map
 from mlx_lm.utils import dequantize_model
 from omlx_registry import bundled
-from omlx_registry.gguf_import import import_gguf
+from omlx_registry.gguf.importer import import_gguf
 
 from tests.registry import llama_cpp_peer
 from tests.registry.tiny_gguf import FAMILIES, make_pair

@@ -12,15 +12,8 @@ blas.prepare()
 import mlx.core as mx
 from gguf import GGMLQuantizationType
 from gguf.quants import dequantize as reference
-from omlx_registry.gguf import TENSOR_TYPES
-from omlx_registry.gguf_tensors import (
-    ANEW_BITS,
-    KEPT_BITS,
-    dequantize,
-    pack,
-    to_dtype,
-    unpack,
-)
+from omlx_registry.gguf.container import TENSOR_TYPES
+from omlx_registry.gguf.tensors import ANEW_BITS, KEPT_BITS, dequantize, pack, to_dtype, unpack
 
 from tests.registry.tiny_gguf import random_blocks
 

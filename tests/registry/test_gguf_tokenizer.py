@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import sentencepiece
-from omlx_registry.gguf import GgufError
-from omlx_registry.gguf_tokenizer import build_tokenizer
+from omlx_registry.gguf.container import GgufError
+from omlx_registry.gguf.tokenizer import build_tokenizer
 from tokenizers import Tokenizer, pre_tokenizers
 
 SAMPLE = "HelloWorld's 12345 naïve\n\n  x,y DON'T /a\n"

@@ -18,8 +18,8 @@ from pathlib import Path
 import psutil
 import pytest
 from omlx_registry import Progress, PullError, Registry
-from omlx_registry.hub_download import partial_path
-from omlx_registry.hub_source import HubSource
+from omlx_registry.hub.download import partial_path
+from omlx_registry.hub.source import HubSource
 from omlx_registry.transfer import RemoteFile, RetryPolicy
 
 from tests.support.hub import FakeHub

@@ -479,7 +479,7 @@ def test_facts_of_an_older_version_are_derived_anew(
     registry.list()
     for module in ("facts", "describe", "memory"):
         monkeypatch.setattr(f"omlx_registry.{module}.REVISION", 99)
-    monkeypatch.setattr("omlx_registry.facts.derive_capabilities", lambda *_, **__: ["completion", "new"])
+    monkeypatch.setattr("omlx_registry.metadata.derive_capabilities", lambda *_, **__: ["completion", "new"])
     assert [it.capabilities for it in Registry(root, []).list()] == [["completion", "new"]]
     assert Registry(root, []).resolve("tiny").fingerprint == spec.fingerprint
 

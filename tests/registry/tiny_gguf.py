@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import quantize
-from omlx_registry.gguf import TENSOR_TYPES
+from omlx_registry.gguf.container import TENSOR_TYPES
 from safetensors.numpy import load_file
 
 from tests.support import tiny

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omlx.replicas.choice import Asked, View, choose, full_name, read
+from omlx.replicas.choice import ReplicaRequest, View, choose, full_name, read
 
 QWEN = full_name("qwen3:8b")
 
@@ -18,19 +18,19 @@ def views(*loads: int, models: tuple[str, ...] = ("qwen3:8b",)) -> list[View]:
     return [View(url=f"http://{at}", models=names, load=load) for at, load in enumerate(loads)]
 
 
-def url_of(views: list[View], asked: Asked) -> str:
+def url_of(views: list[View], asked: ReplicaRequest) -> str:
     found = choose(views, asked)
     assert found is not None
     return found.url
 
 
 def test_requests_without_a_beginning_go_where_least_is_to_do() -> None:
-    assert url_of(views(3, 1, 2), Asked(QWEN)) == "http://1"
+    assert url_of(views(3, 1, 2), ReplicaRequest(QWEN)) == "http://1"
 
 
 @given(beginning=st.binary(min_size=1, max_size=50))
 def test_a_conversation_stays_until_its_replica_has_clearly_more_to_do(beginning: bytes) -> None:
-    asked = Asked(QWEN, beginning)
+    asked = ReplicaRequest(QWEN, beginning)
     home = url_of(views(0, 0, 0), asked)
     assert url_of(views(2, 2, 2), asked) == home
     loads = [12 if view.url == home else 1 for view in views(0, 0, 0)]
@@ -41,7 +41,7 @@ def test_a_conversation_stays_until_its_replica_has_clearly_more_to_do(beginning
 def test_a_replica_that_goes_moves_only_its_own_conversations(beginnings: list[bytes]) -> None:
     everybody = views(0, 0, 0)
     for beginning in beginnings:
-        asked = Asked(QWEN, beginning)
+        asked = ReplicaRequest(QWEN, beginning)
         home = url_of(everybody, asked)
         if home != "http://2":
             assert url_of(everybody[:2], asked) == home
@@ -49,9 +49,9 @@ def test_a_replica_that_goes_moves_only_its_own_conversations(beginnings: list[b
 
 def test_only_replicas_that_have_the_model_are_asked() -> None:
     mixed = [*views(0, models=("gemma3:4b",)), View(url="http://big", models={QWEN}, load=9)]
-    assert url_of(mixed, Asked(QWEN)) == "http://big"
-    assert url_of(mixed, Asked(full_name("unknown"))) == "http://0"
-    assert choose([], Asked(QWEN)) is None
+    assert url_of(mixed, ReplicaRequest(QWEN)) == "http://big"
+    assert url_of(mixed, ReplicaRequest(full_name("unknown"))) == "http://0"
+    assert choose([], ReplicaRequest(QWEN)) is None
 
 
 FIRST = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello"}]
@@ -84,7 +84,7 @@ def test_different_conversations_have_different_beginnings() -> None:
         st.sampled_from(["model", "messages", "role", "prompt", "input", "system"]), inner, max_size=4),
 )))  # fmt: skip
 def test_any_body_can_be_read(body: bytes) -> None:
-    assert isinstance(read(body), Asked)
+    assert isinstance(read(body), ReplicaRequest)
 
 
 def test_names_are_compared_in_full() -> None:

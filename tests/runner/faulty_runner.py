@@ -1,7 +1,7 @@
 """A runner program that misbehaves on demand, in ways the real one cannot be told to: `faulty_runner.py FAULT FD`.
 
-It speaks the real frames, knows no MLX and echoes the last message word by word. "FAULT@FILE" has the fault only while
-FILE exists, and removes it.
+It speaks the real frames, knows no MLX and echoes the last message word by word. "FAULT@FILE" has the fault only
+while FILE exists, and removes it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from omlx.request import Delta, Finish, GenerateRequest
-from omlx.runner.protocol import (
+from omlx.messages.frames import (
     HEADER_SIZE,
     Cancel,
     Events,
@@ -21,16 +20,17 @@ from omlx.runner.protocol import (
     Generate,
     Heartbeat,
     Hello,
+    HotCacheShare,
     Load,
     LoadFailed,
     Loading,
     Ready,
-    Share,
     Shutdown,
     body_length,
     decode_to_runner,
     encode,
 )
+from omlx.messages.request import Delta, Finish, GenerateRequest
 
 
 def main(fault: str, fd: int) -> None:
@@ -81,9 +81,9 @@ def main(fault: str, fd: int) -> None:
                 ready = Ready(weights="none", memory_bytes=1000, kv_bytes_per_token=1, can_batch=True,
                               num_ctx=spec.num_ctx, vocab_size=1)  # fmt: skip
                 send(ready)
-            case Share() if fault == "hungry" and not ballast:  # after the load, which has a limit
+            case HotCacheShare() if fault == "hungry" and not ballast:  # after the load, which has a limit
                 ballast.append(b"\1" * 400_000_000)
-            case Share() if fault == "on-a-gpu":  # half of it in use, half in buffers that MLX keeps
+            case HotCacheShare() if fault == "on-a-gpu":  # half of it in use, half in buffers that MLX keeps
                 half = 600_000_000
                 send(Heartbeat(steps=0, running=0, waiting=0, memory_bytes=half, max_batch=0, buffer_bytes=half))
             case Generate(request):

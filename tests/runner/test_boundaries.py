@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from omlx.dialect.prompt import PromptTemplate
-from omlx.request import GenerateRequest, Message
+from omlx.messages.request import GenerateRequest, Message
+from omlx.prompting.template import PromptTemplate
 from omlx.runner.prompt import Encoder, Prompt, Prompter
 from tests.support.tiny import tiny_model
 from tests.support.tiny_template import CHATML

@@ -13,10 +13,10 @@ import msgspec
 import psutil
 import pytest
 
-from omlx.request import Finish, GenerateRequest, Limits, Sampling
+from omlx.messages.frames import LoadSpec
+from omlx.messages.request import Finish, GenerateRequest, Limits, Sampling
 from omlx.runner.host import LoadError, RequestFailed, RunnerHost
 from omlx.runner.launch import GroupPlan, find_machines
-from omlx.runner.protocol import LoadSpec
 from tests.support.tiny import tiny_model
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]

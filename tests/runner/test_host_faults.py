@@ -15,9 +15,9 @@ import psutil
 import pytest
 import uvloop
 
-from omlx.request import Delta, Finish, GenerateRequest, Message
+from omlx.messages.frames import LoadSpec
+from omlx.messages.request import Delta, Finish, GenerateRequest, Message
 from omlx.runner.host import CRASHED, LoadError, RequestFailed, RunnerHost
-from omlx.runner.protocol import LoadSpec
 
 pytestmark = pytest.mark.anyio
 FAULTY = str(Path(__file__).with_name("faulty_runner.py"))

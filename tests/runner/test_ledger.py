@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omlx.request import Limits
+from omlx.messages.request import Limits
 from omlx.runner.ledger import USUAL_ANSWER, Ledger, expected_tokens
 
 

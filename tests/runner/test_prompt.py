@@ -13,8 +13,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
-from omlx.dialect.prompt import PromptTemplate
-from omlx.request import GenerateRequest, Limits, Message, ToolCall
+from omlx.messages.request import GenerateRequest, Limits, Message, ToolCall
+from omlx.prompting.template import PromptTemplate
 from omlx.runner.prompt import TOO_LONG, Encoder, Prompt, Prompter, PromptError, first_fitting
 
 

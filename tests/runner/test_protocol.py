@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omlx.request import Delta, Failure, Finish, GenerateRequest, Limits, Message, Sampling, TokenLogprob, ToolCall
-from omlx.runner.mailbox import Mailbox, join
-from omlx.runner.protocol import (
+from omlx.messages.frames import (
     HEADER_SIZE,
     MAX_FRAME,
     Cancel,
@@ -27,6 +25,18 @@ from omlx.runner.protocol import (
     decode_to_runner,
     encode,
 )
+from omlx.messages.request import (
+    Delta,
+    Failure,
+    Finish,
+    GenerateRequest,
+    Limits,
+    Message,
+    Sampling,
+    TokenLogprob,
+    ToolCall,
+)
+from omlx.runner.mailbox import Mailbox, join
 
 texts = st.text(max_size=20)
 numbers = st.integers(0, 2**40)

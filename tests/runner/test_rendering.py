@@ -11,12 +11,12 @@ from functools import partial
 import psutil
 import pytest
 
-from omlx.dialect.errors import TemplateError, TemplateTooSlow
-from omlx.dialect.jinja import JinjaTemplate
-from omlx.dialect.prompt import PromptTemplate
-from omlx.request import GenerateRequest, Message, ToolCall
+from omlx.messages.request import GenerateRequest, Message, ToolCall
+from omlx.prompting.errors import TemplateError, TemplateTooSlow
+from omlx.prompting.jinja import JinjaTemplate
+from omlx.prompting.template import PromptTemplate
 from omlx.runner.rendering import MEMORY_BYTES, IsolatedTemplate, Renderers
-from tests.dialect.families import FAMILIES
+from tests.prompting.families import FAMILIES
 from tests.support.tiny_template import CHATML
 
 CONVERSATION = {
@@ -65,7 +65,7 @@ def test_the_prompts_of_all_families_are_the_same(renderers: Renderers) -> None:
                 family.template(), compiled=partial(IsolatedTemplate, renderers=renderers)
             )
             assert there.render(request) == here.render(request)
-            assert there.abilities == here.abilities
+            assert there.template_capabilities == here.template_capabilities
 
 
 def test_what_is_no_template_is_refused_with_its_reason(renderers: Renderers) -> None:

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from omlx.request import Delta, Finish, GenerateRequest, Limits, Message, Sampling
+from omlx.messages.frames import LoadSpec
+from omlx.messages.request import Delta, Finish, GenerateRequest, Limits, Message, Sampling
 from omlx.runner.host import CRASHED, RequestFailed, RunnerHost
-from omlx.runner.protocol import LoadSpec
 from tests.support.lessons import LESSONS, STORY, lesson
 from tests.support.tiny import tiny_model
 
@@ -333,7 +333,7 @@ def alive(pid: int) -> bool:
 
 SERVER = """
 import asyncio
-from omlx.request import Delta
+from omlx.messages.request import Delta
 from omlx.runner.host import RunnerHost
 from tests.runner.test_runner import load_spec, request
 

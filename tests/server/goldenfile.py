@@ -11,7 +11,8 @@ A file under `tests/server/golden` is a sequence of exchanges that are played in
     {"modelfile": …}
 
 `python -m tests.server.goldenfile NAME…` (all without a name) plays the requests and writes the answers anew; read
-the diff before committing it. A mask matches only what is well-formed, so a malformed time or number shows as a change.
+the diff before committing it. A mask matches only what is well-formed, so a malformed time or number shows as a
+change.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import httpx
 import msgspec
 from omlx_registry import Overrides, Registry, Texts
 
-from omlx.dialect.ollama import check_template
+from omlx.protocols.ollama.translate import check_template
 from omlx.settings import Settings
 from tests.server.local import LocalServer, ScriptedSource
 from tests.support.tiny import tiny_model

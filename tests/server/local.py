@@ -17,8 +17,8 @@ import uvicorn
 import uvloop
 from omlx_registry import Name, Overrides, Progress, PullError, Registry, Store, Texts
 
-from omlx.dialect.ollama import check_template
 from omlx.pool import Pool
+from omlx.protocols.ollama.translate import check_template
 from omlx.runner.process import RUNNER
 from omlx.server.app import create_app
 from omlx.server.connection import Connection

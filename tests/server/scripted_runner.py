@@ -24,8 +24,8 @@ from typing import Any
 
 import msgspec
 
-from omlx.request import Delta, Failure, Finish, GenerateRequest, TokenLogprob, ToolCall
-from omlx.runner import protocol as frames
+from omlx.messages import frames as frames
+from omlx.messages.request import Delta, Failure, Finish, GenerateRequest, TokenLogprob, ToolCall
 
 STORE = {"enabled": True, "hot_bytes": 1000, "hot_max_bytes": 8000, "cold_bytes": 30_000, "cold_max_bytes": 90_000,
          "hot_evictions": 4, "cold_counts": {"evicted": 5, "damaged": 2, "written_bytes": 600}}  # fmt: skip

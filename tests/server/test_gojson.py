@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omlx.api import gojson
-from omlx.api import ollama as wire
+from omlx.protocols.ollama import gojson
+from omlx.protocols.ollama import wire as wire
 
 
 def test_keys_match_in_any_case_and_the_later_duplicate_wins() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.dialect.gotemplate import GoTemplate
+from omlx.prompting.gotemplate import GoTemplate
 from tests.server.local import LocalServer
 
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.server.local import LocalServer
-from tests.server.test_wishes import ASKS, internal
+from tests.server.test_request_headers import ASKS, internal
 
 
 def ask(http: httpx.Client, model: str, **options: int) -> None:

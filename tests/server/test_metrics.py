@@ -14,8 +14,8 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from omlx.api.overview import Kv, Overview
 from omlx.pool import Pool
+from omlx.protocols.admin.overview import Kv, Overview
 from omlx.server.telemetry.metrics import Metrics, Names
 from omlx.server.telemetry.reading import Reading, between, quantile
 from omlx.settings import Settings

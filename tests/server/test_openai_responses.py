@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.api import ollama as native
+from omlx.protocols.ollama import wire as native
 from omlx.runner.host import CRASHED
 from omlx.server.responses_store import ResponsesStore
 from tests.server.sse import Event, events

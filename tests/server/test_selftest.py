@@ -14,7 +14,7 @@ import pytest
 from omlx_registry import Registry
 
 from omlx.client import Client, ClientError
-from omlx.selftest.result import Check, SelfTestResponse
+from omlx.messages.selftest import Check, SelfTestResponse
 from omlx.selftest.run import run
 from omlx.settings import Settings
 from tests.cli.conftest import run_omlx

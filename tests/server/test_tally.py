@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omlx.server import tally as module
-from omlx.server.tally import MOST_ARRAYS, MOST_OBJECTS, MOST_TEXTS, MOST_VALUES, Tally, tally
+from omlx.server import body_counts as module
+from omlx.server.body_counts import MOST_ARRAYS, MOST_OBJECTS, MOST_TEXTS, MOST_VALUES, Tally, tally
 
 
 def items(item: str, count: int) -> bytes:

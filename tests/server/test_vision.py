@@ -20,8 +20,8 @@ from omlx_registry import Registry
 from omlx_registry.capabilities import VISION_TYPES
 from PIL import Image
 
-from omlx.engine import pictures
-from omlx.engine.vision_families import FAMILIES
+from omlx.engine.vision import images as pictures
+from omlx.engine.vision.families import FAMILIES
 from omlx.server.image_urls import ImageFetcher, is_public
 from omlx.settings import Settings
 from tests.server.local import LocalServer

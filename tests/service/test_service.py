@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from omlx.service import ServiceError, manager, server_job, systemd
-from omlx.service.job import Job
+from omlx.service.job import ServiceJob
 from omlx.service.manager import Launchd
 from omlx.service.templates import files
 from tests.cli.conftest import Omlx, inline, omlx
@@ -54,8 +54,8 @@ def calls(place: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def job(**environment: str) -> Job:
-    return Job(
+def job(**environment: str) -> ServiceJob:
+    return ServiceJob(
         description="d", command=["/a b/py%thon$x", "-m", "omlx"], environment=environment, log=Path("/l o/g"),
         folder=Path("/home/you"),
     )  # fmt: skip
@@ -76,12 +76,12 @@ def test_systemd_understands_the_unit(tmp_path: Path) -> None:
     assert (asked.returncode, asked.stderr) == (0, "")
 
 
-def quoted_job(folder: Path) -> Job:
+def quoted_job(folder: Path) -> ServiceJob:
     """A job that can be verified: its program exists, and its words need every kind of quoting."""
     program = folder / "a b %n $c"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    return Job(
+    return ServiceJob(
         description="d",
         command=[str(program), 'x "y" %n $w \\z'],
         environment={"A": 'x "y" 100% \\z $w'},

@@ -13,12 +13,12 @@ from litestar.params import FromQuery
 from omlx_registry import Registry
 
 from omlx import __version__
-from omlx.api import admin as wire
-from omlx.dialect.refusal import Refusal
+from omlx.messages.selftest import Check, SelfTest, SelfTestRequest, SelfTestResponse
 from omlx.pool import Pool
-from omlx.selftest.result import Check, SelfTest, SelfTestRequest, SelfTestResponse
+from omlx.protocols.admin import wire as wire
+from omlx.protocols.http_error import HTTPError
 from omlx.server.body import read_json
-from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
+from omlx.server.dependencies import GivenPool, GivenRegistry, GivenSettings, HttpRequest
 from omlx.server.names import find, required
 from omlx.server.routes.ollama_models import progress
 from omlx.server.status import status_of
@@ -94,7 +94,7 @@ async def set_alias(request: HttpRequest, registry: GivenRegistry, settings: Giv
 @get("/api/omlx/search")
 async def search(registry: GivenRegistry, q: FromQuery[str] = "", limit: FromQuery[int] = 20) -> Answer:
     if not q.strip():
-        raise Refusal(400, "say what to search for: /api/omlx/search?q=TEXT")
+        raise HTTPError(400, "say what to search for: /api/omlx/search?q=TEXT")
     found = await registry.search(q.strip(), max(1, min(limit, _MOST_HITS)))
     hits = [wire.SearchHit(model.repository, model.downloads, model.size) for model in found]
     return as_json(wire.SearchResponse(hits))
@@ -132,7 +132,7 @@ def _checks(told: list[Any]) -> list[Check]:
     try:
         checks = msgspec.convert(told[:_MOST_CHECKS], list[Check])
     except msgspec.ValidationError as error:
-        raise Refusal(400, f"checks: {error}") from None
+        raise HTTPError(400, f"checks: {error}") from None
     # A caller's sentence goes to other users' terminals: one line of bounded length.
     return [Check(_one_line(check.name), check.outcome, _one_line(check.detail)) for check in checks]
 

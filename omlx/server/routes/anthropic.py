@@ -6,15 +6,15 @@ import msgspec
 from litestar import post
 from omlx_registry import ModelSpec
 
-from omlx.api import anthropic as wire
-from omlx.dialect import anthropic as dialect
-from omlx.dialect.anthropic_answer import MessageAnswer
-from omlx.request import GenerateRequest
+from omlx.messages.request import GenerateRequest
+from omlx.protocols.anthropic import messages as dialect
+from omlx.protocols.anthropic import wire as wire
+from omlx.protocols.anthropic.output import MessageAnswer
 from omlx.server.body import aside, inline_images, read_json
-from omlx.server.envelopes import ANTHROPIC, ANTHROPIC_ERRORS
-from omlx.server.generation import Job, prepared, stream, whole
-from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
-from omlx.server.served import served
+from omlx.server.dependencies import GivenPool, GivenRegistry, GivenSettings, HttpRequest
+from omlx.server.error_formats import ANTHROPIC, ANTHROPIC_ERRORS
+from omlx.server.generation import GenerationJob, prepared, stream, whole
+from omlx.server.resolve_model import served
 from omlx.server.stream import Answer, LiveObject, LiveStream, event
 
 
@@ -28,7 +28,7 @@ async def messages(request: HttpRequest, registry: GivenRegistry, pool: GivenPoo
     def made(spec: ModelSpec) -> Answer:
         wanted = prepared(dialect.generation(asked, native, spec, settings.unsupported_tools), settings)
         answer = MessageAnswer(asked, characters=_characters(wanted))
-        job = Job(spec, [wanted])
+        job = GenerationJob(spec, [wanted])
         if asked.stream:
             return LiveStream(stream(pool, job, answer, _named), ANTHROPIC)
         return LiveObject(whole(pool, job, lambda found, _: answer.whole(found)))
@@ -48,7 +48,7 @@ async def count_tokens(
 
     def made(spec: ModelSpec) -> Answer:
         wanted = prepared(dialect.generation(asked, native, spec, settings.unsupported_tools), settings)
-        job = Job(spec, [dialect.counting(wanted, spec.context_length)])
+        job = GenerationJob(spec, [dialect.counting(wanted, spec.context_length)])
         return LiveObject(whole(pool, job, lambda found, _: wire.TokenCount(found[0].finish.prompt_tokens)))
 
     return await served(registry, asked.model, made)

@@ -1,7 +1,7 @@
 """The KV store: what it holds, why a prompt missed, and named conversations. /api/omlx/cache.
 
-What concerns the folder on disk is answered from the folder, whether a model is loaded or not; the rest is asked of the
-model's runner.
+What concerns the folder on disk is answered from the folder, whether a model is loaded or not; the rest is asked of
+the model's runner.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from litestar import get, post
-from omlx_cache import operate
+from omlx_cache import maintenance as operate
 from omlx_registry import ModelSpec, Registry, parse_name
 
-from omlx.api import cache as wire
-from omlx.dialect.refusal import Refusal
+from omlx.messages.request import Finish, GenerateRequest, Message
 from omlx.pool import Pool
 from omlx.pool.admission import cold_bytes
 from omlx.pool.lease import Lease
-from omlx.request import Finish, GenerateRequest, Message
+from omlx.protocols.admin import cache as wire
+from omlx.protocols.http_error import HTTPError
 from omlx.server.body import read_json
-from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
+from omlx.server.dependencies import GivenPool, GivenRegistry, GivenSettings, HttpRequest
 from omlx.server.names import required, single_quoted
-from omlx.server.served import served
+from omlx.server.resolve_model import served
 from omlx.server.stream import Answer, Complete, LiveObject, as_json, encode
 from omlx.settings import Settings
 
@@ -66,7 +66,7 @@ async def _in_folder(settings: Settings, do: Callable[[Path], T]) -> T:
     try:
         return await asyncio.to_thread(do, Path(settings.paged_ssd_cache_dir))
     except operate.FolderError as error:
-        raise Refusal(500, str(error)) from None
+        raise HTTPError(500, str(error)) from None
 
 
 @post("/api/omlx/cache/clear", status_code=200)
@@ -92,7 +92,7 @@ class _Chosen(NamedTuple):
 
 
 async def _chosen(registry: Registry, settings: Settings, name: str) -> _Chosen:
-    """Models with the same weights share records; a model that was removed can still have some. Raises Refusal."""
+    """Models with the same weights share records; a model that was removed can still have some. Raises HTTPError."""
     known = (await _in_folder(settings, operate.show)).models
     registered = await asyncio.to_thread(registry.list)
     wanted = parse_name(name).short
@@ -100,7 +100,7 @@ async def _chosen(registry: Registry, settings: Settings, name: str) -> _Chosen:
     if spec is None:
         left = [use for use in known if use.name == wanted]
         if not left:
-            raise Refusal(404, single_quoted(name))
+            raise HTTPError(404, single_quoted(name))
         return _Chosen([use.namespace for use in left], [wanted])
     names = sorted(other.name for other in registered if other.fingerprint == spec.fingerprint)
     used = [use.namespace for use in known if use.name in names or spec.name in _names_of(use, registered)]
@@ -124,7 +124,7 @@ async def _explain(pool: Pool, spec: ModelSpec, asked: wire.CacheExplainRequest)
         text = await _prompt(lease, spec, asked.prompt, raw=asked.raw)
         found = await lease.cache("explain", text)
         if "error" in found:
-            raise Refusal(400, found["error"])
+            raise HTTPError(400, found["error"])
         return encode(msgspec.convert(found, wire.CacheExplanation))
 
 
@@ -182,20 +182,20 @@ async def remove(request: HttpRequest, settings: GivenSettings) -> Answer:
 
 def _session_name(name: str) -> str:
     if not name.strip() or len(name) > _LONGEST_NAME or not name.isprintable():
-        raise Refusal(400, f"a session needs a name of at most {_LONGEST_NAME} printable characters")
+        raise HTTPError(400, f"a session needs a name of at most {_LONGEST_NAME} printable characters")
     return name
 
 
-def _no_session(name: str) -> Refusal:
-    return Refusal(404, f"there is no session '{name}': omlx cache ls lists them")
+def _no_session(name: str) -> HTTPError:
+    return HTTPError(404, f"there is no session '{name}': omlx cache ls lists them")
 
 
 def _done(answer: dict[str, Any]) -> dict[str, Any]:
-    """A runner's answer, or Refusal where it says that it could not."""
+    """A runner's answer, or HTTPError where it says that it could not."""
     if not answer["enabled"]:
-        raise Refusal(400, "the cache is switched off")
+        raise HTTPError(400, "the cache is switched off")
     if "error" in answer:
-        raise Refusal(400, answer["error"])
+        raise HTTPError(400, answer["error"])
     return answer
 
 

@@ -11,12 +11,12 @@ import msgspec
 from litestar import delete, get, post
 from litestar.params import FromPath
 
-from omlx.api import overview as wire
-from omlx.dialect.refusal import Refusal
+from omlx.protocols.admin import overview as wire
+from omlx.protocols.http_error import HTTPError
 from omlx.server import dashboard
 from omlx.server.body import read_json
+from omlx.server.dependencies import GivenPool, GivenRegistry, GivenSettings, GivenTelemetry, HttpRequest
 from omlx.server.errors import Problem, body
-from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, GivenTelemetry, HttpRequest
 from omlx.server.names import refuse_cloud, required
 from omlx.server.routes.ollama_models import replacing
 from omlx.server.stream import EVENT_STREAM, Answer, Complete, Framing, LiveStream, as_json, event
@@ -48,7 +48,7 @@ async def metrics(request: HttpRequest, telemetry: GivenTelemetry) -> Answer:
 async def file(request: HttpRequest, name: FromPath[str]) -> Answer:
     found = dashboard.file(name, request.headers.get("if-none-match", ""))
     if found is None:
-        raise Refusal(404, f"the dashboard has no file {name}")
+        raise HTTPError(404, f"the dashboard has no file {name}")
     return found
 
 
@@ -71,7 +71,7 @@ async def requests(telemetry: GivenTelemetry) -> Answer:
 async def events(telemetry: GivenTelemetry) -> Answer:
     """A stream of server-sent events: `overview` whenever it changed, `sample`, and the `requests` that are news."""
     if telemetry.watchers >= _MOST_WATCHERS:
-        raise Refusal(503, f"{_MOST_WATCHERS} dashboards are watching already")
+        raise HTTPError(503, f"{_MOST_WATCHERS} dashboards are watching already")
     return LiveStream(_watch(telemetry), _EVENTS)
 
 
@@ -144,7 +144,7 @@ async def start_pull(
 @delete("/api/omlx/pulls/{number:int}", status_code=200)
 async def cancel_pull(number: FromPath[int], telemetry: GivenTelemetry) -> Answer:
     if not telemetry.pulls.cancel(number):
-        raise Refusal(404, f"there is no pull {number}")
+        raise HTTPError(404, f"there is no pull {number}")
     return Complete()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from litestar import delete, get, post
 from litestar.params import FromPath
 
-from omlx.dialect.refusal import Refusal
+from omlx.protocols.http_error import HTTPError
 from omlx.server.names import CLOUD_OFF
 from omlx.server.stream import Answer, as_json
 
@@ -14,27 +14,27 @@ _NOT_SIGNED_IN = "you are not currently signed in"
 
 @post("/api/me")
 async def me() -> Answer:
-    raise Refusal(401, "unauthorized")
+    raise HTTPError(401, "unauthorized")
 
 
 @post("/api/signout")
 async def signout() -> Answer:
-    raise Refusal(401, _NOT_SIGNED_IN)
+    raise HTTPError(401, _NOT_SIGNED_IN)
 
 
 @delete("/api/user/keys/{key:str}", status_code=200)
 async def remove_key(key: FromPath[str]) -> Answer:
-    raise Refusal(401, _NOT_SIGNED_IN)
+    raise HTTPError(401, _NOT_SIGNED_IN)
 
 
 @post("/api/experimental/web_search")
 async def web_search() -> Answer:
-    raise Refusal(403, f"{CLOUD_OFF}: web search is unavailable")
+    raise HTTPError(403, f"{CLOUD_OFF}: web search is unavailable")
 
 
 @post("/api/experimental/web_fetch")
 async def web_fetch() -> Answer:
-    raise Refusal(403, f"{CLOUD_OFF}: web fetch is unavailable")
+    raise HTTPError(403, f"{CLOUD_OFF}: web fetch is unavailable")
 
 
 @get("/api/experimental/model-recommendations")

@@ -8,14 +8,14 @@ from typing import Any
 from litestar import post
 from omlx_registry import ModelSpec
 
-from omlx.api import ollama as wire
-from omlx.dialect.options import parse_options
-from omlx.dialect.refusal import Refusal
 from omlx.pool import Pool, RequestFailed
+from omlx.protocols.http_error import HTTPError
+from omlx.protocols.ollama import wire as wire
+from omlx.protocols.options import parse_options
 from omlx.server.body import read_json
-from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
+from omlx.server.dependencies import GivenPool, GivenRegistry, GivenSettings, HttpRequest
 from omlx.server.names import double_quoted, required, single_quoted
-from omlx.server.served import served
+from omlx.server.resolve_model import served
 from omlx.server.stream import Answer, LiveObject, encode
 
 
@@ -25,7 +25,7 @@ async def embed(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, 
     asked = await read_json(request, wire.EmbedRequest, settings.max_body)
     texts = read_input(asked.input)
     if not asked.model:
-        raise Refusal(404, single_quoted(""))
+        raise HTTPError(404, single_quoted(""))
 
     def made(spec: ModelSpec) -> Answer:
         num_ctx = parse_options(asked.options).limits.num_ctx
@@ -46,13 +46,13 @@ async def embeddings(request: HttpRequest, registry: GivenRegistry, pool: GivenP
 
 
 def read_input(value: Any) -> list[str]:
-    """`input`: a text or a list of them; nothing, "" and [] only load the model. Raises Refusal."""
+    """`input`: a text or a list of them; nothing, "" and [] only load the model. Raises HTTPError."""
     if value is None or value == "":
         return []
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise Refusal(400, "invalid input type")
+        raise HTTPError(400, "invalid input type")
     return value
 
 
@@ -68,7 +68,7 @@ async def _embed(
             )
         except RequestFailed as failure:
             # Whatever goes wrong with a text is the request's fault here; only a dead runner is not.
-            raise failure if failure.kind == "crashed" else Refusal(400, failure.message) from None
+            raise failure if failure.kind == "crashed" else HTTPError(400, failure.message) from None
         return encode(
             wire.EmbedResponse(
                 model=asked.model,
@@ -87,7 +87,7 @@ async def _embed_one(pool: Pool, spec: ModelSpec, asked: wire.EmbeddingRequest, 
         try:
             found = await lease.embed([asked.prompt], truncate=asked.truncate, num_ctx=num_ctx)
         except RequestFailed as failure:
-            raise failure if failure.kind == "crashed" else Refusal(500, failure.message) from None
+            raise failure if failure.kind == "crashed" else HTTPError(500, failure.message) from None
         return encode(wire.EmbeddingResponse(found.vectors[0]))
 
 

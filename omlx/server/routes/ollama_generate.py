@@ -8,18 +8,18 @@ from typing import Any
 from litestar import post
 from omlx_registry import ModelSpec
 
-from omlx.api import ollama as wire
-from omlx.dialect import ollama as dialect
-from omlx.dialect.options import parse_options
-from omlx.dialect.refusal import Refusal
-from omlx.dialect.steady import steady
+from omlx.messages.request import Delta, Finish, GenerateRequest
 from omlx.pool import Pool
-from omlx.request import Delta, Finish, GenerateRequest
+from omlx.prompting.stable_prefix import with_stable_prefix
+from omlx.protocols.http_error import HTTPError
+from omlx.protocols.ollama import translate as dialect
+from omlx.protocols.ollama import wire as wire
+from omlx.protocols.options import parse_options
 from omlx.server.body import read_json, takes_long
-from omlx.server.generation import Job, load, stream, whole
-from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
+from omlx.server.dependencies import GivenPool, GivenRegistry, GivenSettings, HttpRequest
+from omlx.server.generation import GenerationJob, load, stream, whole
 from omlx.server.names import find, required, single_quoted
-from omlx.server.served import served
+from omlx.server.resolve_model import served
 from omlx.server.stream import Answer, LiveObject, LiveStream, as_json, line
 from omlx.settings import Settings
 
@@ -30,7 +30,7 @@ async def generate(request: HttpRequest, registry: GivenRegistry, pool: GivenPoo
     asked = await read_json(request, wire.GenerateRequest, settings.max_body)
     dialect.check_top_logprobs(asked.top_logprobs)
     if not asked.model:
-        raise Refusal(404, single_quoted(""))
+        raise HTTPError(404, single_quoted(""))
     if asked.template:
         takes_long()
     answer = dialect.GenerateAnswer(asked.model, started, len(asked.images))
@@ -63,8 +63,8 @@ async def chat(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, s
 def _prepared(asked: wire.ChatRequest, spec: ModelSpec, settings: Settings) -> GenerateRequest | None:
     """The request, its prefix made stable where the client or the settings ask for it."""
     wanted = dialect.conversation(asked, spec, settings.unsupported_tools)
-    stable = asked.options.get("stable_prefix", settings.steady_prefix_native) is True
-    return steady(wanted) if wanted is not None and stable else wanted
+    stable = asked.options.get("stable_prefix", settings.stable_prefix_native) is True
+    return with_stable_prefix(wanted) if wanted is not None and stable else wanted
 
 
 async def _unload(pool: Pool, spec: ModelSpec, answer: dialect.Answer) -> Answer:
@@ -82,7 +82,7 @@ def _answer(
     if wanted is None:
         num_ctx = parse_options(asked.options, spec.parameters).limits.num_ctx
         return LiveObject(load(pool, spec, answer.empty("load"), asked.keep_alive, num_ctx))
-    job = Job(spec, [wanted], asked.keep_alive)
+    job = GenerationJob(spec, [wanted], asked.keep_alive)
     if asked.stream and not wanted.render_only:
         return LiveStream(stream(pool, job, _Lines(answer), line))
     return LiveObject(whole(pool, job, lambda found, load_ns: answer.final(found[0].finish, load_ns, found[0].delta)))

@@ -8,14 +8,14 @@ from litestar import HttpMethod, get, post, route
 from omlx_registry import Details, ModelShow, ModelSpec, NotFound
 
 from omlx import __version__
-from omlx.api import ollama as wire
-from omlx.dialect.ollama import local_time
-from omlx.dialect.refusal import Refusal
 from omlx.pool import LoadedModel
+from omlx.protocols.http_error import HTTPError
+from omlx.protocols.ollama import wire as wire
+from omlx.protocols.ollama.translate import local_time
 from omlx.record import current
 from omlx.server.body import read_json
 from omlx.server.dashboard import page
-from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
+from omlx.server.dependencies import GivenPool, GivenRegistry, GivenSettings, HttpRequest
 from omlx.server.names import LONGEST_SHOWN, refuse_cloud, required, single_quoted
 from omlx.server.stream import Answer, Complete, as_json
 
@@ -67,7 +67,7 @@ async def show(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, s
             registry.show, name, verbose=asked.verbose, system=asked.system, options=asked.options
         )
     except NotFound as error:
-        raise Refusal(404, single_quoted(error.normalized)) from None
+        raise HTTPError(404, single_quoted(error.normalized)) from None
     answer = _shown(shown)
     loaded = (model for model in pool.loaded() if model.state != "leaving")
     found = pool.selftest(shown.spec.digest)

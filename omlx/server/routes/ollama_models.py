@@ -12,11 +12,11 @@ from litestar import HttpMethod, delete, post, route
 from litestar.params import FromPath
 from omlx_registry import CreateRequest, DigestMismatch, Info, InvalidName, NotFound, Progress, Registry, parse_name
 
-from omlx.api import ollama as wire
-from omlx.dialect.refusal import Refusal
 from omlx.pool import Pool
+from omlx.protocols.http_error import HTTPError
+from omlx.protocols.ollama import wire as wire
 from omlx.server.body import aside, chunks, read_json
-from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, GivenTelemetry, HttpRequest
+from omlx.server.dependencies import GivenPool, GivenRegistry, GivenSettings, GivenTelemetry, HttpRequest
 from omlx.server.names import refuse_cloud, required, single_quoted
 from omlx.server.stream import Answer, Complete, LiveObject, LiveStream, encode, line
 
@@ -32,11 +32,11 @@ async def copy(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, s
         try:
             parse_name(name)
         except InvalidName:
-            raise Refusal(400, f'{field} "{name}" is invalid') from None
+            raise HTTPError(400, f'{field} "{name}" is invalid') from None
     try:
         await asyncio.to_thread(registry.copy, asked.source, asked.destination)
     except NotFound:
-        raise Refusal(404, f'model "{asked.source}" not found') from None
+        raise HTTPError(404, f'model "{asked.source}" not found') from None
     await _names_changed(registry, pool)
     return Complete()
 
@@ -48,9 +48,9 @@ async def remove(request: HttpRequest, registry: GivenRegistry, pool: GivenPool,
     try:
         await asyncio.to_thread(registry.delete, name)
     except InvalidName:
-        raise Refusal(400, f'name "{name}" is invalid') from None
+        raise HTTPError(400, f'name "{name}" is invalid') from None
     except NotFound:
-        raise Refusal(404, single_quoted(name)) from None
+        raise HTTPError(404, single_quoted(name)) from None
     await _names_changed(registry, pool)
     return Complete()
 
@@ -136,7 +136,7 @@ async def put_blob(request: HttpRequest, digest: FromPath[str], registry: GivenR
     try:
         await _store(registry, digest, request)
     except DigestMismatch as error:
-        raise Refusal(400, error.message) from None
+        raise HTTPError(400, error.message) from None
     return Complete(status=201)
 
 

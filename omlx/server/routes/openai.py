@@ -9,19 +9,19 @@ from litestar import get, post
 from litestar.params import FromPath
 from omlx_registry import ModelSpec
 
-from omlx.api import openai as wire
-from omlx.dialect import openai as dialect
-from omlx.dialect import openai_completions as completions_dialect
-from omlx.dialect.ollama import check_top_logprobs
-from omlx.dialect.refusal import Refusal
 from omlx.pool import Pool, RequestFailed
+from omlx.protocols.http_error import HTTPError
+from omlx.protocols.ollama.translate import check_top_logprobs
+from omlx.protocols.openai import chat as dialect
+from omlx.protocols.openai import completions as completions_dialect
+from omlx.protocols.openai import wire as wire
 from omlx.server.body import aside, inline_images, read_json
-from omlx.server.envelopes import OPENAI, OPENAI_ERRORS
-from omlx.server.generation import Job, load, prepared, stream, whole
-from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
+from omlx.server.dependencies import GivenPool, GivenRegistry, GivenSettings, HttpRequest
+from omlx.server.error_formats import OPENAI, OPENAI_ERRORS
+from omlx.server.generation import GenerationJob, load, prepared, stream, whole
 from omlx.server.names import double_quoted, find, required
+from omlx.server.resolve_model import served
 from omlx.server.routes.ollama_embed import shortened
-from omlx.server.served import served
 from omlx.server.stream import Answer, LiveObject, LiveStream, as_json, encode, event
 
 DONE = b"data: [DONE]\n\n"
@@ -38,7 +38,7 @@ async def chat_completions(
 
     def made(spec: ModelSpec) -> Answer:
         wanted = dialect.generations(asked, native, spec, settings.unsupported_tools)
-        job = Job(spec, [prepared(one, settings) for one in wanted])
+        job = GenerationJob(spec, [prepared(one, settings) for one in wanted])
         answer = dialect.ChatAnswer(asked)
         if asked.stream and not native.debug_render_only:
             return LiveStream(stream(pool, job, answer, event, DONE), OPENAI)
@@ -60,7 +60,7 @@ async def completions(
         answer = completions_dialect.CompletionAnswer(asked, prompts)
         if not wanted:
             return LiveObject(load(pool, spec, answer.loaded()))
-        job = Job(spec, wanted)
+        job = GenerationJob(spec, wanted)
         if asked.stream:
             return LiveStream(stream(pool, job, answer, event, DONE), OPENAI)
         return LiveObject(whole(pool, job, lambda found, _: answer.whole(found)))
@@ -86,7 +86,7 @@ async def _embed(
             found = await lease.embed(inputs, dimensions=max(0, asked.dimensions))
         except RequestFailed as failure:
             # Whatever goes wrong with a text is the request's fault here; only a dead runner is not.
-            raise failure if failure.kind == "crashed" else Refusal(400, failure.message) from None
+            raise failure if failure.kind == "crashed" else HTTPError(400, failure.message) from None
     vectors = [shortened(vector) for vector in found.vectors]
     return encode(completions_dialect.embedding_list(asked, vectors, found.prompt_tokens))
 

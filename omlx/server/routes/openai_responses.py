@@ -9,19 +9,19 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath
 from omlx_registry import ModelSpec
 
-from omlx.api import ollama as native
-from omlx.api import openai_responses as wire
-from omlx.dialect import openai_responses as dialect
-from omlx.dialect.openai_responses_answer import Keep, ResponseAnswer, StreamEvent
-from omlx.dialect.refusal import Refusal
+from omlx.protocols.http_error import HTTPError
+from omlx.protocols.ollama import wire as native
+from omlx.protocols.openai import responses as dialect
+from omlx.protocols.openai import responses_wire as wire
+from omlx.protocols.openai.responses_output import Keep, ResponseAnswer, StreamEvent
 from omlx.server.body import aside, inline_images, read_json
-from omlx.server.envelopes import OPENAI_ERRORS
+from omlx.server.dependencies import GivenPool, GivenRegistry, GivenSettings, HttpRequest
+from omlx.server.error_formats import OPENAI_ERRORS
 from omlx.server.errors import JSON_TYPE
-from omlx.server.generation import Job, prepared, stream, whole
-from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
+from omlx.server.generation import GenerationJob, prepared, stream, whole
 from omlx.server.names import required
+from omlx.server.resolve_model import served
 from omlx.server.responses_store import ResponsesStore, Stored
-from omlx.server.served import served
 from omlx.server.stream import EVENT_STREAM, Answer, Complete, Framing, LiveObject, LiveStream, as_json, encode, event
 
 GivenStore = NamedDependency[ResponsesStore]
@@ -40,7 +40,9 @@ async def create(
     chat = await aside(lambda: dialect.chat_request(asked, messages))
 
     def made(spec: ModelSpec) -> Answer:
-        job = Job(spec, [prepared(dialect.generation(asked, chat, spec, settings.unsupported_tools), settings)])
+        job = GenerationJob(
+            spec, [prepared(dialect.generation(asked, chat, spec, settings.unsupported_tools), settings)]
+        )
         answer = ResponseAnswer(asked, _keeper(responses, messages))
         if asked.stream:
             framing = Framing(EVENT_STREAM, lambda found: _named(answer.failed(found.message)))
@@ -67,7 +69,7 @@ def _previous(responses: ResponsesStore, name: str) -> Sequence[native.Message]:
         return ()
     found = responses.get(name)
     if found is None:
-        raise Refusal(
+        raise HTTPError(
             400,
             f"Previous response with id '{name}' not found.",
             param="previous_response_id",
@@ -79,7 +81,7 @@ def _previous(responses: ResponsesStore, name: str) -> Sequence[native.Message]:
 def _stored(responses: ResponsesStore, name: str) -> Stored:
     found = responses.get(name)
     if found is None:
-        raise Refusal(404, f"Response with id '{name}' not found.")
+        raise HTTPError(404, f"Response with id '{name}' not found.")
     return found
 
 

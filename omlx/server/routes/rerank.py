@@ -5,15 +5,15 @@ from __future__ import annotations
 from litestar import post
 from omlx_registry import ModelSpec
 
-from omlx.api import rerank as wire
-from omlx.dialect import rerank as dialect
-from omlx.dialect.refusal import Refusal
 from omlx.pool import Pool, RequestFailed
+from omlx.protocols.http_error import HTTPError
+from omlx.protocols.rerank import translate as dialect
+from omlx.protocols.rerank import wire as wire
 from omlx.server.body import read_json
-from omlx.server.envelopes import OPENAI_ERRORS
-from omlx.server.given import GivenPool, GivenRegistry, GivenSettings, HttpRequest
+from omlx.server.dependencies import GivenPool, GivenRegistry, GivenSettings, HttpRequest
+from omlx.server.error_formats import OPENAI_ERRORS
 from omlx.server.names import required
-from omlx.server.served import served
+from omlx.server.resolve_model import served
 from omlx.server.stream import Answer, LiveObject, encode
 
 
@@ -35,5 +35,5 @@ async def _rank(pool: Pool, spec: ModelSpec, asked: wire.RerankRequest, query: s
             found = await lease.rerank(query, documents)
         except RequestFailed as failure:
             # As with embeddings, only a dead runner is not the request's fault.
-            raise failure if failure.kind == "crashed" else Refusal(400, failure.message) from None
+            raise failure if failure.kind == "crashed" else HTTPError(400, failure.message) from None
     return encode(dialect.answer(asked, documents, found.scores, found.prompt_tokens))

@@ -6,7 +6,7 @@ import itertools
 from collections import deque
 from collections.abc import Iterator
 
-from omlx.api.overview import RequestRow
+from omlx.protocols.admin.overview import RequestRow
 from omlx.record import Record
 
 KEPT = 200

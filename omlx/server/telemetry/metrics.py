@@ -1,7 +1,7 @@
 """The Prometheus metrics. Counters and histograms are fed as things happen; gauges are read from the pool when asked.
 
-Label sets are bounded: routes and outcomes are few, and of models and keys the first `_MOST_NAMES` have names of their
-own, the others count as "other".
+Label sets are bounded: routes and outcomes are few, and of models and keys the first `_MOST_NAMES` have names of
+their own, the others count as "other".
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 
 from omlx import __version__
+from omlx.messages.request import Finish
 from omlx.record import Record
-from omlx.request import Finish
 
 if TYPE_CHECKING:
     from omlx.pool import LoadedModel, Pool

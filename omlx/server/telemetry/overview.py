@@ -7,8 +7,8 @@ from datetime import datetime
 from itertools import pairwise
 
 from omlx import __version__
-from omlx.api.overview import Advice, History, Kv, ModelRow, Overview, PullRow
 from omlx.pool import LoadedModel
+from omlx.protocols.admin.overview import Advice, History, Kv, ModelRow, Overview, PullRow
 from omlx.server.telemetry.reading import Reading, between, quantile
 from omlx.server.telemetry.samples import Sample, Samples
 

@@ -16,7 +16,7 @@ from contextlib import aclosing, suppress
 
 from omlx_registry import InvalidName, Progress, PullError, parse_name
 
-from omlx.api.overview import PullRow
+from omlx.protocols.admin.overview import PullRow
 
 log = logging.getLogger("omlx.server")
 

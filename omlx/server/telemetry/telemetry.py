@@ -9,9 +9,9 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from omlx.api.overview import Advice, History, Overview
 from omlx.doctor.advice import advise
 from omlx.pool import LoadedModel, RequestFailed
+from omlx.protocols.admin.overview import Advice, History, Overview
 from omlx.record import Record, make_current
 from omlx.server.status import status_of
 from omlx.server.telemetry.journal import Journal

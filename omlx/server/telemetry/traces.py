@@ -47,7 +47,7 @@ class Traces:
                 "http.route": record.route,
                 "http.response.status_code": record.status,
                 "omlx.request_id": record.id,
-                "omlx.dialect": record.dialect,
+                "omlx.prompting": record.dialect,
                 "gen_ai.request.model": record.model,
                 "gen_ai.usage.input_tokens": record.prompt_tokens,
                 "gen_ai.usage.output_tokens": record.completion_tokens,

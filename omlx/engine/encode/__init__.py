@@ -1,0 +1,1 @@
+"""Encoders: embedding and reranking."""

@@ -1,0 +1,69 @@
+"""A *chunk* is what an encoder computes at once: rows of similar length, from one job or several. Pure.
+
+Jobs take turns to lead: the leader's longest row sets the width, and rows that nearly fill it come along, its own
+first. So padding is bounded, single texts of many jobs share a chunk, and a long job does not keep others waiting.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from omlx.engine.latency import Stalls
+
+MOST_ROWS = 256
+MOST_TOKENS = 16384
+_LEAST_TOKENS = 32
+_RECENT = 0.5
+"""Weight of the newest measurement."""
+
+
+class Pick(NamedTuple):
+    """Rows `start` to `stop` of a queue."""
+
+    queue: int
+    start: int
+    stop: int
+
+
+def choose(queues: Sequence[Sequence[int]], budget: int) -> list[Pick]:
+    """The next chunk: at least one row, at most `budget` tokens with padding.
+
+    Each queue holds the lengths of a job's rows, longest first; none is empty, and the first one leads.
+    """
+    width = queues[0][0]
+    least = shortest(width)
+    room = min(MOST_ROWS, max(1, budget // width))
+    picks = []
+    for number, lengths in enumerate(queues):
+        start = bisect_left(lengths, -width, key=lambda length: -length)
+        stop = min(bisect_left(lengths, 1 - least, key=lambda length: -length), start + room)
+        if stop > start:
+            picks.append(Pick(number, start, stop))
+            room -= stop - start
+        if room == 0:
+            break
+    return picks
+
+
+def shortest(width: int) -> int:
+    """The shortest row that may be padded to `width`: a quarter of a chunk may be padding, or a few tokens a row."""
+    return max(1, width - max(width // 4, 8))
+
+
+class EncodeBudget:
+    """How long a token takes, learnt from the chunks that were computed."""
+
+    def __init__(self, token_s: float) -> None:
+        self._token_s = token_s
+        self._stalls = Stalls()
+
+    def budget(self, seconds: float) -> int:
+        """Tokens that take about `seconds`."""
+        return max(_LEAST_TOKENS, min(MOST_TOKENS, int(seconds / self._token_s)))
+
+    def learn(self, tokens: int, seconds: float) -> None:
+        if self._stalls.is_one(seconds, tokens * self._token_s):
+            return
+        self._token_s += _RECENT * (max(seconds / tokens, 1e-8) - self._token_s)

@@ -1,0 +1,1 @@
+"""JSON schemas, lowered to what the grammar compiler enforces."""

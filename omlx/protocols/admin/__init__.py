@@ -1,0 +1,1 @@
+"""oMLX's own API under /api/omlx: wire structs only."""

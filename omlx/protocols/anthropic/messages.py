@@ -1,0 +1,193 @@
+"""The Anthropic dialect, way in: a request to /v1/messages becomes the native one behind it.
+
+Blocks of one turn become one message; tool results become messages of their own in front of the text of their turn.
+Blocks and fields that mean nothing here (cache_control, metadata, redacted thinking …) are left out without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import msgspec
+
+from omlx.messages.request import GenerateRequest
+from omlx.protocols.anthropic import wire as wire
+from omlx.protocols.http_error import HTTPError
+from omlx.protocols.ollama import gojson
+from omlx.protocols.ollama import wire as native
+from omlx.protocols.ollama.translate import ModelFacts, UnsupportedTools, conversation
+from omlx.protocols.openai.common import Choice, Content, read_choice
+
+_EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "max"}
+NO_WEB_SEARCH = "web search is not available: it runs on Ollama's servers"
+
+
+def check(asked: wire.MessagesRequest) -> None:
+    """Raises HTTPError."""
+    check_count(asked)
+    if asked.max_tokens <= 0:
+        raise HTTPError(400, "max_tokens is required and must be positive")
+
+
+def check_count(asked: wire.CountRequest) -> None:
+    """Raises HTTPError."""
+    if not asked.model:
+        raise HTTPError(400, "model is required")
+    if not asked.messages:
+        raise HTTPError(400, "messages is required")
+
+
+def chat_request(asked: wire.CountRequest) -> native.ChatRequest:
+    """The native request behind a message. Raises HTTPError, Malformed."""
+    system = _join(asked.system if isinstance(asked.system, list) else [asked.system or ""]).text
+    messages = [native.Message(role="system", content=system)] if system else []
+    for turn in asked.messages:
+        messages += _turn(turn)
+    return native.ChatRequest(
+        model=asked.model,
+        messages=messages,
+        tools=_choice(asked).tools,
+        options=_options(asked) if isinstance(asked, wire.MessagesRequest) else {},
+        think=_think(asked),
+        format=_format(asked.output_config),
+    )
+
+
+def generation(
+    asked: wire.CountRequest,
+    request: native.ChatRequest,
+    model: ModelFacts,
+    unsupported_tools: UnsupportedTools = "error",
+) -> GenerateRequest:
+    """The internal request. A model that cannot think is not asked to. Raises HTTPError, OptionError."""
+    if "thinking" not in model.capabilities:
+        request = msgspec.structs.replace(request, think=None)
+    wanted = conversation(request, model, unsupported_tools)
+    if wanted is None:
+        raise HTTPError(400, "messages is required")
+    return _choice(asked).enforce(wanted, one_call=one_call_only(asked))
+
+
+def counting(request: GenerateRequest, context: int) -> GenerateRequest:
+    """`request` only rendered, in the largest `context` the model has, and never shortened to fit."""
+    limits = msgspec.structs.replace(request.limits, num_ctx=context, truncate=False)
+    return msgspec.structs.replace(request, limits=limits, render_only=True)
+
+
+def one_call_only(asked: wire.CountRequest) -> bool:
+    """Whether the client takes no more than one tool call."""
+    return asked.tool_choice.get("disable_parallel_tool_use") is True
+
+
+def _options(asked: wire.MessagesRequest) -> dict[str, Any]:
+    given = {
+        "num_predict": asked.max_tokens,
+        "temperature": asked.temperature,
+        "top_p": asked.top_p,
+        "top_k": asked.top_k,
+        "stop": asked.stop_sequences or None,
+        "think_budget": asked.thinking.budget_tokens if asked.thinking and asked.thinking.budget_tokens > 0 else None,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _think(asked: wire.CountRequest) -> bool | str | None:
+    kind = asked.thinking.type if asked.thinking else ""
+    if kind in {"enabled", "disabled"}:
+        return kind == "enabled"
+    return _EFFORTS.get(asked.output_config.effort) if asked.output_config else None
+
+
+def _format(config: wire.OutputConfig | None) -> Any:
+    if config is None or config.format.get("type") != "json_schema":
+        return None
+    return config.format.get("schema")
+
+
+def _tools(asked: wire.CountRequest) -> list[dict[str, Any]]:
+    """Tools in the native shape; those Anthropic runs itself are refused or, where they are only helpers, left out."""
+    tools = []
+    for tool in asked.tools:
+        if tool.type.startswith("web_search"):
+            raise HTTPError(400, NO_WEB_SEARCH)
+        if tool.type not in {"", "custom"}:
+            continue
+        function: dict[str, Any] = {"name": tool.name, "description": tool.description}
+        function |= {"parameters": tool.input_schema, "strict": tool.strict is True}
+        # A schema reads to a plain object, checked as in a native request.
+        tools.append(cast(dict[str, Any], gojson.read({"type": "function", "function": function}, native.Tool)))
+    return tools
+
+
+def _choice(asked: wire.CountRequest) -> Choice:
+    kind = asked.tool_choice.get("type")
+    if kind not in (None, "auto", "any", "tool", "none"):
+        raise HTTPError(400, 'tool_choice.type must be "auto", "any", "tool" or "none"')
+    choice = {"name": asked.tool_choice.get("name")} if kind == "tool" else "required" if kind == "any" else kind
+    return read_choice(_tools(asked), choice)
+
+
+def _turn(turn: wire.MessageParam) -> list[native.Message]:
+    """The messages of one turn."""
+    blocks = turn.content if isinstance(turn.content, list) else [turn.content]
+    results: list[native.Message] = []
+    calls: list[native.ToolCall] = []
+    thoughts: list[str] = []
+    for block in blocks:
+        match block:
+            case {"type": "tool_result" | "web_search_tool_result"}:
+                results.append(_result(block))
+            case {"type": "tool_use" | "server_tool_use"}:
+                calls.append(_call(block))
+            case {"type": "thinking", "thinking": str(thought)}:
+                thoughts.append(thought)
+    said = _join(blocks)
+    if results and not (said.text or said.images or calls):
+        return results
+    message = native.Message(
+        role=turn.role, content=said.text, thinking="".join(thoughts), images=said.images, tool_calls=calls
+    )
+    return [*results, message]
+
+
+def _call(block: dict[str, Any]) -> native.ToolCall:
+    for field in ("id", "name"):
+        if not isinstance(block.get(field), str) or not block[field]:
+            raise HTTPError(400, f"tool_use block missing required '{field}' field")
+    given = block.get("input")
+    function = native.ToolCallFunction(name=block["name"], arguments=given if isinstance(given, dict) else {})
+    return native.ToolCall(id=block["id"], function=function)
+
+
+def _result(block: dict[str, Any]) -> native.Message:
+    content = block.get("content")
+    said = _join(content if isinstance(content, list) else [content])
+    return native.Message(
+        role="tool", content=said.text, images=said.images, tool_call_id=str(block.get("tool_use_id") or "")
+    )
+
+
+def _join(blocks: Sequence[Any]) -> Content:
+    """Texts and images of blocks; a bare string counts as a text block."""
+    texts: list[str] = []
+    images: list[bytes] = []
+    for block in blocks:
+        match block:
+            case str(text) | {"type": "text", "text": str(text)}:
+                texts.append(text)
+            case {"type": "image"}:
+                images.append(_image(block.get("source")))
+    return Content("".join(texts), images)
+
+
+def _image(source: Any) -> bytes:
+    if not isinstance(source, dict):
+        raise HTTPError(400, "invalid image source")
+    if source.get("type") != "base64":
+        kind = source.get("type")
+        raise HTTPError(400, f"invalid image source type: {kind}. Only base64 images are supported.")
+    try:
+        return native.read_base64(source.get("data"))
+    except (ValueError, TypeError) as error:
+        raise HTTPError(400, f"invalid base64 image data: {error}") from None

@@ -1,0 +1,238 @@
+"""The OpenAI dialect of /v1/chat/completions: its requests become native ones, internal events become its chunks."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from omlx.messages.request import Delta, Finish, GenerateRequest
+from omlx.protocols.http_error import HTTPError
+from omlx.protocols.ollama import wire as native
+from omlx.protocols.ollama.translate import ModelFacts, UnsupportedTools, conversation
+from omlx.protocols.openai import common as common
+from omlx.protocols.openai import wire as wire
+
+
+# ---------------------------------------------------------------- requests
+def chat_request(asked: wire.ChatCompletionRequest) -> native.ChatRequest:
+    """The native request behind a chat completion. Raises HTTPError."""
+    if not asked.messages:
+        raise HTTPError(400, "[] is too short - 'messages'")
+    limit = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
+    effort = (asked.reasoning.effort if asked.reasoning else "") or asked.reasoning_effort
+    return native.ChatRequest(
+        model=asked.model,
+        messages=[_message(message) for message in asked.messages],
+        stream=asked.stream,
+        format=_format(asked.response_format),
+        options=options(asked, limit),
+        think=common.read_effort(effort),
+        think_budget=asked.reasoning.max_tokens if asked.reasoning else None,
+        tools=common.read_choice(asked.tools, asked.tool_choice).tools,
+        chat_template_kwargs=asked.chat_template_kwargs,
+        logprobs=asked.logprobs,
+        top_logprobs=asked.top_logprobs,
+        debug_render_only=asked.debug_render_only,
+    )
+
+
+def generations(
+    asked: wire.ChatCompletionRequest,
+    request: native.ChatRequest,
+    model: ModelFacts,
+    unsupported_tools: UnsupportedTools = "error",
+) -> list[GenerateRequest]:
+    """The internal requests, one per choice. Raises HTTPError, OptionError."""
+    count = common.check_count(asked.n)
+    wanted = conversation(request, model, unsupported_tools)
+    if wanted is None:
+        raise HTTPError(400, "[] is too short - 'messages'")
+    choice = common.read_choice(asked.tools, asked.tool_choice)
+    wanted = choice.enforce(common.bias(wanted, asked.logit_bias), one_call=not asked.parallel_tool_calls)
+    return common.choices(wanted, 1 if wanted.render_only else count)
+
+
+def options(asked: wire.ChatCompletionRequest | wire.CompletionRequest, limit: int | None) -> dict[str, Any]:
+    """Native options; temperature and top_p are 1 where they are not given, whatever the model's Modelfile says."""
+    stop = [asked.stop] if isinstance(asked.stop, str) else asked.stop
+    given = {
+        "num_predict": limit,
+        "temperature": 1.0 if asked.temperature is None else asked.temperature,
+        "top_p": 1.0 if asked.top_p is None else asked.top_p,
+        "frequency_penalty": asked.frequency_penalty,
+        "presence_penalty": asked.presence_penalty,
+        "seed": asked.seed,
+        "stop": [item for item in stop if isinstance(item, str)] if isinstance(stop, list) else None,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _format(wanted: wire.ResponseFormat | None) -> Any:
+    match wanted.type if wanted else "":
+        case "json_object":
+            return "json"
+        case "json_schema" if wanted:
+            return wanted.json_schema.get("schema")
+        case "grammar":
+            return msgspec.to_builtins(wanted)
+    return None
+
+
+def _message(given: wire.Message) -> native.Message:
+    content = _content(given)
+    return native.Message(
+        role="system" if given.role == "developer" else given.role,
+        content=content.text,
+        thinking=given.reasoning or given.reasoning_content,
+        images=content.images,
+        videos=[*content.videos],
+        tool_calls=[_call(call) for call in given.tool_calls],
+        tool_name=given.name if given.role == "tool" else "",
+        tool_call_id=given.tool_call_id,
+    )
+
+
+def _content(given: wire.Message) -> common.Content:
+    content = given.content
+    if isinstance(content, str):
+        return common.Content(content, [])
+    if isinstance(content, list):
+        return _join(content)
+    if content is None and given.tool_calls:
+        return common.Content("", [])
+    kinds = {type(None): "<nil>", bool: "bool", int: "float64", float: "float64"}
+    raise HTTPError(400, f"invalid message content type: {kinds.get(type(content), 'map[string]interface {}')}")
+
+
+def _join(parts: Sequence[Any]) -> common.Content:
+    """One message of all its parts, a line for each text."""
+    texts: list[str] = []
+    images: list[bytes] = []
+    videos: list[native.Video] = []
+    for part in parts:
+        match part:
+            case {"type": "text", "text": str(text)} | {"type": "refusal", "refusal": str(text)}:
+                texts.append(text)
+            case {"type": "image_url", "image_url": {"url": url}} | {"type": "image_url", "image_url": url}:
+                images.append(common.read_image(url))
+            case {"type": "video", "video": _} | {"type": "video_url", "video_url": _}:
+                videos.append(common.read_video(part))
+            case {"type": "input_audio"}:
+                raise HTTPError(400, common.NO_AUDIO)
+            case _:
+                raise HTTPError(400, "invalid message format")
+    return common.Content("\n".join(texts), images, videos)
+
+
+def _call(call: dict[str, Any]) -> native.ToolCall:
+    function = call.get("function")
+    if not isinstance(function, dict):
+        raise HTTPError(400, "invalid tool call arguments")
+    arguments = common.read_arguments(function.get("arguments"), "invalid tool call arguments")
+    named = native.ToolCallFunction(name=str(function.get("name") or ""), arguments=arguments)
+    return native.ToolCall(id=str(call.get("id") or ""), function=named)
+
+
+# ---------------------------------------------------------------- answers
+class ChatAnswer:
+    """Writes one chat completion, streamed (`delta`, `finish`, `end`) or `whole`."""
+
+    def __init__(self, asked: wire.ChatCompletionRequest) -> None:
+        self.id = f"chatcmpl-{secrets.token_hex(12)}"
+        self.created = int(time.time())
+        self.model = asked.model
+        self._images = sum(
+            1
+            for message in asked.messages
+            if isinstance(message.content, list)
+            for part in message.content
+            if isinstance(part, dict) and part.get("type") == "image_url"
+        )
+        self._logprobs = asked.logprobs
+        self._with_usage = asked.stream_options is not None and asked.stream_options.include_usage
+        self._begun: set[int] = set()
+        self._calls: dict[int, int] = {}
+        self._finishes: list[Finish] = []
+
+    def delta(self, choice: int, delta: Delta) -> list[wire.ChatChunk]:
+        parts = []
+        if delta.thinking:
+            parts.append(wire.ChatDelta(content="", reasoning=delta.thinking))
+        if delta.content:
+            parts.append(wire.ChatDelta(content=delta.content))
+        calls = self._write_calls(choice, delta)
+        if calls:
+            parts.append(wire.ChatDelta(content="", tool_calls=calls))
+        if not parts and delta.logprobs and self._logprobs:
+            parts.append(wire.ChatDelta(content=""))
+        chunks = [self._chunk(choice, part) for part in parts]
+        if chunks and delta.logprobs and self._logprobs:
+            chunks[0].choices[0].logprobs = common.write_logprobs(delta.logprobs)
+        return chunks
+
+    def finish(self, choice: int, finish: Finish, load_ns: int) -> list[wire.ChatChunk]:
+        self._finishes.append(finish)
+        first = [] if choice in self._begun else [self._chunk(choice, wire.ChatDelta(content=""))]
+        return [*first, self._chunk(choice, wire.ChatDelta(), self._reason(choice, finish))]
+
+    def end(self) -> list[wire.ChatChunk]:
+        if not self._with_usage:
+            return []
+        total = common.usage(self._finishes, shared_prompt=True)
+        return [self._envelope([], total)]
+
+    def whole(self, answers: Sequence[tuple[Delta, Finish]]) -> wire.ChatCompletion:
+        answer = wire.ChatCompletion(
+            id=self.id,
+            created=self.created,
+            model=self.model,
+            system_fingerprint=common.FINGERPRINT,
+            choices=[self._choice(choice, delta, finish) for choice, (delta, finish) in enumerate(answers)],
+            usage=common.usage([finish for _, finish in answers], shared_prompt=True),
+        )
+        rendered = answers[0][1].rendered
+        if rendered is not None:
+            answer.debug_info = native.DebugInfo(rendered, self._images)
+        return answer
+
+    def _choice(self, choice: int, delta: Delta, finish: Finish) -> wire.ChatChoice:
+        message = wire.ChatMessage(
+            role="assistant",
+            content=delta.content,
+            reasoning=delta.thinking or UNSET,
+            tool_calls=self._write_calls(choice, delta) or UNSET,
+        )
+        logprobs = common.write_logprobs(delta.logprobs) if self._logprobs else UNSET
+        return wire.ChatChoice(
+            index=choice, message=message, finish_reason=self._reason(choice, finish), logprobs=logprobs
+        )
+
+    def _write_calls(self, choice: int, delta: Delta) -> list[wire.ToolCall]:
+        before = self._calls.get(choice, 0)
+        calls = common.write_calls(delta.tool_calls, before)
+        self._calls[choice] = before + len(calls)
+        return calls
+
+    def _reason(self, choice: int, finish: Finish) -> str:
+        return "tool_calls" if finish.reason == "stop" and self._calls.get(choice) else finish.reason
+
+    def _chunk(self, choice: int, delta: wire.ChatDelta, reason: str | None = None) -> wire.ChatChunk:
+        if choice not in self._begun:
+            self._begun.add(choice)
+            delta.role = "assistant"
+        return self._envelope([wire.ChatChunkChoice(index=choice, delta=delta, finish_reason=reason)])
+
+    def _envelope(self, choices: list[wire.ChatChunkChoice], usage: wire.Usage | None = None) -> wire.ChatChunk:
+        return wire.ChatChunk(
+            id=self.id,
+            created=self.created,
+            model=self.model,
+            system_fingerprint=common.FINGERPRINT,
+            choices=choices,
+            usage=usage or UNSET,
+        )

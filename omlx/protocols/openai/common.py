@@ -1,0 +1,219 @@
+"""What the OpenAI routes share: reading parts, effort and stop; writing usage, tool calls and log probabilities.
+
+As in Ollama, a request becomes a native one first (`omlx.protocols.ollama.wire`), so that names, capabilities,
+defaults and error texts are the same on every route.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import msgspec
+from msgspec import UNSET
+
+from omlx.messages.request import Finish, GenerateRequest, TokenLogprob, ToolCall
+from omlx.protocols.http_error import HTTPError
+from omlx.protocols.ollama import wire as native
+from omlx.protocols.ollama.translate import new_call_id
+from omlx.protocols.openai import wire as wire
+
+FINGERPRINT = "fp_ollama"
+NO_URLS = "image URLs are not currently supported, please use base64 encoded data instead"
+NO_VIDEO_URLS = "videos are taken as data URIs (a file, or base64 frames behind commas) or as lists of frames"
+NO_AUDIO = "this model does not support audio input"
+MOST_CHOICES = 128
+_DATA_URI = re.compile(r"\s*data:[^,]*;\s*base64\s*,\s*", re.IGNORECASE)
+"""The beginning of a data URI. Its media type and parameters are not looked at: the bytes decide what a file is."""
+_LONGEST_PREFIX = 1000
+"""Characters that a media type with its parameters may have."""
+_EFFORTS: dict[str, bool | str] = {
+    "none": False,
+    "minimal": "low",
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+    "max": "max",
+    "xhigh": "max",
+    "ultra": "max",
+}
+
+
+class Content(NamedTuple):
+    text: str
+    images: list[bytes]
+    videos: Sequence[native.Video] = ()
+
+
+def read_image(url: Any) -> bytes:
+    """The bytes of a data URI, of whatever media type. Raises HTTPError."""
+    text = url if isinstance(url, str) else ""
+    if text[:8].lower().startswith(("http://", "https://")):
+        raise HTTPError(400, NO_URLS)
+    prefix = _DATA_URI.match(text, 0, _LONGEST_PREFIX)
+    if prefix is None:
+        raise HTTPError(400, "invalid image input")
+    data = text[prefix.end() :].rstrip()
+    try:
+        return native.read_base64(unquote(data) if "%" in data else data)
+    except ValueError:
+        raise HTTPError(400, "invalid image input") from None
+
+
+def read_video(part: Mapping[str, Any]) -> native.Video:
+    """A video part: `video` is a list of frames (data URIs), `video_url` one URI with a file, or with frames
+    behind commas, as in vLLM. Raises HTTPError."""
+    given = part.get("video", part.get("video_url"))
+    given = given.get("url") if isinstance(given, Mapping) else given
+    if isinstance(given, str):
+        prefix = _DATA_URI.match(given, 0, _LONGEST_PREFIX)
+        if prefix is None:
+            raise HTTPError(400, NO_VIDEO_URLS)
+        given = ["data:;base64," + frame for frame in given[prefix.end() :].split(",")]
+    if not isinstance(given, list):
+        raise HTTPError(400, "a video must be a list of frames or a data URI")
+    fps, most = part.get("fps", 2.0), part.get("max_frames", 0)
+    if not isinstance(fps, (int, float)) or not isinstance(most, int):
+        raise HTTPError(400, "fps and max_frames of a video must be numbers")
+    return native.Video(frames=[read_image(frame) for frame in given], fps=float(fps), max_frames=most)
+
+
+def read_effort(effort: str) -> bool | str | None:
+    """`reasoning.effort` as `think`; None where it is not given. Raises HTTPError."""
+    if not effort:
+        return None
+    if effort not in _EFFORTS:
+        allowed = '"minimal", "low", "medium", "high", "xhigh", "ultra", "max", or "none"'
+        raise HTTPError(400, f'invalid reasoning value: "{effort}" (must be {allowed})')
+    return _EFFORTS[effort]
+
+
+def read_arguments(text: Any, refusal: str) -> dict[str, Any]:
+    """A tool call's arguments from their JSON text; some clients send "" or the object itself. Raises HTTPError."""
+    if isinstance(text, dict):
+        return text
+    try:
+        value = msgspec.json.decode(text) if text else {}
+    except (msgspec.DecodeError, TypeError):
+        value = ()
+    if value is not None and not isinstance(value, dict):
+        raise HTTPError(400, refusal)
+    return value or {}
+
+
+class Choice(NamedTuple):
+    """The tools that are offered, and whether one of them (or the one named) has to be called."""
+
+    tools: list[dict[str, Any]]
+    must_call: bool | str = False
+
+    def enforce(self, request: GenerateRequest, *, one_call: bool) -> GenerateRequest:
+        """`request`, whose answer keeps to the choice and to at most `one_call`."""
+        if not self.tools:
+            return request
+        return msgspec.structs.replace(request, must_call=self.must_call, one_call=one_call)
+
+
+_CHOICES = (None, "", "none", "auto", "required")
+
+
+def read_choice(tools: Sequence[dict[str, Any]], choice: Any) -> Choice:
+    """What `tool_choice` ("auto", "none", "required", a function, or allowed_tools) makes of `tools`. Raises HTTPError.
+
+    Where one is named the others are offered all the same: the prompt is then the one that the cache knows.
+    """
+    offered = list(tools)
+    if not isinstance(choice, Mapping) and choice not in _CHOICES:
+        raise HTTPError(400, 'tool_choice must be "none", "auto", "required" or name a function')
+    if choice == "none":
+        return Choice([])
+    if not isinstance(choice, Mapping) or not offered:
+        return Choice(offered, choice == "required" and bool(offered))
+    if choice.get("type") == "allowed_tools":
+        inner = choice.get("allowed_tools")
+        allowed = inner if isinstance(inner, Mapping) else choice
+        named = {_name(tool) for tool in allowed.get("tools") or [] if isinstance(tool, Mapping)}
+        offered = [tool for tool in offered if tool["function"]["name"] in named]
+        return Choice(offered, allowed.get("mode") == "required" and bool(offered))
+    name = _name(choice)
+    if name and all(tool["function"]["name"] != name for tool in offered):
+        raise HTTPError(400, f"tool_choice names {name}, which is not among the tools")
+    return Choice(offered, name)
+
+
+def _name(tool: Mapping[str, Any]) -> str:
+    """The function that a choice names, in the shape of chat completions or of responses; "" for any other tool."""
+    function = tool.get("function")
+    name = function.get("name") if isinstance(function, Mapping) else tool.get("name")
+    return name if isinstance(name, str) else ""
+
+
+def bias(request: GenerateRequest, logit_bias: Mapping[str, float]) -> GenerateRequest:
+    """`request` with OpenAI's `logit_bias`: token ids (as text) to -100 … 100. Raises HTTPError."""
+    if not logit_bias:
+        return request
+    try:
+        found = {int(token): min(100.0, max(-100.0, value)) for token, value in logit_bias.items()}
+    except ValueError:
+        raise HTTPError(400, "logit_bias: the keys must be token ids") from None
+    sampling = msgspec.structs.replace(request.sampling, logit_bias=found)
+    return msgspec.structs.replace(request, sampling=sampling)
+
+
+def choices(request: GenerateRequest, count: int) -> list[GenerateRequest]:
+    """`request` once per choice; a seed counts up, so that the choices differ."""
+    seed = request.sampling.seed
+    if seed is None:
+        return [request] * count
+    return [
+        msgspec.structs.replace(request, sampling=msgspec.structs.replace(request.sampling, seed=seed + number))
+        for number in range(count)
+    ]
+
+
+def check_count(count: int | None) -> int:
+    """`n`. Raises HTTPError."""
+    if count is not None and not 1 <= count <= MOST_CHOICES:
+        raise HTTPError(400, f"n must be between 1 and {MOST_CHOICES}")
+    return count or 1
+
+
+def arguments_text(call: ToolCall) -> str:
+    return json.dumps(call.arguments, ensure_ascii=False, separators=(",", ":"))
+
+
+def write_calls(calls: Sequence[ToolCall], first_index: int) -> list[wire.ToolCall]:
+    return [
+        wire.ToolCall(
+            call.id or new_call_id(), index, "function", wire.ToolCallFunction(call.name, arguments_text(call))
+        )
+        for index, call in enumerate(calls, first_index)
+    ]
+
+
+def usage(finishes: Sequence[Finish], *, shared_prompt: bool = False) -> wire.Usage:
+    """Counts of all choices together; a prompt that they share counts once."""
+    counted = finishes[:1] if shared_prompt else finishes
+    prompt = sum(finish.prompt_tokens for finish in counted)
+    completion = sum(finish.completion_tokens for finish in finishes)
+    cached = sum(finish.cached_tokens for finish in counted)
+    thinking = sum(finish.thinking_tokens for finish in finishes)
+    details = wire.ReasoningTokens(thinking) if thinking else UNSET
+    return wire.Usage(prompt, completion, prompt + completion, wire.CachedTokens(cached), details)
+
+
+def write_logprobs(tokens: Sequence[TokenLogprob]) -> wire.Logprobs:
+    return wire.Logprobs(
+        [
+            wire.Logprob(
+                token.token,
+                token.logprob,
+                token.bytes,
+                [wire.TopLogprob(other.token, other.logprob, other.bytes) for other in token.top],
+            )
+            for token in tokens
+        ]
+    )

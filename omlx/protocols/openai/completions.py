@@ -1,0 +1,219 @@
+"""The OpenAI dialect of the older /v1/completions, and of /v1/embeddings and /v1/models."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+import struct
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from omlx.messages.request import Delta, Finish, GenerateRequest, TokenLogprob
+from omlx.protocols.http_error import HTTPError
+from omlx.protocols.ollama import wire as native
+from omlx.protocols.ollama.translate import ModelFacts, generation
+from omlx.protocols.openai import common as common
+from omlx.protocols.openai import wire as wire
+from omlx.protocols.openai.chat import options
+
+_FORMATS = ("float", "base64")
+Input = str | list[int]
+"""A text, or token ids of the model's own tokenizer."""
+
+
+# ---------------------------------------------------------------- completions
+def read_prompts(value: Any) -> list[Input]:
+    """`prompt`: a text, its tokens, or several of these; none counts as "". Raises HTTPError."""
+    prompts: list[Input] | None = [""] if value is None else _several(value)
+    if prompts is None:
+        raise HTTPError(400, "invalid type for 'prompt': it must be a string, a list of strings, or token ids")
+    if len(prompts) > 1 and not all(prompts):
+        raise HTTPError(400, "a list of prompts must not hold an empty one")
+    return prompts or [""]
+
+
+def _several(value: Any) -> list[Input] | None:
+    """One input or a list of them, as a list; None where it is neither."""
+    items: list[Input] = [value] if isinstance(value, str) or (value and _are_tokens(value)) else value
+    if not isinstance(items, list) or not all(isinstance(item, str) or _are_tokens(item) for item in items):
+        return None
+    return items
+
+
+def _are_tokens(value: Any) -> bool:
+    # A bool is an int, too; a number a frame cannot carry is no token either.
+    return isinstance(value, list) and all(type(token) is int and 0 <= token < 1 << 31 for token in value)
+
+
+def completions(asked: wire.CompletionRequest, prompts: Sequence[Input], model: ModelFacts) -> list[GenerateRequest]:
+    """The internal requests: `n` for each prompt; none where the model is only to be loaded. Raises HTTPError."""
+    count = common.check_count(asked.n)
+    if count * len(prompts) > common.MOST_CHOICES:
+        raise HTTPError(400, f"n times the number of prompts must be at most {common.MOST_CHOICES}")
+    found: list[GenerateRequest] = []
+    for prompt in prompts:
+        wanted = _generation(asked, prompt, model)
+        if wanted is not None:
+            found += common.choices(common.bias(wanted, asked.logit_bias), count)
+    return found
+
+
+def _generation(asked: wire.CompletionRequest, prompt: Input, model: ModelFacts) -> GenerateRequest | None:
+    if isinstance(prompt, str):
+        return generation(_native(asked, prompt), model)
+    if asked.echo or asked.suffix:
+        raise HTTPError(400, "echo and suffix need the prompt as text, not as tokens")
+    wanted = generation(_native(asked, "tokens" if prompt else ""), model)
+    # Tokens say exactly what the model is to read: no template, no system message.
+    return wanted and msgspec.structs.replace(wanted, messages=[], raw_prompt="", context=prompt, return_context=False)
+
+
+def _native(asked: wire.CompletionRequest, prompt: str) -> native.GenerateRequest:
+    if isinstance(asked.stop, list):
+        wrong = next((item for item in asked.stop if not isinstance(item, str)), None)
+        if wrong is not None:
+            raise HTTPError(400, f"invalid type for 'stop' field: {type(wrong).__name__}")
+    return native.GenerateRequest(
+        model=asked.model,
+        prompt=prompt,
+        suffix=asked.suffix,
+        options=options(asked, asked.max_tokens),
+        logprobs=asked.logprobs is not None,
+        top_logprobs=asked.logprobs or 0,
+    )
+
+
+class CompletionAnswer:
+    """Writes one completion, streamed (`delta`, `finish`, `end`) or `whole`. Thoughts are left out."""
+
+    def __init__(self, asked: wire.CompletionRequest, prompts: Sequence[Input]) -> None:
+        self.id = f"cmpl-{secrets.token_hex(12)}"
+        self.created = int(time.time())
+        self.model = asked.model
+        self._count = asked.n or 1
+        self._prompts = prompts if asked.echo else None
+        self._logprobs = asked.logprobs
+        self._with_usage = asked.stream_options is not None and asked.stream_options.include_usage
+        self._written: dict[int, int] = {}
+        """Characters of each choice so far."""
+        self._finishes: dict[int, Finish] = {}
+
+    def delta(self, choice: int, delta: Delta) -> list[wire.CompletionChunk]:
+        if not delta.content and not (delta.logprobs and self._logprobs is not None):
+            return []
+        return [self._chunk(self._choice(choice, delta, None))]
+
+    def finish(self, choice: int, finish: Finish, load_ns: int) -> list[wire.CompletionChunk]:
+        self._finishes[choice] = finish
+        return [self._chunk(self._choice(choice, Delta(0), finish.reason))]
+
+    def end(self) -> list[wire.CompletionChunk]:
+        if not self._with_usage:
+            return []
+        return [self._envelope([], self._usage())]
+
+    def whole(self, answers: Sequence[tuple[Delta, Finish]]) -> wire.Completion:
+        self._finishes = {choice: finish for choice, (_, finish) in enumerate(answers)}
+        choices = [self._choice(choice, delta, finish.reason) for choice, (delta, finish) in enumerate(answers)]
+        return self._completion(choices)
+
+    def loaded(self) -> wire.Completion:
+        """The answer to an empty prompt."""
+        return self._completion([wire.CompletionChoice(text="", index=0, finish_reason="load")])
+
+    def _completion(self, choices: list[wire.CompletionChoice]) -> wire.Completion:
+        return wire.Completion(
+            id=self.id,
+            created=self.created,
+            model=self.model,
+            system_fingerprint=common.FINGERPRINT,
+            choices=choices,
+            usage=self._usage(),
+        )
+
+    def _choice(self, choice: int, delta: Delta, reason: str | None) -> wire.CompletionChoice:
+        first = choice not in self._written
+        echo = str(self._prompts[choice // self._count]) if first and self._prompts is not None else ""
+        start = self._written.get(choice, 0) + len(echo)
+        self._written[choice] = start + len(delta.content)
+        logprobs: wire.CompletionLogprobs | UnsetType = UNSET
+        if self._logprobs is not None and (delta.logprobs or reason is None):
+            logprobs = _legacy_logprobs(delta.logprobs, start)
+        return wire.CompletionChoice(text=echo + delta.content, index=choice, finish_reason=reason, logprobs=logprobs)
+
+    def _usage(self) -> wire.Usage:
+        """The `n` choices of one prompt share it."""
+        finishes = [self._finishes[choice] for choice in sorted(self._finishes)]
+        found, prompts = common.usage(finishes), common.usage(finishes[:: self._count])
+        return msgspec.structs.replace(
+            found,
+            prompt_tokens=prompts.prompt_tokens,
+            total_tokens=prompts.prompt_tokens + found.completion_tokens,
+            prompt_tokens_details=prompts.prompt_tokens_details,
+        )
+
+    def _chunk(self, choice: wire.CompletionChoice) -> wire.CompletionChunk:
+        return self._envelope([choice], common.usage([]) if self._with_usage else UNSET)
+
+    def _envelope(self, choices: list[wire.CompletionChoice], usage: wire.Usage | UnsetType) -> wire.CompletionChunk:
+        return wire.CompletionChunk(
+            id=self.id,
+            created=self.created,
+            choices=choices,
+            model=self.model,
+            system_fingerprint=common.FINGERPRINT,
+            usage=usage,
+        )
+
+
+def _legacy_logprobs(tokens: Sequence[TokenLogprob], start: int) -> wire.CompletionLogprobs:
+    offsets = []
+    for token in tokens:
+        offsets.append(start)
+        start += len(token.token)
+    return wire.CompletionLogprobs(
+        [token.token for token in tokens],
+        [token.logprob for token in tokens],
+        [{other.token: other.logprob for other in token.top} for token in tokens],
+        offsets,
+    )
+
+
+# ---------------------------------------------------------------- embeddings and models
+def read_inputs(value: Any) -> list[Input]:
+    """`input` of an embedding request: a text, its tokens, or several of these. Raises HTTPError."""
+    if value is None or value == []:
+        raise HTTPError(400, "invalid input")
+    inputs = _several(value)
+    if inputs is None:
+        raise HTTPError(400, "invalid input type")
+    return inputs
+
+
+def check_encoding(name: str) -> None:
+    """Raises HTTPError where `encoding_format` is none we know."""
+    if name and name.lower() not in _FORMATS:
+        message = f"Invalid value for 'encoding_format' = {name}. Supported values: ['float', 'base64']."
+        raise HTTPError(400, message)
+
+
+def embedding_list(asked: wire.EmbedRequest, vectors: Sequence[list[float]], tokens: int) -> wire.EmbeddingList:
+    in_base64 = asked.encoding_format.lower() == "base64"
+    data = [
+        wire.Embedding(embedding=_base64(vector) if in_base64 else vector, index=index)
+        for index, vector in enumerate(vectors)
+    ]
+    return wire.EmbeddingList(data=data, model=asked.model, usage=wire.EmbedUsage(tokens, tokens))
+
+
+def _base64(vector: Sequence[float]) -> str:
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+
+
+def model_entry(name: str, full_name: str, modified: float) -> wire.Model:
+    """`full_name` is host/namespace/model:tag; `modified` in seconds since 1970."""
+    return wire.Model(id=name, created=int(modified), owned_by=full_name.split("/")[-2])

@@ -1,0 +1,1 @@
+"""The rerank API of Cohere's and Jina's clients."""

@@ -1,0 +1,277 @@
+"""The embedding and ranking *jobs* of a runner, from frame to rows to chunks to the answer.
+
+A job is one `Embed` or `Rerank` frame, however many texts it brings. Helper threads turn its texts into rows, a
+slice of one job at a time; the main thread computes one chunk per `step`, with the jobs taking turns, so that
+between two chunks it can do other things. A fault in one job ends that job alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from omlx.engine.encode.chunked import Parts
+from omlx.engine.encode.chunks import EncodeBudget, Pick, choose
+from omlx.engine.encode.embed import normalised
+from omlx.engine.encode.rows import BadTokens, Encoder, Row, Text, TooLong
+from omlx.messages.frames import MAX_FRAME, Embed, Embedded, Ranked, Rerank
+from omlx.messages.request import Failure
+
+log = logging.getLogger("omlx.runner")
+
+TOO_LONG = "the input length exceeds the context length"
+NOT_FINITE = "embedding contains NaN or Inf values"
+"""Both in Ollama's words."""
+_NO_EMBEDDINGS = "this model does not support embeddings"
+_NO_RANKING = "this model does not support reranking"
+_HELPERS = 2
+_SLICE_TEXTS = 256
+_SLICE_CHARS = 200_000
+_NUMBER_BYTES = 9
+"""Of one number in a frame."""
+_RANK = {"interactive": 0, "batch": 1, "background": 2}
+
+Answer = Embedded | Ranked | Failure
+
+
+class _Job:
+    """`lengths` and `left` run in parallel: row lengths, longest first, and which rows they are."""
+
+    def __init__(self, frame: Embed | Rerank) -> None:
+        self.id = frame.id
+        self.rank = _RANK[frame.priority]
+        self.frame = frame
+        self.texts = texts_of(frame)
+        self.rows: list[Row] = []
+        self.left: list[int] = []
+        self.lengths: list[int] = []
+        self.found: list[Any] = []
+        self.failure: Failure | None = None
+        self.alone = False
+        """It was in a chunk that failed: now it has to show by itself whether it was to blame."""
+        self.led_at = 0
+        self.parts: Parts | None = None
+        """The first of `left`, where it is being read in parts."""
+
+    def arrange(self) -> None:
+        """All rows are there: sort what is to be done."""
+        self.left = sorted(range(len(self.rows)), key=lambda at: -len(self.rows[at].tokens))
+        self.lengths = [len(self.rows[at].tokens) for at in self.left]
+        self.found = [None] * len(self.rows)
+
+    def answer(self) -> Answer:
+        tokens = sum(len(row.tokens) for row in self.rows)
+        if isinstance(self.frame, Rerank):
+            return Ranked(self.id, [float(scores[0]) for scores in self.found], tokens)
+        if not self.found:
+            return Embedded(self.id, [], 0)
+        return Embedded(self.id, normalised(np.stack(self.found), self.frame.dimensions).tolist(), tokens)
+
+
+def texts_of(frame: Embed | Rerank) -> list[Text]:
+    if isinstance(frame, Embed):
+        return list(frame.inputs)
+    return [(frame.query, document) for document in frame.documents]
+
+
+def _size(text: Text) -> int:
+    """How much there is to read: characters, or tokens."""
+    return sum(map(len, text)) if isinstance(text, tuple) else len(text)
+
+
+class EncodeJobs:
+    """See the module text. `wake` makes the main thread look again; `token_s`: about what a token takes, in seconds."""
+
+    def __init__(
+        self,
+        wake: Callable[[], None],
+        *,
+        embedder: Encoder | None,
+        reranker: Encoder | None,
+        token_s: float = 0.0005,
+    ) -> None:
+        self._encoders: dict[type, Encoder | None] = {Embed: embedder, Rerank: reranker}
+        self._wake = wake
+        self._helpers = ThreadPoolExecutor(_HELPERS, thread_name_prefix="rows")
+        self._pace = EncodeBudget(token_s)
+        self._preparing: dict[int, _Job] = {}
+        self._prepared: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        self._jobs: dict[int, _Job] = {}
+        self._refused: list[Answer] = []
+        self._chunks = self._slices = 0
+        self.most_rows = 0
+
+    @property
+    def progress(self) -> int:
+        """Grows with whatever is done for any job."""
+        return self._chunks + self._slices
+
+    @property
+    def open(self) -> int:
+        return len(self._preparing) + len(self._jobs)
+
+    @property
+    def running(self) -> int:
+        return len(self._jobs)
+
+    @property
+    def waiting(self) -> int:
+        """Jobs whose rows are not made yet."""
+        return len(self._preparing)
+
+    @property
+    def has_work(self) -> bool:
+        """`step` has something to do now."""
+        return bool(self._jobs or self._refused) or not self._prepared.empty()
+
+    def submit(self, frame: Embed | Rerank) -> None:
+        """Take a job; its answer comes from `step`."""
+        if self._encoders[type(frame)] is None:
+            message = _NO_EMBEDDINGS if isinstance(frame, Embed) else _NO_RANKING
+            self._refused.append(Failure(frame.id, "unsupported", message))
+            return
+        job = _Job(frame)
+        self._preparing[job.id] = job
+        self._helpers.submit(self._prepare, job)
+
+    def cancel(self, number: int) -> None:
+        """Forget a job; nothing is said about it any more."""
+        self._preparing.pop(number, None)
+        self._jobs.pop(number, None)
+
+    def close(self) -> None:
+        self._helpers.shutdown(wait=False, cancel_futures=True)
+
+    def step(self, seconds: float) -> list[Answer]:
+        """Compute one chunk that takes about `seconds`; returns the answers that are complete now."""
+        answers, self._refused = self._refused, []
+        answers += self._take_prepared()
+        if self._jobs:
+            answers += self._compute(seconds)
+        return answers
+
+    # ------------------------------------------------------------ rows
+    def _prepare(self, job: _Job) -> None:
+        """Runs in a helper thread: one slice of the job's texts, then the job goes to the end of the line."""
+        try:
+            done, size = len(job.rows), 0
+            stop = done
+            while stop < len(job.texts) and stop - done < _SLICE_TEXTS and size < _SLICE_CHARS:
+                size += _size(job.texts[stop])
+                stop += 1
+            encoder = self._encoders[type(job.frame)]
+            truncate, limit = (job.frame.truncate, job.frame.num_ctx) if isinstance(job.frame, Embed) else (True, 0)
+            if encoder is not None:
+                job.rows += encoder.rows(job.texts[done:stop], truncate=truncate, limit=limit)
+        except TooLong:
+            job.failure = Failure(job.id, "too_long", TOO_LONG)
+        except BadTokens as error:
+            job.failure = Failure(job.id, "invalid", str(error))
+        except Exception as error:  # a tokenizer may raise anything
+            log.exception("[%s] the texts could not be read", job.frame.trace)
+            job.failure = Failure(job.id, "internal", f"the input could not be tokenized: {error}")
+        self._slices += 1
+        if job.failure is None and len(job.rows) < len(job.texts) and job.id in self._preparing:
+            self._helpers.submit(self._prepare, job)
+        else:
+            self._prepared.put(job)
+        # After each slice: the main thread tells the server that something moves.
+        self._wake()
+
+    def _take_prepared(self) -> list[Answer]:
+        answers: list[Answer] = []
+        while True:
+            try:
+                job = self._prepared.get_nowait()
+            except queue.Empty:
+                return answers
+            if self._preparing.pop(job.id, None) is None:
+                continue
+            if job.failure is not None:
+                answers.append(job.failure)
+                continue
+            job.arrange()
+            if job.left:
+                self._jobs[job.id] = job
+            else:
+                answers.append(job.answer())
+
+    # ------------------------------------------------------------ chunks
+    def _compute(self, seconds: float) -> list[Answer]:
+        leader = min(self._jobs.values(), key=lambda job: (job.rank, job.led_at))
+        self._chunks += 1
+        leader.led_at = self._chunks
+        encoder = self._encoders[type(leader.frame)]
+        budget = self._pace.budget(seconds)
+        if encoder is not None and leader.parts is None and leader.lengths[0] > budget:
+            leader.parts = encoder.begin(leader.rows[leader.left[0]])
+        if leader.parts is not None:
+            return self._read_part(leader, leader.parts, budget)
+        jobs = [leader]
+        if not leader.alone:
+            others = (job for job in self._jobs.values() if job is not leader and not job.alone and job.parts is None)
+            jobs += [job for job in others if type(job.frame) is type(leader.frame)]
+        picks = choose([job.lengths for job in jobs], budget)
+        chosen = [(jobs[pick.queue], pick) for pick in picks]
+        rows = [job.rows[at] for job, pick in chosen for at in job.left[pick.start : pick.stop]]
+        self.most_rows = max(self.most_rows, len(rows))
+        begun = time.perf_counter()
+        try:
+            if encoder is None:
+                raise ValueError(_NO_EMBEDDINGS)
+            numbers = encoder.compute(rows)
+        except Exception as error:
+            return self._blame([job for job, _ in chosen], error)
+        self._pace.learn(len(rows) * leader.lengths[0], time.perf_counter() - begun)
+        return self._store(chosen, numbers)
+
+    def _read_part(self, job: _Job, parts: Parts, budget: int) -> list[Answer]:
+        begun, before = time.perf_counter(), parts.left
+        try:
+            numbers = parts.read(budget)
+        except Exception as error:
+            return self._blame([job], error)
+        self._pace.learn(before - parts.left, time.perf_counter() - begun)
+        if numbers is None:
+            return []
+        job.parts = None
+        return self._store([(job, Pick(0, 0, 1))], numbers)
+
+    def _store(self, chosen: list[tuple[_Job, Pick]], numbers: Any) -> list[Answer]:
+        answers: list[Answer] = []
+        finite = np.isfinite(numbers).all(axis=1)
+        at = 0
+        for job, pick in chosen:
+            count = pick.stop - pick.start
+            if not finite[at : at + count].all():
+                job.failure = Failure(job.id, "internal", NOT_FINITE)
+            elif isinstance(job.frame, Embed) and len(job.rows) * numbers.shape[1] * _NUMBER_BYTES > MAX_FRAME // 2:
+                most = MAX_FRAME // 2 // (numbers.shape[1] * _NUMBER_BYTES)
+                text = f"{len(job.rows)} inputs are too many for one request: this model takes {most} at once"
+                job.failure = Failure(job.id, "invalid", text)
+            for row, values in zip(job.left[pick.start : pick.stop], numbers[at : at + count], strict=True):
+                job.found[row] = values
+            del job.left[pick.start : pick.stop], job.lengths[pick.start : pick.stop]
+            at += count
+            if job.failure is not None or not job.left:
+                del self._jobs[job.id]
+                answers.append(job.failure or job.answer())
+        return answers
+
+    def _blame(self, jobs: list[_Job], error: Exception) -> list[Answer]:
+        """A chunk failed: end its job, or have several show one by one which of them it was."""
+        if len(jobs) > 1:
+            log.warning("a chunk of %d jobs failed (%s); they are tried one by one", len(jobs), error)
+            for job in jobs:
+                job.alone = True
+            return []
+        (job,) = jobs
+        del self._jobs[job.id]
+        log.error("[%s] the request failed", job.frame.trace, exc_info=error)
+        return [Failure(job.id, "internal", f"an error was encountered while running the model: {error}")]

@@ -1,0 +1,138 @@
+"""*BodyMemory*: the memory that the bodies of all requests together may take. Who wants much of it waits for a turn.
+
+A body of up to SMALL bytes needs none. A larger one takes its *reservation* once, before it is read, for all it may
+become, so nobody waits while holding one; the reservation shrinks to what is kept and ends with the request. Work
+that costs memory only while it lasts (counting what a compressed body would become, reading JSON) is done for one
+large body at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from omlx.server.stream import while_connected
+
+if TYPE_CHECKING:
+    from litestar.types import Receive
+
+SMALL = 1 << 20
+"""Bytes. Reading a larger body takes long enough for every open stream to feel it."""
+_LEAST = 512_000_000
+_SCOPE = "omlx.reservation"
+
+
+class BodyMemory:
+    """`max_body` as in the settings. For one event loop."""
+
+    def __init__(self, max_body: int) -> None:
+        self.size = size = max(_LEAST, 4 * max_body)
+        self.modest = size // 16
+        """Who wants no more is not kept waiting by those who want much: an eighth is left for them."""
+        self.most = size - size // 8
+        self._reserve = size // 8
+        self.free = size
+        """Below 0 where JSON became more than its reservation."""
+        self._queues: tuple[deque[_Waiting], ...] = (deque(), deque(), deque())
+        self.counting = asyncio.Lock()
+        self.parsing = asyncio.Lock()
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait."""
+        return sum(map(len, self._queues))
+
+    async def wait(self, reservation: BodyReservation, size: int) -> None:
+        """Until `share` may have `size` bytes, in order of arrival among its like; it has them then. 0: until nothing
+        is owed."""
+        queue = self._queues[0 if size == 0 else 1 if size <= self.modest else 2]
+        if not queue and self._fits(size):
+            self._give(reservation, size)
+            return
+        entry: _Waiting = (reservation, size, asyncio.get_running_loop().create_future())
+        queue.append(entry)
+        try:
+            await entry[2]
+        except asyncio.CancelledError:
+            if entry in queue:
+                queue.remove(entry)
+                self.admit()
+            raise
+
+    def admit(self) -> None:
+        """Let those in whom there is memory for now."""
+        for queue in self._queues:
+            while queue and (queue[0][2].done() or self._fits(queue[0][1])):
+                reservation, size, turn = queue.popleft()
+                if not turn.done():  # a client may just have left
+                    self._give(reservation, size)
+                    turn.set_result(None)
+
+    def _fits(self, size: int) -> bool:
+        return size <= self.free - (self._reserve if size > self.modest else 0)
+
+    def _give(self, reservation: BodyReservation, size: int) -> None:
+        reservation.size += size
+        self.free -= size
+
+
+class BodyReservation:
+    """What one request has of the memory."""
+
+    def __init__(self, memory: BodyMemory, receive: Receive) -> None:
+        self.memory = memory
+        self.size = 0
+        self.arrived = False
+        """The body was read to its end: from then on `receive` tells when the client leaves, and waiting ends."""
+        self._receive = receive
+
+    @classmethod
+    def of(cls, scope: Any) -> BodyReservation:
+        """The one that the gate gave the request."""
+        found: BodyReservation = scope[_SCOPE]
+        return found
+
+    def put(self, scope: Any) -> None:
+        scope[_SCOPE] = self
+
+    async def take(self, size: int) -> None:
+        """Wait for memory for `size` bytes; all there is for one request where that is less. The first time counts.
+
+        Raises ClientGone where the client leaves meanwhile.
+        """
+        if not self.size:
+            await self._patiently(self.memory.wait(self, max(1, min(size, self.memory.most))))
+
+    def settle(self, size: int) -> None:
+        """The reservation is `size` bytes from now on, whether there is memory for more or not."""
+        self.memory.free += self.size - size
+        self.size = size
+        self.memory.admit()
+
+    @asynccontextmanager
+    async def counting(self) -> AsyncIterator[None]:
+        """The turn to count what a compressed body would become."""
+        await self._patiently(self.memory.counting.acquire())
+        try:
+            yield
+        finally:
+            self.memory.counting.release()
+
+    @asynccontextmanager
+    async def parsing(self) -> AsyncIterator[None]:
+        """The turn to read large JSON."""
+        await self._patiently(self.memory.parsing.acquire())
+        try:
+            await self._patiently(self.memory.wait(self, 0))
+            yield
+        finally:
+            self.memory.parsing.release()
+
+    async def _patiently(self, turn: Coroutine[Any, Any, Any]) -> None:
+        await (while_connected(self._receive, turn) if self.arrived else turn)
+
+
+_Waiting = tuple[BodyReservation, int, "asyncio.Future[None]"]

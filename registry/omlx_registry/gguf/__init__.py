@@ -1,0 +1,1 @@
+"""GGUF files: reading them, and importing them as MLX models."""

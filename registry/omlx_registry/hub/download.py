@@ -1,0 +1,312 @@
+"""The worker's side of a pull from the Hugging Face Hub: list a repository, fetch what a model needs into blobs.
+
+Runs in a worker process, never in the server. A file ends as `blobs/sha256-<hex>` once its hash is right; until then
+it is `blobs/sha256-<hex>-partial`, which a later pull continues. What the user's Hugging Face cache or the store
+already holds is linked, not fetched again. Writing the manifest is the caller's: a pull that dies here leaves
+nothing listed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from omlx_registry.blobs import BlobStore
+from omlx_registry.errors import PullError
+from omlx_registry.hub.files import gguf_files, select
+from omlx_registry.locks import exclusive
+from omlx_registry.transfer import RemoteFile, RetryPolicy, fetch, hash_file, size_on_disk
+from omlx_registry.worker_client import Fetched, FetchedFile, JobProgress, PullHub
+
+_PARALLEL_FILES = 4
+_REPORT_EVERY_S = 0.06
+_SPARE_BYTES = 256 * 1024 * 1024
+"""Disk space to leave free beside the download."""
+
+
+Report = Callable[[JobProgress], None]
+
+
+def run(job: PullHub, report: Report) -> Fetched:
+    """Fetch `job`; raises PullError with a sentence for the user."""
+    with clear_errors(job.repository):
+        commit, files = _list_patiently(job)
+    blobs = BlobStore(Path(job.blobs))
+    blobs.folder.mkdir(parents=True, exist_ok=True)
+    _check_space(files, blobs)
+    with _client() as client:
+        fetched = _Pull(job, commit, blobs, client, _Lines(report)).all(files)
+    report(JobProgress("verifying sha256 digest"))
+    return Fetched(commit, fetched)
+
+
+# ---------------------------------------------------------------- listing
+def _list_patiently(job: PullHub) -> tuple[str, list[RemoteFile]]:
+    """List the repository; a busy or stumbling Hub is asked again with back-off."""
+    from huggingface_hub import errors
+
+    policy = RetryPolicy(attempts=job.attempts)
+    for failures in range(1, policy.attempts + 1):
+        try:
+            return _list(job)
+        except errors.HfHubHTTPError as error:
+            status = error.response.status_code if error.response is not None else 0
+            if status not in {429, 500, 502, 503, 504} or failures == policy.attempts:
+                raise
+            asked = error.response.headers.get("Retry-After", "")
+            time.sleep(policy.pause(failures, float(asked) if asked.isdigit() else None))
+    raise AssertionError("unreachable")
+
+
+def _list(job: PullHub) -> tuple[str, list[RemoteFile]]:
+    from huggingface_hub import HfApi, hf_hub_url
+    from huggingface_hub.hf_api import RepoFile
+
+    api = HfApi(library_name="omlx")
+    commit = api.model_info(job.repository, revision=job.revision).sha or job.revision
+    tree = [
+        item
+        for item in api.list_repo_tree(job.repository, revision=commit, recursive=True)
+        if isinstance(item, RepoFile)
+    ]
+    by_path = {item.path: item for item in tree}
+    return commit, [
+        RemoteFile(
+            path=path,
+            size=by_path[path].size,
+            url=hf_hub_url(job.repository, path, revision=commit, endpoint=api.endpoint),
+            sha256=by_path[path].lfs.sha256 if by_path[path].lfs else None,
+            git_sha1=None if by_path[path].lfs else by_path[path].blob_id,
+        )
+        for path in _choose(job, list(by_path))
+    ]
+
+
+def _choose(job: PullHub, paths: list[str]) -> list[str]:
+    """The paths to fetch; PullError where the repository holds nothing that MLX can run."""
+    if job.gguf is None:
+        chosen = select(paths)
+        if any(path.endswith(".safetensors") for path in chosen) and "config.json" in chosen:
+            return chosen
+    chosen = gguf_files(paths, job.gguf)
+    if chosen:
+        return chosen
+    if job.gguf is not None:
+        raise PullError(
+            f"pull model manifest: file does not exist: {job.repository} has no GGUF file of kind {job.gguf}"
+        )
+    raise PullError(
+        f"{job.repository} holds no model oMLX can run: it needs config.json and safetensors weights, or a GGUF file"
+    )
+
+
+@contextlib.contextmanager
+def clear_errors(repository: str, doing: str = "pull model manifest") -> Iterator[None]:
+    """Hub errors as PullErrors whose sentences say what was being done and what to do now."""
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except errors.GatedRepoError as error:
+        raise PullError(
+            f"{doing}: unauthorized: access denied: {repository} is gated. Accept its licence at "
+            f"https://huggingface.co/{repository} and set HF_TOKEN to a token of that account"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise PullError(f"{doing}: file does not exist: {repository} has no such revision") from error
+    except errors.RepositoryNotFoundError as error:
+        raise PullError(
+            f"{doing}: file does not exist: no repository {repository} on Hugging Face (if it is private, set HF_TOKEN)"
+        ) from error
+    except errors.HFValidationError as error:
+        raise PullError(f"{doing}: file does not exist: {repository} is no repository name") from error
+    except errors.HfHubHTTPError as error:
+        status = error.response.status_code if error.response is not None else 0
+        hint = "Hugging Face answered with an error: try again later"
+        if status == 429:
+            hint = "Hugging Face limits requests: wait a while, or set HF_TOKEN for a higher limit"
+        raise PullError(f"{doing}: {status}: {hint}") from error
+    except (errors.HTTPError, OSError) as error:
+        from huggingface_hub import constants
+
+        raise PullError(
+            f"{doing}: {constants.ENDPOINT} cannot be reached ({_in_words(error)}). "
+            "Check the network, HTTPS_PROXY and HF_ENDPOINT"
+        ) from error
+
+
+def _in_words(error: Exception) -> str:
+    """The first line of an error, without the number that the system has for it."""
+    text = re.sub(r"\[Errno -?\d+\] ", "", str(error)).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+# ---------------------------------------------------------------- fetching
+def _client() -> httpx.Client:
+    from huggingface_hub.utils import build_hf_headers
+
+    # httpx drops Authorization when a redirect leaves the host: the CDN never sees the token.
+    return httpx.Client(headers=build_hf_headers(library_name="omlx"))
+
+
+def _check_space(files: list[RemoteFile], blobs: BlobStore) -> None:
+    missing = sum(
+        file.size - size_on_disk(partial_path(file, blobs))
+        for file in files
+        if file.sha256 and not blobs.has(f"sha256:{file.sha256}")
+    )
+    free = shutil.disk_usage(blobs.folder).free
+    if missing > 0 and missing + _SPARE_BYTES > free:
+        raise PullError(
+            f"the disk is full: the download needs {missing / 1e9:.1f} GB "
+            f"and {blobs.folder} has {free / 1e9:.1f} GB free"
+        )
+
+
+def partial_path(file: RemoteFile, blobs: BlobStore) -> Path:
+    """Where a file grows: named by its hash, so that any later pull of the same content continues it."""
+    return blobs.folder / (f"sha256-{file.sha256}-partial" if file.sha256 else f"sha1-{file.git_sha1}-partial")
+
+
+class _Lines:
+    """Progress lines from several threads, at most one per file and `_REPORT_EVERY_S`."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._lock = threading.Lock()
+        self._last: dict[str, float] = {}
+
+    def show(self, digest: str, total: int, completed: int) -> None:
+        with self._lock:
+            now = time.monotonic()
+            if completed < total and now - self._last.get(digest, 0.0) < _REPORT_EVERY_S:
+                return
+            self._last[digest] = now
+            self._report(JobProgress(f"pulling {digest[:12]}", total, completed, f"sha256:{digest}"))
+
+
+class _Pull:
+    """The files of one repository on their way into the blobs, several at once."""
+
+    def __init__(self, job: PullHub, commit: str, blobs: BlobStore, client: httpx.Client, lines: _Lines) -> None:
+        self._job = job
+        self._commit = commit
+        self._blobs = blobs
+        self._client = client
+        self._lines = lines
+
+    def all(self, files: list[RemoteFile]) -> list[FetchedFile]:
+        """Every file as a blob. Raises the first error at once; what else was under way stays as partial files."""
+        pool = ThreadPoolExecutor(_PARALLEL_FILES)
+        running = [pool.submit(self._one, file) for file in files]
+        try:
+            wait(running, return_when=FIRST_EXCEPTION)
+            return [
+                FetchedFile(file.path, future.result(), file.size) for file, future in zip(files, running, strict=True)
+            ]
+        finally:
+            # After an error the worker ends: it does not wait for connections that may be stalled.
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _one(self, file: RemoteFile) -> str:
+        """Bring one file into the blobs and return its SHA-256."""
+        partial = partial_path(file, self._blobs)
+        # Two pulls that want the same content share one download: the second waits, then finds the blob. A few lock
+        # files serve all contents: a lock file that came and went could be held twice.
+        with exclusive(self._blobs.folder.parent / "locks" / f"pull-{(file.sha256 or file.git_sha1 or '0')[:2]}"):
+            if file.sha256 and self._blobs.has(f"sha256:{file.sha256}"):
+                digest = file.sha256
+            else:
+                digest = self._from_cache(file, partial) or self._by_xet(file, partial) or self._plainly(file, partial)
+                self._blobs.settle(partial, f"sha256:{digest}")
+        self._lines.show(digest, file.size, file.size)
+        return digest
+
+    def _plainly(self, file: RemoteFile, partial: Path) -> str:
+        def on_bytes(done: int) -> None:
+            if file.sha256:
+                self._lines.show(file.sha256, file.size, done)
+
+        return fetch(file, partial, self._client, on_bytes, RetryPolicy(attempts=self._job.attempts))
+
+    def _from_cache(self, file: RemoteFile, partial: Path) -> str | None:
+        """Link the file from the user's Hugging Face cache into place when it is there and its hash is right."""
+        from huggingface_hub import try_to_load_from_cache
+
+        found = try_to_load_from_cache(self._job.repository, file.path, revision=self._commit)
+        if not isinstance(found, str):
+            return None
+        source = Path(found).resolve()
+        sha256, sha1 = hash_file(source, git=file.sha256 is None)
+        if (sha256 != file.sha256) if file.sha256 else (sha1 != file.git_sha1):
+            return None
+        partial.unlink(missing_ok=True)
+        try:
+            os.link(source, partial)
+        except OSError:
+            # Another file system, or one without links.
+            shutil.copyfile(source, partial)
+        return sha256
+
+    def _by_xet(self, file: RemoteFile, partial: Path) -> str | None:
+        """Fetch a large file through Xet, the Hub's chunk store, where it is offered; None: fetch it plainly.
+
+        Xet keeps its own chunk cache and resumes by itself, so a file that has begun plainly is ended plainly.
+        """
+        from huggingface_hub import constants, hf_hub_download
+        from huggingface_hub.file_download import get_hf_file_metadata
+
+        if file.sha256 is None or partial.exists() or constants.HF_HUB_DISABLE_XET:
+            return None
+        folder = partial.with_name(f"{partial.name}.xet")
+        try:
+            if get_hf_file_metadata(file.url).xet_file_data is None:
+                return None
+            found = Path(
+                hf_hub_download(
+                    self._job.repository,
+                    file.path,
+                    revision=self._commit,
+                    local_dir=folder,
+                    tqdm_class=_bar(self._lines, file),
+                )
+            )
+            digest, _ = hash_file(found)
+            if digest != file.sha256:
+                return None
+            found.replace(partial)
+        except Exception:
+            # Xet is a faster way to the same bytes: whatever goes wrong there, the plain way says it better.
+            return None
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return digest
+
+
+def _bar(lines: _Lines, file: RemoteFile) -> type[Any]:
+    """A progress-bar class for huggingface_hub that draws nothing and reports bytes as our progress lines."""
+    from tqdm import tqdm
+
+    class Bar(tqdm):  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **{**kwargs, "disable": True})
+            self._done = int(kwargs.get("initial") or 0)
+
+        def update(self, n: float | None = 1) -> bool | None:
+            self._done += int(n or 0)
+            # Xet counts network bytes in a second bar, without a total of its own: only the file's own bar is shown.
+            if self.total == file.size or not self.total:
+                lines.show(str(file.sha256), file.size, min(self._done, file.size))
+            return True
+
+    return Bar

@@ -1,0 +1,148 @@
+"""The Hugging Face Hub as a source: any MLX, safetensors or GGUF repository, by short name, alias or `ORG/REPO`.
+
+What travels and is converted is a worker's work (`hub_download`, `quantize_model`, `gguf_import`); here the steps
+are put in order and their result becomes a model, manifest last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+
+import msgspec
+
+from omlx_registry.aliases import Aliases
+from omlx_registry.assemble import Overrides
+from omlx_registry.catalog import Target, resolve, unknown_name
+from omlx_registry.conversion import convert, run_lines
+from omlx_registry.errors import PullError
+from omlx_registry.folders import add_model_blobs
+from omlx_registry.names import DEFAULT_HOST, Name
+from omlx_registry.quantize import find_recipe
+from omlx_registry.spec import Progress
+from omlx_registry.store import Store
+from omlx_registry.worker_client import (
+    Fetched,
+    FoundRepository,
+    ImportGguf,
+    Job,
+    JobResult,
+    PullHub,
+    PushHub,
+    Quantize,
+    SearchHub,
+)
+
+
+class HubSource:
+    """See `registry.Source`."""
+
+    def __init__(self, aliases: Aliases | None = None, *, attempts: int = 6) -> None:
+        """`attempts`: failures in a row, with growing pauses, before a pull gives up."""
+        self._aliases = aliases
+        self._attempts = attempts
+
+    def offers(self, name: Name) -> bool:
+        """Every name without a foreign host: one that means nothing gets its error, with near names, from `pull`."""
+        return name.is_hub or name.host.lower() == DEFAULT_HOST
+
+    async def pull(self, name: Name, store: Store, *, insecure: bool) -> AsyncGenerator[Progress]:
+        del insecure  # The Hub is reached as HF_ENDPOINT says.
+        target = self._target(name, store)
+        if target.note:
+            yield Progress(f"note: {target.note}")
+        with store.working():
+            result: list[Fetched] = []
+            job = PullHub(
+                target.repository,
+                str(store.blobs.folder),
+                revision=target.revision,
+                gguf=_gguf_kind(target),
+                attempts=self._attempts,
+            )
+            async with aclosing(run_lines(job)) as lines:
+                async for line in lines:
+                    if isinstance(line, JobResult):
+                        result.append(msgspec.convert(line.result, Fetched))
+                    else:
+                        yield line
+            fetched = result[0]
+            async with aclosing(_register(name, store, target, fetched)) as steps:
+                async for progress in steps:
+                    yield progress
+        # What was only downloaded to be converted is not needed any more; files of a model as it came are.
+        await asyncio.to_thread(store.drop, {f"sha256:{file.digest}" for file in fetched.files})
+
+    def _target(self, name: Name, store: Store) -> Target:
+        target = self._aliases.resolve(name) if self._aliases is not None else None
+        target = target or resolve(name)
+        if target is None:
+            raise PullError(unknown_name(name, [entry.name for entry in store.entries()]))
+        if target.quantize is not None and _gguf_kind(target) is None and find_recipe(target.quantize) is None:
+            raise PullError(
+                f"pull model manifest: file does not exist: {target.quantize} is no quantization oMLX knows; "
+                "use q4, q8, bf16, mxfp4 and the like, or leave the tag out"
+            )
+        return target
+
+
+def _gguf_kind(target: Target) -> str | None:
+    """The GGUF quantization a target asks for; None where its repository holds safetensors, going by its name."""
+    return target.quantize if target.repository.lower().endswith("gguf") else None
+
+
+async def _register(name: Name, store: Store, target: Target, fetched: Fetched) -> AsyncGenerator[Progress]:
+    """Make the model out of what was fetched."""
+    overrides = Overrides(source=f"hf:{target.repository}@{fetched.commit}", capabilities=target.capabilities)
+    ggufs = [file for file in fetched.files if file.path.lower().endswith(".gguf")]
+    if len(ggufs) > 1:
+        raise PullError(f"{target.repository} splits its GGUF into {len(ggufs)} files, which oMLX cannot read")
+    if not ggufs and target.quantize is None:
+        yield Progress("writing manifest")
+        files = {file.path: f"sha256:{file.digest}" for file in fetched.files}
+        await asyncio.to_thread(add_model_blobs, store, name, files, overrides=overrides)
+        return
+    with store.workspace() as place:
+        made = place / "model"
+        if ggufs:
+            job: Job = ImportGguf(str(store.blobs.path(f"sha256:{ggufs[0].digest}")), str(made))
+        else:
+            assert target.quantize is not None
+            job = Quantize(str(_linked(place / "source", store, fetched)), str(made), target.quantize)
+        async with aclosing(convert(store, name, job, made, overrides=overrides)) as steps:
+            async for step in steps:
+                yield step
+
+
+def _linked(folder: Path, store: Store, fetched: Fetched) -> Path:
+    """The fetched blobs as a folder of named files."""
+    for file in fetched.files:
+        path = folder / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.link(store.blobs.path(f"sha256:{file.digest}"), path)
+    return folder
+
+
+async def push(name: Name, folder: str) -> AsyncGenerator[Progress]:
+    """Upload a model's folder to the repository its name says. Raises PullError."""
+    if name.repository is None:
+        raise PullError(
+            f"{name.short} is no repository of yours: copy it to hf.co/YOUR-NAME/{name.model} first, then push that"
+        )
+    async with aclosing(run_lines(PushHub(name.repository, folder))) as lines:
+        async for line in lines:
+            if isinstance(line, Progress):
+                yield line
+
+
+async def search(text: str, limit: int) -> list[FoundRepository]:
+    """MLX repositories on the Hub that match `text`, most downloaded first. Raises PullError."""
+    found: list[FoundRepository] = []
+    async with aclosing(run_lines(SearchHub(text, limit))) as lines:
+        async for line in lines:
+            if isinstance(line, JobResult):
+                found = msgspec.convert(line.result["models"], list[FoundRepository])
+    return found

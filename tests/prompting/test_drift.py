@@ -1,0 +1,172 @@
+"""Outputs that drift from their family's grammar, as seen in the field: the call that was meant is read, or all is
+text.
+"""
+
+# ruff: noqa: E501  (what models write is kept on one line where it is one)
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from omlx.prompting.output import detect_output
+from omlx.prompting.segments import Segment
+from tests.prompting.test_tools import SIZES, calls, parse, text
+
+
+def tool(name: str, /, **properties: str) -> dict[str, Any]:
+    schemas = {key: {"type": kind} for key, kind in properties.items()}
+    return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": schemas}}}
+
+
+TOOLS = [
+    tool("put", path="string", body="string", mode="integer", extra="object"),
+    tool("find", pattern="string"),
+    tool("run", command="string"),
+    tool("make-pdf", name="string", content="string"),
+]
+LS = ("run", {"command": "ls"})
+PUT = ("put", {"path": "a.py", "body": "print(1)"})
+QWEN = "<tool_call>\n<function="
+THINKING_QWEN = QWEN + "<think></think>"
+GEMMA = "<|tool_call> <|channel> <channel|>"
+GLM = "<tool_call><arg_key>"
+HARMONY = "<|channel|><|message|>"
+THINKS = "<think></think>"
+
+
+def thought(written: str) -> list[Segment]:
+    return [Segment("thinking", written)]
+
+
+# template, what the model writes, what it means
+CASES: dict[str, tuple[str, str, list[Segment]]] = {
+    # Qwen3-Coder and its kin
+    "no > behind a parameter": (QWEN, "<tool_call>\n<function=put>\n<parameter=path\na.py\n</parameter>\n<parameter=body>\nprint(1)\n</parameter>\n</function>\n</tool_call>", calls(PUT)),
+    "no > behind the function": (QWEN, "<tool_call>\n<function=run\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>", calls(LS)),
+    "a parameter not closed in front of the next": (QWEN, "<tool_call>\n<function=put>\n<parameter=path>\na.py\n<parameter=body>\nprint(1)\n</parameter>\n</function>\n</tool_call>", calls(PUT)),
+    "the last parameter not closed": (QWEN, "<tool_call>\n<function=put>\n<parameter=path>\na.py\n</parameter>\n<parameter=body>\nprint(1)\n</function>\n</tool_call>", calls(PUT)),
+    "the function not closed": (QWEN, "<tool_call>\n<function=run>\n<parameter=command>\nls\n</parameter>\n</tool_call>", calls(LS)),
+    "nothing closed in front of the next call": (QWEN, "<tool_call>\n<function=run>\n<parameter=command>\nls\n<tool_call>\n<function=find>\n<parameter=pattern>\n*\n</parameter>\n</function>\n</tool_call>", calls(LS, ("find", {"pattern": "*"}))),
+    "no opener, a closer": (QWEN, "I look.\n\n<function=run>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>", [*text("I look."), *calls(LS)]),
+    "a closer of another family between": (QWEN, "<tool_call>\n<function=run>\n<parameter=command>\nls\n</parameter>\n</function>\n</function_invocation>\n</tool_call>", calls(LS)),
+    "arguments as JSON": (QWEN, '<tool_call>\n<function=find>\n{"pattern": "**"}\n</function>\n</tool_call>', calls(("find", {"pattern": "**"}))),
+    "an object as Python writes it": (QWEN, "<tool_call>\n<function=put>\n<parameter=extra>\n{'a': True, 'b': [None, 'x']}\n</parameter>\n</function>\n</tool_call>", calls(("put", {"extra": {"a": True, "b": [None, "x"]}}))),
+    "an opener twice": (QWEN, "<tool_call>\n<tool_call>\n<function=run>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>", calls(LS)),
+    "a value that speaks of tags": (QWEN, "<tool_call>\n<function=put>\n<parameter=path>\na.md\n</parameter>\n<parameter=body>\nWrite <parameter=x> and </function> so.\n</parameter>\n</function>\n</tool_call>", calls(("put", {"path": "a.md", "body": "Write <parameter=x> and </function> so."}))),
+    "Seed-OSS writes values right between the tags": (QWEN, "<seed:tool_call>\n<function=put>\n<parameter=body>print(1)\n</parameter>\n</function>\n</seed:tool_call>", calls(("put", {"body": "print(1)\n"}))),
+    "text behind a function whose outer tag stays open": (QWEN, "<tool_call>\n<function=run>\n<parameter=command>\nls\n</parameter>\n</function>\nDone.", [*calls(LS), *text("Done.")]),
+    # Gemma 4
+    "Gemma: a name with namespaces": (GEMMA, "<|tool_call>call:google:mcp:make-pdf{name:'o.pdf',content:'one, two {three}'}<tool_call|>", calls(("make-pdf", {"name": "o.pdf", "content": "one, two {three}"}))),
+    "Gemma: = for :": (GEMMA, "<|tool_call>call:make-pdf{name:<|\"|>r.pdf<|\"|>,content='hello, you'}<tool_call|>", calls(("make-pdf", {"name": "r.pdf", "content": "hello, you"}))),
+    "Gemma: a quote too many": (GEMMA, "<|tool_call>call:find{pattern:':\\s*\\w+'<|\"|>}<tool_call|>", calls(("find", {"pattern": ":\\s*\\w+"}))),
+    "Gemma: no brace at the end": (GEMMA, '<|tool_call>call:run{command:<|"|>ls<|"|><tool_call|>', calls(LS)),
+    "Gemma: no quote at the end": (GEMMA, '<|tool_call>call:run{command:<|"|>ls}<tool_call|>', calls(LS)),
+    "Gemma: two closers": (GEMMA, '<|tool_call>call:run{command:<|"|>ls<|"|>}<tool_call|><tool_call|>', calls(LS)),
+    "Gemma: two calls in a block": (GEMMA, '<|tool_call>call:run{command:<|"|>ls<|"|>}call:run{command:<|"|>ls<|"|>}<tool_call|>', calls(LS, LS)),
+    "Gemma: an empty thought behind the answer": (GEMMA, "<|channel>thought\n<channel|>Hi<|channel>thought\n<channel|>", text("Hi")),
+    "Gemma: a thought behind the answer": (GEMMA, "Hi\n<|channel>thought\nhm<channel|>there", [*text("Hi"), *thought("hm"), *text("there")]),
+    # GLM
+    "GLM: arguments as JSON": (GLM, '<tool_call>find\n{"pattern": "a"}</tool_call>', calls(("find", {"pattern": "a"}))),
+    "GLM: no opener of the value": (GLM, "<tool_call>find<arg_key>pattern</arg_key>a b</arg_value></tool_call>", calls(("find", {"pattern": "a b"}))),
+    "GLM: a value not closed": (GLM, "<tool_call>put<arg_key>path</arg_key><arg_value>a.py<arg_key>body</arg_key><arg_value>print(1)</arg_value></tool_call>", calls(PUT)),
+    "GLM: the last value not closed": (GLM, "<tool_call>find<arg_key>pattern</arg_key><arg_value>a b</tool_call>", calls(("find", {"pattern": "a b"}))),
+    "GLM: the call not closed": (GLM, "<tool_call>find<arg_key>pattern</arg_key><arg_value>a</arg_value>\n<tool_call>run<arg_key>command</arg_key><arg_value>ls</arg_value></tool_call>", calls(("find", {"pattern": "a"}), LS)),
+    "LongCat: JSON": ("<longcat_tool_call>", '<longcat_tool_call>\n{"name": "run", "arguments": {"command": "ls"}}\n</longcat_tool_call>', calls(LS)),
+    "Hunyuan 3 without suffix": ("<tool_calls><tool_sep><arg_key>", "<tool_calls><tool_call>run<tool_sep><arg_key>command</arg_key><arg_value>ls</arg_value></tool_call></tool_calls>", calls(LS)),
+    "Hunyuan of another release": ("<tool_calls:v4>", "<tool_calls:v4><tool_call:v4>run<tool_sep:v4><arg_key:v4>command</arg_key:v4><arg_value:v4>ls</arg_value:v4></tool_call:v4></tool_calls:v4>", calls(LS)),
+    # invoke
+    "DeepSeek: a call that closes itself": ("｜DSML｜" + THINKS, '<｜DSML｜function_calls><｜DSML｜invoke name="run"/></｜DSML｜function_calls>', calls(("run", {}))),
+    "DeepSeek: arguments as JSON": ("｜DSML｜", '<｜DSML｜function_calls>\n<｜DSML｜invoke name="run">\n{"command": "ls"}\n</｜DSML｜invoke>\n</｜DSML｜function_calls>', calls(LS)),
+    "MiniMax: no wrapper": ("<minimax:tool_call>", '<invoke name="run">\n<parameter name="command">ls</parameter>\n</invoke>\n</minimax:tool_call>', calls(LS)),
+    "MiniMax: a parameter not closed": ("<minimax:tool_call>", '<minimax:tool_call>\n<invoke name="put">\n<parameter name="path">a.py\n<parameter name="body">print(1)</parameter>\n</invoke>\n</minimax:tool_call>', calls(PUT)),
+    "MiniMax M3: an object": ("]<]minimax[>[", ']<]minimax[>[<tool_call>]<]minimax[>[<invoke name="put">]<]minimax[>[<extra>]<]minimax[>[<a>1]<]minimax[>[</a>]<]minimax[>[<b>]<]minimax[>[<item>x]<]minimax[>[</item>]<]minimax[>[<item>2]<]minimax[>[</item>]<]minimax[>[</b>]<]minimax[>[</extra>]<]minimax[>[</invoke>]<]minimax[>[</tool_call>', calls(("put", {"extra": {"a": 1, "b": ["x", 2]}}))),
+    "Step 3": ("<｜tool_calls_begin｜>", '<｜tool_calls_begin｜>\n<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="run">\n<steptml:parameter name="command">ls</steptml:parameter>\n</steptml:invoke><｜tool_call_end｜>\n<｜tool_calls_end｜>', calls(LS)),
+    # JSON in tags
+    "a brace too few, text behind": ("<tool_call>", '<tool_call>\n{"name": "run", "arguments": {"command": "ls"}}\n</tool_call>\n<tool_call>\n{"name": "run", "arguments": {"command": "ls"}\n</tool_call>\nText behind.', [*calls(LS, LS), *text("Text behind.")]),
+    "a string that never ends, text behind": ("<tool_call>", '<tool_call>{"name": "run", "arguments": {"command": "ls"}}</tool_call>\n<tool_call>{"name": "run", "arguments": {"command": "l}}\n</tool_call>\nText behind.', [*calls(LS), *text('<tool_call>{"name": "run", "arguments": {"command": "l}}\n</tool_call>\nText behind.')]),
+    "JSON without the opener": ("<tool_call>", '{"name": "run", "arguments": {"command": "ls"}}\n</tool_call>', calls(LS)),
+    "JSON as Python writes it": ("<tool_call>", "<tool_call>{'name': 'run', 'arguments': {'command': 'ls', 'dry': True}}</tool_call>", calls(("run", {"command": "ls", "dry": True}))),
+    "a comma too many": ("<tool_call>", '<tool_call>{"name": "run", "arguments": {"command": "ls",}}</tool_call>', calls(LS)),
+    "Granite 20B": ("<function_call>", '<function_call> {"name": "run", "arguments": {"command": "ls"}}<function_call> {"name": "run", "arguments": {"command": "ls"}}', calls(LS, LS)),
+    "Nemotron Mini": ("<toolcall>", '<toolcall> {"type": "function", "arguments": {"command": "ls"}, "name": "run"} </toolcall>', calls(LS)),
+    "xLAM": ("", '{"thought": "Look first.", "tool_calls": [{"name": "run", "arguments": {"command": "ls"}}]}', [*thought("Look first."), *calls(LS)]),
+    "xLAM 2": ("", '[{"name": "run", "arguments": {"command": "ls"}}, {"name": "run", "arguments": {"command": "ls"}}]', calls(LS, LS)),
+    "GigaChat 3": ("`function call`", 'Hi<|message_sep|>\n\nfunction call<|role_sep|>\n{"name": "run", "arguments": {"command": "ls"}}', [*text("Hi"), *calls(LS)]),
+    "Functionary: a call": (">>>${recipient}", 'run\n{"command": "ls"}', calls(LS)),
+    "Functionary: text and calls": (">>>${recipient}", 'all\nI look.\n>>>run\n{"command": "ls"}>>>other\n{}', [*text("I look."), *calls(LS, ("other", {}))]),
+    "Functionary: text only": (">>>${recipient}", "all\nHello\n>>> print(1)", text("Hello\n>>> print(1)")),
+    # one wrapper for several calls, cut off in a later one
+    "DeepSeek, cut": ("<｜tool▁calls▁begin｜>", '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>run<｜tool▁sep｜>{"command":"ls"}<｜tool▁call▁end｜><｜tool▁call▁begin｜>run<｜tool▁sep｜>{"com', calls(LS)),
+    "Kimi, cut": ("<|tool_call_begin|>", '<|tool_calls_section_begin|><|tool_call_begin|>functions.run:0<|tool_call_argument_begin|>{"command": "ls"}<|tool_call_end|><|tool_call_begin|>functions.run:1<|tool_call_argument_begin|>{"comm', calls(LS)),
+    "MiniMax, cut": ("<minimax:tool_call>", '<minimax:tool_call>\n<invoke name="run">\n<parameter name="command">ls</parameter>\n</invoke>\n<invoke name="run">\n<parameter name="comm', calls(LS)),
+    "Mistral's list, cut": ("[TOOL_CALLS]", '[TOOL_CALLS] [{"name": "run", "arguments": {"command": "ls"}}, {"name": "run", "argu', calls(LS)),
+    "Qwen3-Coder, cut": (QWEN, "<tool_call>\n<function=run>\n<parameter=command>\nls\n</parameter>\n</function>\n<function=run>\n<parameter=comm", calls(LS)),
+    "LFM2, cut": ("<|tool_call_start|>", '<|tool_call_start|>[run(command="ls"), run(comm', calls(LS)),
+    "OLMo 3, cut": ("<function_calls>", '<function_calls>\nrun(command="ls")\nrun(co', calls(LS)),
+    "Cohere, cut": ("<|START_ACTION|>", '<|START_ACTION|>[\n{"tool_call_id": "0", "tool_name": "run", "parameters": {"command": "ls"}},\n{"tool_call_id": "1", "tool_n', calls(LS)),
+    "a bare list, cut": ("<tool_call>", '[{"name": "run", "arguments": {"command": "ls"}}, {"na', calls(LS)),
+    # wrappers that are never closed
+    "Kimi, not closed": ("<|tool_call_begin|>", '<|tool_calls_section_begin|><|tool_call_begin|>functions.run:0<|tool_call_argument_begin|>{"command": "ls"}', calls(LS)),
+    "OLMo 3, not closed": ("<function_calls>", '<function_calls>\nrun(command="ls")\n', calls(LS)),
+    "MiniMax, not closed": ("<minimax:tool_call>", '<minimax:tool_call>\n<invoke name="run">\n<parameter name="command">ls</parameter>\n</invoke>', calls(LS)),
+    # thinking
+    "an answer in tags": (THINKS + "<response>", "<think>t</think>\n<response>\nHi\n</response>", [*thought("t"), *text("Hi")]),
+    "an answer in tags that speaks of them": (THINKS + "<answer>", "<think>t</think><answer>a </answer> b</answer>", [*thought("t"), *text("a </answer> b")]),
+    "an answer in tags, and a call": (THINKS + "<response>", '<response>Hi</response>\n<tool_call>{"name": "run", "arguments": {"command": "ls"}}</tool_call>', [*text("Hi"), *calls(LS)]),
+    "no such tags in the template": (THINKS, "<think>t</think><answer>a</answer>", [*thought("t"), *text("<answer>a</answer>")]),
+    "a call quoted in thinking": (THINKS + "<|tool_call_start|>", '<think>maybe <|tool_call_start|>[run(command="ls")]<|tool_call_end|> no</think>Hi', [*thought('maybe <|tool_call_start|>[run(command="ls")]<|tool_call_end|> no'), *text("Hi")]),
+    "thinking opened twice": (THINKS, "<think>\n<think>t</think>Hi", [*thought("t"), *text("Hi")]),
+    # gpt-oss
+    "gpt-oss: a brace too many": (HARMONY, '<|channel|>commentary to=functions.run <|constrain|>json<|message|>{"command":"ls"}}<|call|>', calls(LS)),
+    "gpt-oss: a message without its token": (HARMONY, "<|channel|>analysis hm<|end|><|start|>assistant<|channel|>final<|message|>Hello", [*thought("hm"), *text("Hello")]),
+    "gpt-oss: tokens twice": (HARMONY, "<|channel|><|channel|>analysis<|message|><|message|>hm<|end|><|end|><|start|><|start|>assistant<|channel|>final<|message|>Hello", [*thought("hm"), *text("Hello")]),
+    "gpt-oss: a header without its first token": (HARMONY, "<|channel|>analysis<|message|>hm<|end|>assistant<|channel|>final<|message|>Hello", [*thought("hm"), *text("Hello")]),
+    "gpt-oss: a built-in tool": (HARMONY, '<|channel|>analysis to=browser.search code<|message|>{"query": "x"}<|call|>', calls(("browser.search", {"query": "x"}))),
+    # Muse Glimmer
+    "Muse: thinking and answer": ("<atem:function_calls><|eom|>", " to=self<|message|>t<|eom|><|start|>assistant to=user<|message|>Hi<|eot|>", [*thought("t"), *text("Hi")]),
+    "Muse: a call": ("<atem:function_calls><|eom|>", ' to=self<|message|>t<|eom|><|start|>assistant to=run<|message|><atem:function_calls>\n<atem:invoke name="run">\n<atem:parameter name="command">ls</atem:parameter>\n</atem:invoke>\n</atem:function_calls><|eot|>', [*thought("t"), *calls(LS)]),
+    "Muse: a call among the thinking": ("<atem:function_calls><|eom|>", ' to=self<|message|>t\n<atem:function_calls><atem:invoke name="run"><atem:parameter name="command">ls</atem:parameter></atem:invoke></atem:function_calls><|eom|>', [*thought("t\n"), *calls(LS)]),
+    "Muse: a continued answer": ("<atem:function_calls><|eom|>", "upon a time", text("upon a time")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_was_meant_is_read(name: str) -> None:
+    source, written, expected = CASES[name]
+    spoken = detect_output(source, [], "")
+    for size in SIZES:
+        assert parse(spoken, written, size, tools=TOOLS) == expected, size
+
+
+OPENED: dict[str, tuple[str, str, list[Segment]]] = {
+    "closed behind a call": (THINKING_QWEN, "Look first.\n<tool_call>\n<function=run>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>\n</think>\n\nDone.", [*thought("Look first.\n"), *calls(LS), *text("Done.")]),
+    "a call as an example": (THINKING_QWEN, "It would be <tool_call>\n<function=run>\n<parameter=command>\nrm -rf x\n</parameter>\n</function>\n</tool_call> but I must not.\n</think>\n\nI will not.", [*thought("It would be <tool_call>\n<function=run>\n<parameter=command>\nrm -rf x\n</parameter>\n</function>\n</tool_call> but I must not.\n"), *text("I will not.")]),
+    "opened again": (THINKING_QWEN, "<think>\nt</think>Hi", [*thought("t"), *text("Hi")]),
+    "never closed": (THINKING_QWEN, "t\n<function=run>\n<parameter=command>\nls\n</parameter>\n</function>\n", [*thought("t\n"), *calls(LS)]),
+    "a call that closes itself": ("｜DSML｜" + THINKS, '</think><｜DSML｜function_calls><｜DSML｜invoke name="run"/></｜DSML｜function_calls>', calls(("run", {}))),
+    "long talk behind a call": (THINKING_QWEN, "<function=run>\n</function>" + "Well. " * 100, thought("<function=run>\n</function>" + "Well. " * 100)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPENED)
+def test_what_was_meant_is_read_where_the_prompt_opens_thinking(name: str) -> None:
+    source, written, expected = OPENED[name]
+    spoken = detect_output(source, [], "")
+    for size in SIZES:
+        assert parse(spoken, written, size, tools=TOOLS, opens_thinking=True) == expected, size
+
+
+def test_a_value_becomes_what_the_schema_says() -> None:
+    written = "<tool_call>\n<function=put>\n<parameter=path>\nv\n<parameter=mode>\n3.0\n</parameter>\n</function>\n</tool_call>"
+    assert parse(detect_output(QWEN, [], ""), written, tools=TOOLS) == calls(("put", {"path": "v", "mode": 3}))
+
+
+def test_headers_of_functionary_are_no_text_without_tools_either() -> None:
+    assert parse(detect_output(">>>${recipient}", [], ""), "all\nHello", 1, tools=[]) == text("Hello")
+
+
+def test_the_marker_at_the_end_of_phis_turns_is_not_solars() -> None:
+    phi = detect_output("<|user|>{{ m }}<|end|><|assistant|>", ["<|user|>", "<|end|>", "<|assistant|>"], "phi3")
+    assert phi.think is None
+    assert "<|end|>" in phi.end_tokens
