@@ -133,6 +133,8 @@ class GenerateRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
     """Ask for `Finish.context`."""
     trace: str = ""
     """The id under which the log knows the HTTP request."""
+    deadline: float | None = None
+    """When it must be done, by the server's `time.monotonic()`; the server holds it. None: it has no deadline."""
     render_only: bool = False
     """Do not generate: `Finish.rendered` holds the prompt text."""
     priority: Priority = "interactive"
