@@ -46,7 +46,8 @@ class LoadSpec(msgspec.Struct, kw_only=True, omit_defaults=True):
     tf32: bool = False
     """Round the factors of float32 products on a GPU to TF32."""
     trust_remote_code: bool = False
-    max_decode_gap_ms: float = 100.0
+    max_decode_gap: float = 0.1
+    """Seconds."""
     memory_bytes: int = 0
     """The most the model, its KV and the process may take together; 0: no limit."""
     hot_cache_bytes: int = 0

@@ -98,7 +98,7 @@ def open_engine(
     config = EngineConfig(
         num_ctx=spec.num_ctx,
         max_concurrent=spec.max_concurrent,
-        max_decode_gap_ms=spec.max_decode_gap_ms,
+        max_decode_gap=spec.max_decode_gap,
         warm_up=device() != "cpu" and ranks.rank == 0,
     )
     if store is not None and model.vision is not None:
@@ -146,8 +146,7 @@ def prepare(spec: LoadSpec, channel: Channel, ranks: Ranks) -> BuiltModel:
     )
     # An embedding is a forward of its own, which the other ranks would not take part in.
     vectors = open_encode_jobs(spec, model, encoder, channel) if ranks.size == 1 else no_encode_jobs(channel)
-    gap_s = spec.max_decode_gap_ms / 1e3
-    return BuiltModel(model, engine, session, ledger, vectors, encoder, store, ranks, gap_s, checks)
+    return BuiltModel(model, engine, session, ledger, vectors, encoder, store, ranks, spec.max_decode_gap, checks)
 
 
 def no_encode_jobs(channel: Channel) -> EncodeJobs:
