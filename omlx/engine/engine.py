@@ -23,7 +23,7 @@ from omlx.engine.batch import Batch, Newcomer, Pending, grammar_masks
 from omlx.engine.batches import Batches
 from omlx.engine.detokenize import TextStream, TokenTexts
 from omlx.engine.draft.speculative import Speculator
-from omlx.engine.grammar import Grammar, GrammarCompiler, GrammarError
+from omlx.engine.grammar import GrammarCompiler, GrammarError
 from omlx.engine.guide import make_guide
 from omlx.engine.loader import LoadedModel
 from omlx.engine.logprobs import LogprobCollector
@@ -36,6 +36,7 @@ from omlx.engine.scheduler import Chunk, FairShare, WaitingLine, choose_together
 from omlx.engine.sequence import EngineError, Output, Sequence, SequenceSpec, shift
 from omlx.engine.tensors import launch, read
 from omlx.engine.vision.media import Media
+from omlx.messages.constraint import Grammar
 from omlx.messages.request import FailureKind, FinishReason, Limits, Sampling
 
 log = logging.getLogger(__name__)

@@ -26,6 +26,10 @@ Parallel = Literal["auto", "tensor", "pipeline"]
 
 
 # ---------------------------------------------------------------- server -> runner
+RUNNER_OVERHEAD = 300_000_000
+"""Bytes of a runner process beside the model: the interpreter, MLX, the tokenizer."""
+
+
 class LoadSpec(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What a runner is told to load: a materialized model folder and how to run it."""
 
@@ -165,9 +169,7 @@ class Ready(msgspec.Struct, tag="ready", kw_only=True):
     transient_bytes: int = 0
     """Measured at the load: what a forward over a chunk of a prompt needs beside weights and KV."""
     kv_bytes_per_token: int
-    can_batch: bool
     num_ctx: int
-    vocab_size: int
     checks: LoadChecks | None = None
     """Of a text generator."""
 

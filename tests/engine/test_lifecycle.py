@@ -10,8 +10,8 @@ import mlx.core as mx
 import pytest
 
 from omlx.engine.engine import Engine, EngineConfig
-from omlx.engine.grammar import Grammar
 from omlx.engine.sequence import EngineError
+from omlx.messages.constraint import Grammar
 from omlx.messages.request import Limits
 from tests.engine.support import Replies, bare, engine, loaded, prompt, run, spec
 
