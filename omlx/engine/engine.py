@@ -37,6 +37,7 @@ from omlx.engine.sequence import EngineError, Output, Sequence, SequenceSpec, sh
 from omlx.engine.tensors import launch, read
 from omlx.engine.vision.media import Media
 from omlx.messages.constraint import Grammar
+from omlx.messages.context import effective_context
 from omlx.messages.request import FailureKind, FinishReason, Limits, Sampling
 
 log = logging.getLogger(__name__)
@@ -154,14 +155,14 @@ class Engine:
         vocabulary = self._model.vocabulary
         if any(not 0 <= token < vocabulary for token in spec.tokens):
             raise EngineError("invalid", f"the prompt holds a token outside the vocabulary of {vocabulary}")
-        context = min(spec.limits.num_ctx or self._config.num_ctx, self._model.max_context)
+        context = effective_context(spec.limits.num_ctx, self._config.num_ctx, self._model.max_context)
         try:
             tokenizer, ends = self._model.text_tokenizer, self._model.end_tokens
             guide = make_guide(self._grammars, tokenizer, ends, spec.grammar, spec.thinking)
         except GrammarError as error:
             raise EngineError(*_unusable(error)) from error
         text = TextStream(self._model.text_tokenizer, spec.tokens, spec.limits.stop)
-        sequence = Sequence(spec, context=max(context, 1), text=text, guide=guide, now_ns=time.monotonic_ns())
+        sequence = Sequence(spec, context=context, text=text, guide=guide, now_ns=time.monotonic_ns())
         self._known[spec.id] = sequence
         self._waiting.push(sequence)
         if self._leads:

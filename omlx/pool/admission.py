@@ -117,11 +117,6 @@ def default_contexts(machine: Machine) -> list[int]:
     return [32768, 4096] if machine.device_memory < 47 * GIB else [262144, 32768, 4096]
 
 
-def clamp_context(wanted: int, trained: int) -> int:
-    """At most what the model was trained for (0: unknown), at least 4."""
-    return max(4, min(wanted, trained) if trained else wanted)
-
-
 def hot_bytes(setting: str, ram: int) -> int:
     """Bytes of RAM for cached prefixes; "auto" follows the machine."""
     if setting == "auto":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from omlx_registry import InvalidName, parse_name
 
+from omlx.messages.context import effective_context
 from omlx.messages.frames import Backend, LoadSpec
 from omlx.messages.load_checks import LoadChecks
 from omlx.messages.selftest import Feature
@@ -69,7 +70,7 @@ def plan_load(
     wanted = (asked if isinstance(asked, int) else 0) or settings.context_length
     # A context that nobody asked for steps down until it fits; one that was asked for does not.
     steps = [wanted] if wanted else admission.default_contexts(machine)
-    contexts = [admission.clamp_context(step, spec.context_length) for step in steps]
+    contexts = [effective_context(0, step, spec.context_length) for step in steps]
     limit = budget if model_cap is None else min(budget, model_cap)
     context = next((step for step in contexts if estimate(step).likely <= limit), contexts[-1])
     found = estimate(context)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from omlx.messages.context import effective_context
 from omlx.messages.frames import Heartbeat
 from omlx.messages.selftest import Feature
-from omlx.pool.admission import clamp_context
 from omlx.pool.policy import Resident, State
 from omlx.runner.host import RunnerHost
 
@@ -129,7 +129,8 @@ class Slot:
 
     def serve_context(self, num_ctx: int) -> None:
         """Note the context that a request is served with: `num_ctx` as it asks for it, 0 for none."""
-        self._context_in_use = clamp_context(num_ctx, self.spec.context_length) if num_ctx > 0 else 0
+        trained = self.spec.context_length
+        self._context_in_use = effective_context(num_ctx, self.context, trained) if num_ctx > 0 else 0
 
     def stop_timer(self) -> None:
         if self.timer is not None:

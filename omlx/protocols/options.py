@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from omlx_registry.options import MIN_CONTEXT, OPTIONS, Option, stops_excess
+from omlx_registry.options import OPTIONS, Option, stops_excess
 
+from omlx.messages.context import MIN_CONTEXT
 from omlx.messages.request import Limits, Sampling
 from omlx.protocols.http_error import HTTPError
 

@@ -23,6 +23,7 @@ from omlx.engine.loader import LoadedModel, device, load_model
 from omlx.engine.precision import use_tf32
 from omlx.engine.ranks import Ranks
 from omlx.engine.weights import held
+from omlx.messages.context import effective_context
 from omlx.messages.frames import RUNNER_OVERHEAD, Loading, LoadSpec
 from omlx.messages.load_checks import LoadChecks, basis
 from omlx.prompting.jinja import JinjaTemplate
@@ -154,7 +155,7 @@ def no_encode_jobs(channel: Channel) -> EncodeJobs:
 
 def open_encode_jobs(spec: LoadSpec, model: LoadedModel, encoder: Encoder, channel: Channel) -> EncodeJobs:
     """The embedding jobs of a text generator."""
-    limit = min(spec.num_ctx, model.max_context)
+    limit = effective_context(0, spec.num_ctx, model.max_context)
     try:
         embedder = chat_embedder(model, lambda text, most: encoder.encode(text, add_special=True, most=most), limit)
     except ValueError:

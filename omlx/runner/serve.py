@@ -23,6 +23,7 @@ from omlx_registry.sanitized_folder import without_inert_folder
 from omlx.engine import loader
 from omlx.engine.loader import LoadError
 from omlx.engine.ranks import SOLO, Ranks
+from omlx.messages.context import effective_context
 from omlx.messages.frames import (
     CacheOp,
     Cancel,
@@ -131,7 +132,7 @@ def _ready(spec: LoadSpec, served: BuiltModel) -> Ready:
         memory_bytes=max(model.weight_bytes, int(mx.get_active_memory())),
         transient_bytes=model.transient_bytes,
         kv_bytes_per_token=model.kv_bytes_per_token,
-        num_ctx=min(spec.num_ctx, model.max_context),
+        num_ctx=effective_context(0, spec.num_ctx, model.max_context),
         checks=served.checks,
     )
 

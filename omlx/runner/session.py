@@ -18,6 +18,7 @@ import msgspec
 from omlx.engine.engine import Engine
 from omlx.engine.sequence import EngineError, Output, SequenceSpec
 from omlx.messages.constraint import Grammar, ThinkLimit
+from omlx.messages.context import effective_context
 from omlx.messages.request import Delta, Event, Failure, Finish, GenerateRequest, TokenLogprob, TokenUsage, ToolCall
 from omlx.prompting.constraint import constrain, limit_thinking
 from omlx.prompting.output import PLAIN, OutputDialect, OutputParser, Segment
@@ -177,8 +178,7 @@ class Session:
 
     # ------------------------------------------------------------ into the engine
     def _context_of(self, request: GenerateRequest) -> int:
-        wanted = request.limits.num_ctx or self._default_context
-        return max(2, min(wanted, self._longest_context))
+        return effective_context(request.limits.num_ctx, self._default_context, self._longest_context)
 
     def _prepare(self, request: GenerateRequest) -> None:
         """Runs in a helper thread."""

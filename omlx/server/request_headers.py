@@ -9,8 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple, get_args
 
-from omlx_registry.options import MIN_CONTEXT
-
+from omlx.messages.context import MIN_CONTEXT
 from omlx.messages.request import Priority
 
 PRIORITY_HEADER = b"x-omlx-priority"

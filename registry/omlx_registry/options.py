@@ -15,8 +15,6 @@ LEAST_SHARE: Final = 1e-9
 MOST_STOPS: Final = 1000
 MOST_STOP_CHARACTERS: Final = 100_000
 """Of one request. No client needs that many, and each of them is searched for with every token."""
-MIN_CONTEXT: Final = 4
-"""Tokens. Ollama's floor for `num_ctx`."""
 
 NO_EFFECT: Final = "accepted without effect: MLX decides where and how a model runs"
 _DROPPED: Final = "works; Ollama dropped it"

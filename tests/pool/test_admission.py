@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from omlx.messages.context import effective_context
 from omlx.messages.frames import RUNNER_OVERHEAD
 from omlx.pool.admission import (
     GIB,
     Machine,
     bits_per_weight,
-    clamp_context,
     default_contexts,
     estimate,
     hot_bytes,
@@ -42,9 +42,10 @@ def test_the_default_context_follows_the_gpus_memory_as_in_ollama(machine: Machi
 
 
 def test_a_context_is_at_most_what_the_model_was_trained_for() -> None:
-    assert clamp_context(8192, 2048) == 2048
-    assert clamp_context(8192, 0) == 8192
-    assert clamp_context(1, 2048) == 4
+    assert effective_context(8192, 4096, 2048) == 2048
+    assert effective_context(8192, 4096, 0) == 8192
+    assert effective_context(0, 4096, 0) == effective_context(-1, 4096, 8192) == 4096
+    assert effective_context(1, 4096, 2048) == 4
 
 
 def test_kv_per_token_counts_the_key_value_heads() -> None:
