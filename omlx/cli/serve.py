@@ -9,6 +9,7 @@ import rich_click as click
 
 from omlx import settings
 from omlx.cli.command import Count, OptionalValue, verb
+from omlx.server import serve
 from omlx.units import format_duration, human_bytes
 
 NOT_FOR_THE_SERVER = {"autostart", "no_history"}
@@ -50,8 +51,6 @@ def command(args: tuple[str, ...], **given: Any) -> int:
     Runs the server in the foreground; it logs to stderr and ends with Ctrl+C or SIGTERM.
     A value comes from the flag, else its variable, else the config file (see `omlx config`).
     """
-    from omlx.server import serve
-
     flags = {name: value for name, value in given.items() if value is not None}
     loaded = settings.load(flags, os.environ)
     for warning in loaded.warnings:
