@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import rich_click as click
 
@@ -11,6 +11,9 @@ from omlx import settings
 from omlx.cli.command import Count, OptionalValue, verb
 from omlx.server import serve
 from omlx.units import format_duration, human_bytes
+
+if TYPE_CHECKING:
+    from omlx.server.app import Balancer
 
 NOT_FOR_THE_SERVER = {"autostart", "no_history"}
 """Settings of the other verbs: `serve` has no flags for them."""
@@ -55,7 +58,15 @@ def command(args: tuple[str, ...], **given: Any) -> int:
     loaded = settings.load(flags, os.environ)
     for warning in loaded.warnings:
         click.echo(f"warning: {warning}", err=True)
-    return serve(loaded)
+    return serve(loaded, _balancer(loaded.settings))
+
+
+def _balancer(loaded: settings.Settings) -> Balancer | None:
+    if not loaded.replicas:
+        return None
+    from omlx.replicas import balance  # its HTTP client takes a third of the start
+
+    return balance(loaded)
 
 
 command.params.extend(_option(setting) for setting in settings.describe() if setting.name not in NOT_FOR_THE_SERVER)
