@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from omlx.cli.command import Count, verb
+from omlx.cli.connect import connected
+from omlx.cli.console import err, out, run_async
+from omlx.client import ClientError
 
 
 @verb("rm", usage="MODEL [MODEL...]", count=Count(1), models=True)
@@ -11,15 +14,10 @@ def command(args: tuple[str, ...]) -> None:
 
     Each model is stopped, then deleted; the first failure ends the command.
     """
-    from omlx.cli.console import run_async
-
     run_async(_remove(args))
 
 
 async def _remove(models: tuple[str, ...]) -> None:
-    from omlx.cli.console import connected, err, out
-    from omlx.client import ClientError
-
     async with connected() as client:
         for model in models:
             try:
