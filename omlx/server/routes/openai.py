@@ -10,8 +10,8 @@ from litestar.params import FromPath
 from omlx_registry import ModelSpec
 
 from omlx.pool import Pool, RequestFailed
+from omlx.protocols.generation import check_top_logprobs
 from omlx.protocols.http_error import HTTPError
-from omlx.protocols.ollama.translate import check_top_logprobs
 from omlx.protocols.openai import chat as dialect
 from omlx.protocols.openai import completions as completions_dialect
 from omlx.protocols.openai import wire as wire
@@ -33,14 +33,14 @@ async def chat_completions(
 ) -> Answer:
     asked = await read_json(request, wire.ChatCompletionRequest, settings.max_body)
     await inline_images([message.content for message in asked.messages], settings)
-    native = await aside(lambda: dialect.chat_request(asked))
+    chat = await aside(lambda: dialect.read_chat(asked))
     check_top_logprobs(asked.top_logprobs)
 
     def made(spec: ModelSpec) -> Answer:
-        wanted = dialect.generations(asked, native, spec, settings.unsupported_tools)
+        wanted = dialect.generations(asked, chat, spec, settings.unsupported_tools)
         job = GenerationJob(spec, [prepared(one, settings) for one in wanted])
         answer = dialect.ChatAnswer(asked)
-        if asked.stream and not native.debug_render_only:
+        if asked.stream and not asked.debug_render_only:
             return LiveStream(stream(pool, job, answer, event, DONE), OPENAI)
         return LiveObject(whole(pool, job, lambda found, _: answer.whole(found)))
 
