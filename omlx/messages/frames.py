@@ -167,6 +167,8 @@ class Ready(msgspec.Struct, tag="ready", kw_only=True):
     can_batch: bool
     num_ctx: int
     vocab_size: int
+    longest_text: int = 0
+    """Characters beyond which a text has more tokens than the longest context; 0: not known."""
     checks: LoadChecks | None = None
     """Of a text generator."""
 
