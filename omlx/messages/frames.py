@@ -190,10 +190,11 @@ class PrefillProgress(msgspec.Struct, tag="prefill"):
 
 
 class Embedded(msgspec.Struct, tag="embedded"):
-    """Answer to `Embed`: one row per input, L2-normalised float32."""
+    """Answer to `Embed`: one row per input, L2-normalised."""
 
     id: int
-    vectors: list[list[float]]
+    vectors: list[bytes]
+    """float32, in the order of this machine: as numbers they would take seconds to encode and to decode."""
     prompt_tokens: int
 
 
