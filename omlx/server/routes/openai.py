@@ -21,8 +21,8 @@ from omlx.server.error_formats import OPENAI, OPENAI_ERRORS
 from omlx.server.generation import GenerationJob, load, prepared, stream, whole
 from omlx.server.names import double_quoted, find, required
 from omlx.server.resolve_model import served
-from omlx.server.routes.ollama_embed import shortened
 from omlx.server.stream import Answer, LiveObject, LiveStream, as_json, encode, event
+from omlx.server.vectors import json_numbers, written
 
 DONE = b"data: [DONE]\n\n"
 
@@ -87,8 +87,11 @@ async def _embed(
         except RequestFailed as failure:
             # Whatever goes wrong with a text is the request's fault here; only a dead runner is not.
             raise failure if failure.kind == "crashed" else HTTPError(400, failure.message) from None
-    vectors = [shortened(vector) for vector in found.vectors]
-    return encode(completions_dialect.embedding_list(asked, vectors, found.prompt_tokens))
+
+    def write() -> bytes:
+        return encode(completions_dialect.embedding_list(asked, found.vectors, json_numbers, found.prompt_tokens))
+
+    return await written(write, found.vectors)
 
 
 @get("/v1/models", exception_handlers=OPENAI_ERRORS)
