@@ -118,6 +118,8 @@ class Choice(NamedTuple):
 
 
 _CHOICES = (None, "", "none", "auto", "required")
+_NAMING = ("function", "custom")
+"""Types of a choice that names a tool."""
 
 
 def read_choice(tools: Sequence[dict[str, Any]], choice: Any) -> Choice:
@@ -126,7 +128,7 @@ def read_choice(tools: Sequence[dict[str, Any]], choice: Any) -> Choice:
     Where one is named the others are offered all the same: the prompt is then the one that the cache knows.
     """
     offered = list(tools)
-    if not isinstance(choice, Mapping) and choice not in _CHOICES:
+    if not _is_choice(choice):
         raise HTTPError(400, 'tool_choice must be "none", "auto", "required" or name a function')
     if choice == "none":
         return Choice([])
@@ -144,9 +146,16 @@ def read_choice(tools: Sequence[dict[str, Any]], choice: Any) -> Choice:
     return Choice(offered, name)
 
 
+def _is_choice(choice: Any) -> bool:
+    if not isinstance(choice, Mapping):
+        return choice in _CHOICES
+    kind = choice.get("type", "function")
+    return kind == "allowed_tools" or (kind in _NAMING and _name(choice) != "")
+
+
 def _name(tool: Mapping[str, Any]) -> str:
     """The function that a choice names, in the shape of chat completions or of responses; "" for any other tool."""
-    function = tool.get("function")
+    function = tool.get("function", tool.get("custom"))
     name = function.get("name") if isinstance(function, Mapping) else tool.get("name")
     return name if isinstance(name, str) else ""
 
