@@ -9,7 +9,7 @@ from omlx.cli.command import Count, verb
 def command(args: tuple[str, ...]) -> None:
     """Remove a model
 
-    Each model is stopped, then deleted; the first failure ends the command.
+    The first failure ends the command. A model in memory leaves it with its last name.
     """
     from omlx.cli.console import run_async
 
@@ -17,15 +17,9 @@ def command(args: tuple[str, ...]) -> None:
 
 
 async def _remove(models: tuple[str, ...]) -> None:
-    from omlx.cli.console import connected, err, out
-    from omlx.client import ClientError
+    from omlx.cli.console import connected, out
 
     async with connected() as client:
         for model in models:
-            try:
-                await client.unload(model)
-            except ClientError as error:
-                if "not found" not in str(error):
-                    err(f"Warning: unable to stop model '{model}'")
             await client.delete(model)
             out(f"deleted '{model}'")
