@@ -36,6 +36,7 @@ from omlx.engine.scheduler import Chunk, FairShare, WaitingLine, choose_together
 from omlx.engine.sequence import EngineError, Output, Sequence, SequenceSpec, shift
 from omlx.engine.tensors import launch, read
 from omlx.engine.vision.media import Media
+from omlx.messages.failures import running_failed
 from omlx.messages.request import FailureKind, FinishReason, Limits, Sampling
 
 log = logging.getLogger(__name__)
@@ -496,7 +497,7 @@ class Engine:
     def _fail(self, sequences: list[Sequence], error: Exception) -> list[Output]:
         log.error("request(s) %s failed", ", ".join(one.spec.trace or "?" for one in sequences), exc_info=error)
         alive = [sequence for sequence in sequences if sequence.phase != "done"]
-        failure: tuple[FailureKind, str] = ("internal", f"the model failed while it generated: {error}")
+        failure: tuple[FailureKind, str] = ("internal", running_failed(error))
         self._forget({sequence.id for sequence in sequences})
         return [Output(id=sequence.id, failure=failure) for sequence in alive]
 

@@ -270,6 +270,8 @@ class RunnerHost:
                 match item:
                     case Delta():
                         yield item
+                    case PrefillProgress():
+                        record.reads(item.done, item.total)
                     case Finish():
                         yield item
                         return

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from omlx.engine.encode.rows import Row, Text, TooLong
+from omlx.messages.failures import INPUT_FAILED, running_failed
 from omlx.messages.frames import Embed, Embedded, Ranked, Rerank
 from omlx.messages.request import Failure
 from omlx.runner.encode_jobs import NOT_FINITE, Answer, EncodeJobs
@@ -207,8 +208,8 @@ def test_what_cannot_be_embedded_fails_alone_with_the_reason(bench: Bench) -> No
     assert sorted(failures) == [2, 3, 4, 5]
     assert (failures[2].kind, failures[2].message) == ("too_long", "the input length exceeds the context length")
     assert failures[3].message == NOT_FINITE == "embedding contains NaN or Inf values"
-    assert "what is this?" in failures[4].message
-    assert failures[5].message == "an error was encountered while running the model: out of memory"
+    assert failures[4].message == INPUT_FAILED, "what the tokenizer says goes to the log"
+    assert failures[5].message == running_failed(MemoryError())
     assert bench.vectors.open == 0
 
 

@@ -11,6 +11,7 @@ It speaks the real frames over the real socket. Commands, as the last message's 
     mixed                thinking, text, a call, text         cut TEXT    a delta, then the limit is reached
     stop STRING          a delta, then this stop string       cached      a delta; 5 of 7 prompt tokens were cached
     log TEXT             a warning in the log, then a delta
+    read A B             A of B prompt tokens are read, then nothing
 """
 
 from __future__ import annotations
@@ -156,6 +157,9 @@ class Runner:
             case "crash":
                 self.delta(Delta(number, content="begun"))
                 os.kill(os.getpid(), 9)
+            case "read":
+                done, total = map(int, rest.split())
+                self.send(frames.PrefillProgress(number, done, total))
             case "hang":
                 pass
             case _:
