@@ -124,7 +124,8 @@ class Hosts:
 
     def __init__(self, address: str, name: str = "") -> None:
         self.checked = is_loopback(address)
-        self.own_names = {"", "localhost", socket.gethostname().lower(), name.lower()}
+        own = "" if is_address(name) else name.lower()
+        self.own_names = {"", "localhost", socket.gethostname().lower(), own}
 
     def allow(self, header: str) -> bool:
         if not self.checked:
