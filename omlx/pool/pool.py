@@ -178,13 +178,6 @@ class Pool:
         models = [slot.snapshot(crashes=self._crashes.get(slot.spec.digest, 0)) for slot in self._slots.values()]
         return sorted(models, key=lambda model: model.expires_at, reverse=True)
 
-    def set_keep_alive(self, digest: str, keep_alive: float) -> None:
-        """Change how long a loaded model stays, as a request with `keep_alive` would."""
-        slot = self._slots.get(digest)
-        if slot is not None:
-            self._join(slot, keep_alive)
-            self.release(slot)
-
     async def cache(self, digest: str, op: CacheCall) -> dict[str, Any] | None:
         """Ask a loaded model's KV store something, which does not make the model stay longer; None if it isn't loaded.
 

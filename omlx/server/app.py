@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from tempfile import gettempdir
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,12 +13,13 @@ from litestar.di import Provide
 from omlx_registry import Registry
 
 from omlx.pool import Pool
-from omlx.server import errors
+from omlx.server import error_formats, errors
 from omlx.server.body_memory import BodyMemory
-from omlx.server.guards import Gate, Hosts, Origins, Policy, Routes
+from omlx.server.guards import Gate, Hosts, Origins, Policy
 from omlx.server.hidden_paths import folders_of_the_program
 from omlx.server.keys import keys_of
 from omlx.server.responses_store import ResponsesStore
+from omlx.server.route_info import RouteTable, routes_of
 from omlx.server.routes import (
     admin,
     anthropic,
@@ -59,7 +60,7 @@ HANDLERS: Sequence[ControllerRouterHandler] = (
 class Balancer(NamedTuple):
     """Another application in front of the routes: it answers what other servers are there for."""
 
-    wrap: Callable[[ASGIApp], ASGIApp]
+    wrap: Callable[[ASGIApp, RouteTable], ASGIApp]
     start: Callable[[], Awaitable[None]]
     close: Callable[[], Awaitable[None]]
 
@@ -89,15 +90,16 @@ def create_app(
                 "telemetry": Provide(lambda: telemetry, sync_to_thread=False),
                 "responses": Provide(lambda: responses, sync_to_thread=False),
             },
-            exception_handlers={Exception: errors.answer},
+            exception_handlers={Exception: error_formats.answer},
             on_startup=[pool.start, telemetry.start, *([balancer.start] if balancer else [])],
             on_shutdown=[*([balancer.close] if balancer else []), telemetry.close, pool.close],
             openapi_config=None,
             logging_config=None,
         )
+    routes = RouteTable(routes_of(app))
     return Gate(
-        balancer.wrap(app) if balancer else app,
-        Policy(origins, hosts, Routes(paths(app))),
+        balancer.wrap(app, routes) if balancer else app,
+        Policy(origins, hosts, routes),
         keys_of(settings),
         telemetry,
         BodyMemory(settings.max_body),
@@ -116,13 +118,3 @@ def _hidden(*modules: str) -> Iterator[None]:
         for name in modules:
             del sys.modules[name]
         sys.modules.update(before)
-
-
-def paths(app: Litestar) -> Mapping[str, Sequence[str]]:
-    """Each path with its methods; Litestar's own OPTIONS handlers do not count: the gate answers those."""
-    table: dict[str, list[str]] = {}
-    for route in app.routes:
-        path = "/".join(part if isinstance(part, str) else f"{{{part.full}}}" for part in ("", *route.path_components))
-        methods = sorted(str(method) for method in route.methods if method != "OPTIONS")
-        table.setdefault(path or "/", []).extend(methods)
-    return table

@@ -60,3 +60,12 @@ def test_an_import_of_ours_within_a_function_says_why() -> None:
                 if "# " not in lines[number - 1] and not lines[above - 1].strip().startswith("#"):
                     unexplained.append(f"{file.relative_to(ROOT)}:{number}")
     assert not unexplained, "import it at the top of the file, or say what that would cost"
+
+
+def test_the_files_that_contributing_names_exist() -> None:
+    table = [line for line in (ROOT / "CONTRIBUTING.md").read_text("utf-8").splitlines() if line.startswith("| a")]
+    assert len(table) == 10
+    for row in table:
+        named = re.findall(r"`((?:omlx|registry|cache)/[^`]+)`", row)
+        assert 1 <= len(named) <= 3, row
+        assert all((ROOT / name).exists() for name in named), row

@@ -16,11 +16,12 @@ from omlx.server.body import read_json
 from omlx.server.dependencies import GivenPool, GivenRegistry, GivenSettings, HttpRequest
 from omlx.server.names import double_quoted, required, single_quoted
 from omlx.server.resolve_model import served
+from omlx.server.route_info import route_opt
 from omlx.server.stream import Answer, LiveObject, encode
 from omlx.server.vectors import json_numbers, written
 
 
-@post("/api/embed", status_code=200)
+@post("/api/embed", status_code=200, opt=route_opt("ollama", "passed"))
 async def embed(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     started = time.monotonic_ns()
     asked = await read_json(request, wire.EmbedRequest, settings.max_body)
@@ -35,7 +36,7 @@ async def embed(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, 
     return await served(registry, asked.model, made, double_quoted)
 
 
-@post("/api/embeddings", status_code=200)
+@post("/api/embeddings", status_code=200, opt=route_opt("ollama", "passed"))
 async def embeddings(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.EmbeddingRequest, settings.max_body)
 
