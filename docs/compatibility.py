@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+from omlx_registry.options import DEPRECATED, OPTIONS
 
 from omlx.protocols.ollama import wire as wire
 from omlx.protocols.options import parse_options
@@ -63,7 +64,6 @@ ROUTES = (
 
 _KEEP_ALIVE = "a text without a unit counts as seconds, where Ollama answers 400"
 _FORMAT = "works for every model; Ollama's MLX engine ignores it"
-_NO_OPTION = "accepted without effect: MLX decides where and how a model runs"
 _TRUNCATE = (
     "as with GGUF models, and the last question and whole tool calls are kept; "
     "Ollama's MLX engine never shortens a prompt"
@@ -227,34 +227,15 @@ def _inside(value: Any) -> Iterator[str]:
             yield from _inside(inner)
 
 
-_OPTION_EXAMPLES: dict[str, Any] = {
-    "num_ctx": 99, "num_batch": 9, "num_gpu": 1, "main_gpu": 1, "use_mmap": True, "num_thread": 1,
-    "draft_num_predict": 7, "num_keep": 9, "seed": 9, "num_predict": 9, "top_k": 9, "top_p": 0.5, "min_p": 0.5,
-    "typical_p": 0.5, "repeat_last_n": 9, "temperature": 0.5, "repeat_penalty": 1.5, "presence_penalty": 0.5,
-    "frequency_penalty": 0.5, "stop": ["x"], "mirostat": 1, "mirostat_tau": 1.0, "mirostat_eta": 0.5, "tfs_z": 0.5,
-    "penalize_newline": True, "low_vram": True, "f16_kv": True, "logits_all": True, "vocab_only": True,
-    "use_mlock": True, "numa": True,
-}  # fmt: skip
-_OPTION_NOTES = {
-    "stop": "works for every model; Ollama's MLX engine ignores it. At most 1000 strings of 100000 characters together",
-    "mirostat": "works; Ollama dropped it",
-    "mirostat_tau": "works; Ollama dropped it",
-    "mirostat_eta": "works; Ollama dropped it",
-    **dict.fromkeys(
-        ("penalize_newline", "low_vram", "f16_kv", "logits_all", "vocab_only", "use_mlock", "numa", "tfs_z"),
-        "accepted without effect, as in Ollama",
-    ),
-}  # fmt: skip
-
-
 def _options() -> str:
     """Whether an option has an effect is found by giving it."""
     neutral = parse_options({})
+    examples: dict[str, Any] = {"int": 1, "float": 0.5, "bool": True, "strings": ["x"]}
+    notes = {option.name: option.note for option in OPTIONS.values()}
     rows = ""
-    for name, value in _OPTION_EXAMPLES.items():
-        works = parse_options({name: value}) != neutral
-        note = _OPTION_NOTES.get(name, "same" if works else _NO_OPTION)
-        if works == ("without effect" in note):
+    for name, note in {**notes, **dict.fromkeys(DEPRECATED, "accepted without effect, as in Ollama")}.items():
+        value = examples[OPTIONS[name].type] if name in OPTIONS else True
+        if (parse_options({name: value}) != neutral) == ("without effect" in note):
             raise ValueError(f"the note on option {name} is not so: {note}")
         rows += f"| `{name}` | {note} |\n"
     head = "### `options`\n\nUnknown options are ignored, null is not given.\n\n| option | difference |\n|---|---|\n"

@@ -94,7 +94,7 @@ def _row(setting: Setting) -> str:
 def _default(setting: Setting) -> str:
     value = setting.default
     match setting.kind.parse:
-        case "keep_alive":
+        case "keep_alive" | "duration":
             return f"`{format_duration(value)}`"
         case "size":
             return f"`{human_bytes(value).replace(' ', '')}`"

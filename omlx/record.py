@@ -93,9 +93,9 @@ class Record:
         return (self.ended or time.monotonic()) - self.arrived
 
     @property
-    def time_left(self) -> float | None:
-        """Seconds until its deadline, never below 0; None: it has none."""
-        return None if self.deadline_s is None else max(self.deadline_s - self.seconds, 0.0)
+    def deadline(self) -> float | None:
+        """When it must be done, by `time.monotonic`; None: it has no deadline."""
+        return None if self.deadline_s is None else self.arrived + self.deadline_s
 
     def asks_for(self, model: str) -> None:
         if not self.model:

@@ -19,7 +19,7 @@ import msgspec
 import platformdirs
 
 from omlx.errors import UserError
-from omlx.units import parse_keep_alive, parse_size
+from omlx.units import format_duration, parse_duration, parse_keep_alive, parse_size
 from omlx.urls import without_credentials
 
 DEFAULT_PORT = 11434
@@ -33,13 +33,15 @@ class Kind(msgspec.Struct, frozen=True):
     """What a field needs beyond its type: Ollama's spelling and a parser for the text forms."""
 
     ollama: str | None = None
-    parse: Literal["text", "keep_alive", "size", "host", "list", "path", "memory", "keep_alives"] = "text"
+    parse: Literal["text", "keep_alive", "duration", "size", "host", "list", "path", "memory", "keep_alives"] = "text"
     zero_is_never: bool = False
     """A time of 0 means that it never runs out."""
     secret: bool = False
     """Its value is never shown."""
     between: tuple[int, int] | None = None
     """Smallest and largest number allowed beside 0, which leaves the choice to oMLX."""
+    most: float = math.inf
+    """Longest duration allowed, in seconds."""
 
 
 def _setting(description: str, **kind: Any) -> msgspec.Meta:
@@ -125,12 +127,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     api_key: Annotated[
         list[str],
         _setting(
-            "Keys (comma-separated) of which a caller must show one; none: everybody may call",
+            "Keys (comma-separated) of which a caller must show one; none: no authentication",
             parse="list",
             secret=True,
         ),
     ] = []
-    api_keys: Annotated[
+    api_key_file: Annotated[
         str,
         _setting("File of further keys, a name and a key a line (see docs/api.md)", parse="path"),
     ] = ""
@@ -152,8 +154,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "error"
     max_body: Annotated[int, _setting("Largest request body", parse="size")] = 128_000_000
     max_decode_gap: Annotated[
-        float, _setting("Longest pause of a running stream while a long prompt is read, in ms")
-    ] = 100.0
+        float,
+        _setting("Longest pause of a running stream during a long prefill (100ms, 0.5s)", parse="duration", most=10),
+    ] = 0.1
     weights: Annotated[
         Literal["auto", "quantized", "dequantized", "float32", "bfloat16", "float16"],
         _setting("How weights are held: auto, quantized, dequantized, float32, bfloat16 or float16"),
@@ -188,10 +191,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         bool, _setting("Write prefixes to SSD at once, not only when RAM needs the room")
     ] = False
     cache_checkpoint_interval: Annotated[
-        float, _setting("How often cached prefixes are made to survive a crash", parse="keep_alive")
+        float,
+        _setting("Checkpoint interval: how often cached prefixes are written to SSD", parse="keep_alive"),
     ] = 300.0
     vision_cache_max_size: Annotated[
-        int, _setting("RAM for what a model made of pictures, for each model that sees; 0: none", parse="size")
+        int, _setting("RAM for cached image features, for each vision model; 0: none", parse="size")
     ] = 512_000_000
     allow_image_urls: Annotated[
         bool, _setting("Fetch images that requests name by URL (never from private addresses)")
@@ -209,7 +213,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 2
     replicas: Annotated[
         list[str],
-        _setting("URLs of servers that this one only stands for (comma-separated; docs/distributed.md)", parse="list"),
+        _setting("URLs of backends to balance across (comma-separated; docs/distributed.md)", parse="list"),
     ] = []
     parallel: Annotated[
         Literal["auto", "tensor", "pipeline"],
@@ -280,6 +284,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None
     if named and not path.exists():
         raise SettingError(f"the config file {path} (from env OMLX_CONFIG) does not exist")
     from_file = _read_file(path)
+    _refuse_former_names(environ)
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     warnings: list[str] = []
@@ -290,6 +295,16 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None
         if setting.kind.parse == "host" and source != "default" and not _has_usable_port(str(value)):
             warnings.append(f"{source.removeprefix('env ')} {value} has no usable port: {values[setting.name]} is used")
     return Loaded(Settings(**values), sources, tuple(warnings))
+
+
+_RENAMED = {"api_keys": "api_key_file"}
+"""Settings by former names: to ignore one could open the server to everybody."""
+
+
+def _refuse_former_names(environ: Mapping[str, str]) -> None:
+    for former, name in _RENAMED.items():
+        if environ.get(f"OMLX_{former.upper()}"):
+            raise SettingError(f"OMLX_{former.upper()} is called OMLX_{name.upper()} now")
 
 
 def _first_given(
@@ -314,6 +329,9 @@ def _read_file(path: Path) -> dict[str, Any]:
         return {}
     except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError) as error:
         raise SettingError(f"the config file {path} cannot be read: {error}") from error
+    for former, name in _RENAMED.items():
+        if former in content:
+            raise SettingError(f"the config file {path} sets {former}, which is called {name} now")
     unknown = sorted(set(content) - set(Settings.__struct_fields__))
     if unknown:
         raise SettingError(f"the config file {path} sets {', '.join(unknown)}, which oMLX does not have")
@@ -337,6 +355,8 @@ def _convert(setting: Setting, value: Any, *, lenient: bool) -> Any:
         case "keep_alive":
             seconds = parse_keep_alive(value)
             return math.inf if seconds == 0 and setting.kind.zero_is_never else seconds
+        case "duration":
+            return _duration(value, setting.kind.most)
         case "size":
             return value if isinstance(value, int) else parse_size(str(value))
         case "host":
@@ -376,6 +396,17 @@ def _convert(setting: Setting, value: Any, *, lenient: bool) -> Any:
             raise ValueError(f"it must be one of {', '.join(get_args(setting.type))}")
         return value
     return str(value)
+
+
+def _duration(value: Any, most: float) -> float:
+    """Seconds, from a duration ("100ms") or a number of seconds."""
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = parse_duration(str(value))
+    if not 0 <= seconds <= most:
+        raise ValueError(f"it must be a duration from 0 to {format_duration(most)}, such as 100ms or 0.5s")
+    return seconds
 
 
 def _check_keep_alive(item: str) -> None:

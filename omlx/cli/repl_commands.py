@@ -123,7 +123,7 @@ class Commands:
         from omlx_registry.modelfile import parse_parameter
 
         if len(words) < 2:
-            err(repl_help.PARAMETERS)
+            err(repl_help.parameters())
             return
         name, values = words[0], words[1:]
         try:

@@ -35,19 +35,19 @@ Available Commands:
   /set nothink           Disable thinking
 """
 
-PARAMETERS = """\
-Available Parameters:
-  /set parameter seed <int>             Random number seed
-  /set parameter num_predict <int>      Max number of tokens to predict
-  /set parameter top_k <int>            Pick from top k num of tokens
-  /set parameter top_p <float>          Pick token based on sum of probabilities
-  /set parameter min_p <float>          Pick token based on top token probability * min_p
-  /set parameter num_ctx <int>          Set the context size
-  /set parameter temperature <float>    Set creativity level
-  /set parameter repeat_penalty <float> How strongly to penalize repetitions
-  /set parameter repeat_last_n <int>    Set how far back to look for repetitions
-  /set parameter stop <string> <string> ...   Set the stop parameters
-"""
+
+def parameters() -> str:
+    """What `/set parameter` can set, from the table of options."""
+    from omlx_registry.options import OPTIONS  # the registry takes a third of the start of a session
+
+    lines = [
+        f"  {f'/set parameter {option.name} <{option.type}>':<37} {option.help}\n"
+        for option in OPTIONS.values()
+        if option.help and option.type != "strings"
+    ]
+    stop = f"  /set parameter stop <string> <string> ...   {OPTIONS['stop'].help}\n"
+    return "".join(["Available Parameters:\n", *lines, stop])
+
 
 SHOW = """\
 Available Commands:

@@ -23,7 +23,7 @@ from omlx.engine.batch import Batch, Newcomer, Pending, grammar_masks
 from omlx.engine.batches import Batches
 from omlx.engine.detokenize import TextStream, TokenTexts
 from omlx.engine.draft.speculative import Speculator
-from omlx.engine.grammar import Grammar, GrammarCompiler, GrammarError
+from omlx.engine.grammar import GrammarCompiler, GrammarError
 from omlx.engine.guide import make_guide
 from omlx.engine.loader import LoadedModel
 from omlx.engine.logprobs import LogprobCollector
@@ -36,6 +36,7 @@ from omlx.engine.scheduler import Chunk, FairShare, WaitingLine, choose_together
 from omlx.engine.sequence import EngineError, Output, Sequence, SequenceSpec, shift
 from omlx.engine.tensors import launch, read
 from omlx.engine.vision.media import Media
+from omlx.messages.constraint import Grammar
 from omlx.messages.failures import running_failed
 from omlx.messages.request import FailureKind, FinishReason, Limits, Sampling
 
@@ -60,8 +61,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Sequences that are read or decoded at once; the others wait."""
     max_waiting: int = 0
     """Waiting sequences beyond which `add` refuses (`busy`); 0: no limit."""
-    max_decode_gap_ms: float = 100.0
-    """Longest wanted pause of a running sequence while a prompt is read."""
+    max_decode_gap: float = 0.1
+    """Longest wanted pause of a running sequence while a prompt is read, in seconds."""
     warm_up: bool = False
     """Run `Engine.warm_up` at once."""
 
@@ -106,7 +107,7 @@ class Engine:
         self._store_failed = False
         """Its upkeep has failed; said once."""
         self._share = FairShare()
-        gap_s = config.max_decode_gap_ms / 1e3
+        gap_s = config.max_decode_gap
         self._budget = _calibrated(model, gap_s)
         self._ranks = ranks
         self._orders = Orders()
@@ -217,7 +218,7 @@ class Engine:
             self.step()
         self.steps = self.max_batch = self.decode_steps = self.decoded_rows = 0
         self.tokens_read = self.tokens_generated = 0
-        self._budget = _calibrated(self._model, self._config.max_decode_gap_ms / 1e3)
+        self._budget = _calibrated(self._model, self._config.max_decode_gap)
         mx.clear_cache()
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """Structured output: a *grammar* says which tokens may come next.
 
-`Grammar` is the request, plain data; a `GrammarCompiler` belongs to a model and makes *matchers* of it
-(llguidance's), one per reply, which `guide.py` asks for masks. Grammars come from clients: what they may cost is
-bounded here.
+`Grammar` (omlx.messages.constraint) is the request, plain data; a `GrammarCompiler` belongs to a model and makes
+*matchers* of it (llguidance's), one per reply, which `guide.py` asks for masks. Grammars come from clients: what they
+may cost is bounded here.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from omlx.engine.schemas.refs import SchemaError
 from omlx.engine.schemas.schema import prepare
+from omlx.messages.constraint import Grammar
 
 MAX_TEXT = 1 << 16
 """Characters of a regular expression or grammar."""
@@ -58,20 +59,6 @@ _KNOWN = {
     "circular references": _TOO_CIRCULAR,
 }
 """What the compiler's messages that begin so mean."""
-
-
-class Grammar(msgspec.Struct, frozen=True, kw_only=True):
-    """What the reply must look like."""
-
-    kind: Literal["json", "schema", "regex", "lark", "gbnf"]
-    source: str | dict[str, Any] = ""
-    """The schema (object or text), regular expression, Lark or GBNF text; unused for "json" (any object)."""
-    schemas: dict[str, dict[str, Any]] = {}
-    """JSON schemas that Lark text refers to as `@name`."""
-    after: str = ""
-    """The grammar begins once the reply contains this text (say, the end of thinking); "": at once."""
-    opening: str = ""
-    """With this the reply either begins with this text and is free until `after`, or obeys the grammar at once."""
 
 
 class GrammarError(ValueError):

@@ -8,31 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from omlx.engine.grammar import Grammar, GrammarCompiler, GrammarError, sentence
+from omlx.engine.grammar import GrammarCompiler, GrammarError, sentence
+from omlx.messages.constraint import Grammar, ThinkLimit
 
 Bits = NDArray[np.uint32]
 
 _IN_FLIGHT = 2
 """Tokens that may be sampled before the host has seen the last one."""
-
-
-class Thinking(msgspec.Struct, frozen=True, kw_only=True):
-    """The limit on what the reply thinks, and how its thinking is marked."""
-
-    budget: int
-    """Tokens; all thinking of the reply together."""
-    opening: str
-    closing: str
-    ending: str
-    """What is put into the reply where the budget is used up."""
-    open: bool = False
-    """The prompt ends inside of thinking."""
-    anywhere: bool = False
-    """Thinking may begin anywhere in the reply, and several times; else only at its start."""
 
 
 class Guide:
@@ -85,7 +70,11 @@ class Guide:
 
 
 def make_guide(
-    compiler: GrammarCompiler, tokenizer: Any, end_tokens: set[int], grammar: Grammar | None, thinking: Thinking | None
+    compiler: GrammarCompiler,
+    tokenizer: Any,
+    end_tokens: set[int],
+    grammar: Grammar | None,
+    thinking: ThinkLimit | None,
 ) -> Guide | None:
     """The guide of a new reply, None where it is free. `tokenizer` is the Rust one. Raises GrammarError."""
 
@@ -159,7 +148,7 @@ class _Budget:
 
     __slots__ = ("_ending", "_inside", "_left", "_over", "_seen", "_thinking", "forced")
 
-    def __init__(self, thinking: Thinking, ending: list[int]) -> None:
+    def __init__(self, thinking: ThinkLimit, ending: list[int]) -> None:
         self._thinking = thinking
         self._ending = ending
         self._left = thinking.budget

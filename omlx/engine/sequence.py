@@ -14,10 +14,10 @@ import msgspec
 from omlx_cache.keys import Media as CacheKey
 
 from omlx.engine.detokenize import TextStream
-from omlx.engine.grammar import Grammar
-from omlx.engine.guide import Guide, Thinking
+from omlx.engine.guide import Guide
 from omlx.engine.vision.media import Media
-from omlx.messages.request import FailureKind, FinishReason, Limits, Priority, Sampling, TokenLogprob
+from omlx.messages.constraint import Grammar, ThinkLimit
+from omlx.messages.request import FailureKind, FinishReason, Limits, Priority, Sampling, TokenLogprob, TokenUsage
 
 Phase = Literal["waiting", "prefill", "decode", "done"]
 
@@ -42,7 +42,7 @@ class SequenceSpec(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Sampling = Sampling()
     limits: Limits = Limits()
     grammar: Grammar | None = None
-    thinking: Thinking | None = None
+    thinking: ThinkLimit | None = None
     """Limits how long it thinks."""
     logprobs: bool = False
     trace: str = ""
@@ -54,20 +54,6 @@ class SequenceSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens after which later prompts are likely to part from this one, for the prefix store."""
     media: Media | None = None
     """The pictures among the tokens. Such a sequence is never cut to fit, nor does its context shift."""
-
-
-class SequenceUsage(msgspec.Struct, kw_only=True):
-    """Counts in tokens, durations in nanoseconds."""
-
-    prompt_tokens: int
-    cached_tokens: int
-    disk_tokens: int
-    cache_reason: str
-    cache_message: str
-    completion_tokens: int
-    queue_ns: int
-    prompt_ns: int
-    generation_ns: int
 
 
 class Output(msgspec.Struct, kw_only=True):
@@ -86,7 +72,7 @@ class Output(msgspec.Struct, kw_only=True):
     stop_string: str = ""
     """The stop string, where one ended the reply."""
     failure: tuple[FailureKind, str] | None = None
-    usage: SequenceUsage | None = None
+    usage: TokenUsage | None = None
 
 
 class Sequence:
@@ -197,10 +183,10 @@ class Sequence:
         """It warms the engine up; nobody asked for it, and nothing of it is kept."""
         return self.id < 0
 
-    def usage(self, now_ns: int) -> SequenceUsage:
+    def usage(self, now_ns: int) -> TokenUsage:
         started = self.started_ns or now_ns
         first = self.first_token_ns or now_ns
-        return SequenceUsage(
+        return TokenUsage(
             prompt_tokens=self.prompt_length,
             cached_tokens=self.cached_tokens,
             disk_tokens=self.disk_tokens,

@@ -26,6 +26,10 @@ Parallel = Literal["auto", "tensor", "pipeline"]
 
 
 # ---------------------------------------------------------------- server -> runner
+RUNNER_OVERHEAD = 300_000_000
+"""Bytes of a runner process beside the model: the interpreter, MLX, the tokenizer."""
+
+
 class LoadSpec(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What a runner is told to load: a materialized model folder and how to run it."""
 
@@ -46,7 +50,8 @@ class LoadSpec(msgspec.Struct, kw_only=True, omit_defaults=True):
     tf32: bool = False
     """Round the factors of float32 products on a GPU to TF32."""
     trust_remote_code: bool = False
-    max_decode_gap_ms: float = 100.0
+    max_decode_gap: float = 0.1
+    """Seconds."""
     memory_bytes: int = 0
     """The most the model, its KV and the process may take together; 0: no limit."""
     hot_cache_bytes: int = 0
@@ -164,9 +169,7 @@ class Ready(msgspec.Struct, tag="ready", kw_only=True):
     transient_bytes: int = 0
     """Measured at the load: what a forward over a chunk of a prompt needs beside weights and KV."""
     kv_bytes_per_token: int
-    can_batch: bool
     num_ctx: int
-    vocab_size: int
     longest_text: int = 0
     """Characters beyond which a text has more tokens than the longest context; 0: not known."""
     checks: LoadChecks | None = None

@@ -133,6 +133,8 @@ class GenerateRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
     """Ask for `Finish.context`."""
     trace: str = ""
     """The id under which the log knows the HTTP request."""
+    deadline: float | None = None
+    """When it must be done, by the server's `time.monotonic()`; the server holds it. None: it has no deadline."""
     render_only: bool = False
     """Do not generate: `Finish.rendered` holds the prompt text."""
     priority: Priority = "interactive"
@@ -157,12 +159,10 @@ class Delta(msgspec.Struct, tag="d", omit_defaults=True):
     logprobs: list[TokenLogprob] = []
 
 
-class Finish(msgspec.Struct, tag="f", omit_defaults=True, kw_only=True):
-    """The end of a request that went well. Durations in nanoseconds, counts in tokens."""
+class TokenUsage(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """What a generation took. Durations in nanoseconds, counts in tokens."""
 
-    id: int
-    reason: FinishReason
-    prompt_tokens: int
+    prompt_tokens: int = 0
     """All prompt tokens, those served from the KV store included."""
     cached_tokens: int = 0
     disk_tokens: int = 0
@@ -171,11 +171,18 @@ class Finish(msgspec.Struct, tag="f", omit_defaults=True, kw_only=True):
     """Why not more was cached, as a word and as a sentence; "" where nothing was looked up."""
     cache_message: str = ""
     completion_tokens: int = 0
-    thinking_tokens: int = 0
-    """The part of `completion_tokens` that was thinking, whether or not it was passed on."""
     prompt_ns: int = 0
     generation_ns: int = 0
     queue_ns: int = 0
+
+
+class Finish(TokenUsage, tag="f", omit_defaults=True, kw_only=True):
+    """The end of a request that went well."""
+
+    id: int
+    reason: FinishReason
+    thinking_tokens: int = 0
+    """The part of `completion_tokens` that was thinking, whether or not it was passed on."""
     stop_string: str = ""
     """The string of `Limits.stop` that ended the reply; "" where something else did."""
     context: list[int] = []

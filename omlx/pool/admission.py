@@ -16,6 +16,7 @@ import msgspec
 import psutil
 
 from omlx.folders import nearest_existing
+from omlx.messages.frames import RUNNER_OVERHEAD
 from omlx.settings import Settings
 from omlx.units import parse_size
 
@@ -26,8 +27,6 @@ _MOST_COLD = 100_000_000_000
 """Bytes on disk that "auto" gives to cached prefixes at most."""
 MOST_CONCURRENT = 256
 """Requests of one model that run at once where the settings say nothing: as many of these as their KV fits memory."""
-RUNNER_OVERHEAD = 300_000_000
-"""Bytes of a runner process beside the model: the interpreter, MLX, the tokenizer."""
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from omlx.messages.frames import Hello, Ready
+from omlx.messages.frames import RUNNER_OVERHEAD, Hello, Ready
 from omlx.pool import admission, pressure
-from omlx.pool.admission import RUNNER_OVERHEAD, gib
+from omlx.pool.admission import gib
 from omlx.pool.measured import Measurement, Measurements
 from omlx.pool.plan import LoadPlan, group_for, manner, plan_load
 from omlx.pool.pressure import Pressure, relieve, taken_by

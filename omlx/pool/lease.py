@@ -13,10 +13,8 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-import msgspec
-
 from omlx.messages.frames import CacheCall, Embedded, Ranked
-from omlx.messages.request import Delta, Finish, GenerateRequest, Priority
+from omlx.messages.request import Delta, Finish, GenerateRequest
 from omlx.messages.selftest import Feature
 from omlx.pool.errors import PoolError
 from omlx.pool.slot import Slot
@@ -62,7 +60,7 @@ class Lease:
 
     def serve_context(self, num_ctx: int) -> None:
         """The model is loaded for requests with this context in tokens; 0: the default. /api/ps shows it."""
-        self._held.serve_context(num_ctx or current().num_ctx)
+        self._held.serve_context(num_ctx)
 
     async def __aenter__(self) -> Lease:
         return self
@@ -90,7 +88,6 @@ class Lease:
         """
         refuse_what_is_off(request, self._held.off)
         if not request.render_only:
-            request = _with_context(request, current().num_ctx)
             self._held.serve_context(request.limits.num_ctx)
         replayed = started = False
         timing = current().begin(request)
@@ -127,21 +124,27 @@ class Lease:
         truncate: bool = True,
         num_ctx: int = 0,
         dimensions: int = 0,
-        priority: Priority = "batch",
     ) -> Embedded:
         """One L2-normalised vector per text, or per list of token ids. Raises RequestFailed."""
+        record = current()
         found = await self._once_more(
             lambda host: host.embed(
-                inputs, truncate=truncate, num_ctx=num_ctx, dimensions=dimensions, priority=priority
+                inputs, truncate=truncate, num_ctx=num_ctx, dimensions=dimensions,
+                priority=record.priority or "batch", trace=record.id, deadline=record.deadline,
             )
-        )
-        current().read(found.prompt_tokens)
+        )  # fmt: skip
+        record.read(found.prompt_tokens)
         return found
 
-    async def rerank(self, query: str, documents: list[str], *, priority: Priority = "batch") -> Ranked:
+    async def rerank(self, query: str, documents: list[str]) -> Ranked:
         """One score per document, in their order. Raises RequestFailed."""
-        found = await self._once_more(lambda host: host.rerank(query, documents, priority=priority))
-        current().read(found.prompt_tokens)
+        record = current()
+        found = await self._once_more(
+            lambda host: host.rerank(
+                query, documents, priority=record.priority or "batch", trace=record.id, deadline=record.deadline
+            )
+        )
+        record.read(found.prompt_tokens)
         return found
 
     async def stats(self) -> dict[str, Any]:
@@ -190,13 +193,6 @@ class Lease:
         if host is None:
             raise RequestFailed("crashed", CRASHED)
         return host
-
-
-def _with_context(request: GenerateRequest, num_ctx: int) -> GenerateRequest:
-    """`request` with the context in tokens that its HTTP headers ask for; 0: with its own."""
-    if not num_ctx:
-        return request
-    return msgspec.structs.replace(request, limits=msgspec.structs.replace(request.limits, num_ctx=num_ctx))
 
 
 def refuse_what_is_off(request: GenerateRequest, off: Collection[Feature]) -> None:

@@ -158,7 +158,7 @@ def load_spec(
         weights=settings.weights,
         tf32=settings.tf32,
         trust_remote_code=settings.trust_remote_code,
-        max_decode_gap_ms=settings.max_decode_gap,
+        max_decode_gap=settings.max_decode_gap,
         memory_bytes=memory_bytes,
         hot_cache_bytes=0 if "cache" in off else hot_bytes,
         cold_cache_folder=settings.paged_ssd_cache_dir if cold else "",

@@ -137,7 +137,7 @@ class Pool:
         begun = time.monotonic_ns()
         record = current()
         record.asks_for(spec.name)
-        slot = await in_time(self._enter_with_memory(spec, keep_alive))
+        slot = await in_time(self._enter_with_memory(spec, keep_alive), record.deadline)
         record.has_model()
         return Lease(self, slot, time.monotonic_ns() - begun)
 

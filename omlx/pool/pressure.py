@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import psutil
 
-from omlx.pool.admission import RUNNER_OVERHEAD, Machine, parse_cap
+from omlx.messages.frames import RUNNER_OVERHEAD
+from omlx.pool.admission import Machine, parse_cap
 from omlx.pool.policy import Resident, idle_victims
 from omlx.runner.host import RunnerHost
 

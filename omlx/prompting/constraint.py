@@ -6,8 +6,11 @@ Pure: the engine makes matchers of what is put together here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
+import msgspec
+
+from omlx.messages.constraint import Grammar, ThinkLimit
 from omlx.messages.request import GenerateRequest
 from omlx.prompting import harmony
 from omlx.prompting.output import PLAIN, OutputDialect
@@ -16,33 +19,9 @@ from omlx.prompting.tools import writer_for
 from omlx.prompting.tools.rules import Rules, offered
 
 
-class Constraint(NamedTuple):
-    """A grammar, and from where in the reply it holds (see `OutputDialect.before_answer`)."""
-
-    kind: Literal["json", "schema", "regex", "lark", "gbnf"]
-    source: str | dict[str, Any] = ""
-    schemas: dict[str, dict[str, Any]] = {}  # noqa: RUF012
-    """What Lark text refers to as `@name`."""
-    opening: str = ""
-    after: str = ""
-
-
-class ThinkLimit(NamedTuple):
-    """Thinking stands between `opening` and `closing`; after `budget` tokens of it `ending` is put into the reply."""
-
-    budget: int
-    opening: str
-    closing: str
-    ending: str
-    open: bool
-    """The prompt ends inside of it."""
-    anywhere: bool = False
-    """It may begin anywhere in the reply."""
-
-
 def constrain(
     request: GenerateRequest, dialect: OutputDialect, tokens: Mapping[str, int], *, opens_thinking: bool
-) -> Constraint | None:
+) -> Grammar | None:
     """The grammar of the reply, None where it is free. `tokens`: the added tokens of the vocabulary and their ids.
 
     Where tools are offered as well as a format, the reply is a call or obeys the format. (It obeys a grammar other than
@@ -54,7 +33,7 @@ def constrain(
     opening, after = dialect.before_answer(opens_thinking=opens_thinking, thinking=thinking)
     answer = _answer(request)
     if answer is not None:
-        answer = answer._replace(opening=opening, after=after)
+        answer = msgspec.structs.replace(answer, opening=opening, after=after)
     only = request.must_call if isinstance(request.must_call, str) else None
     tools = offered(request.tools, only) if request.raw_prompt is None else []
     as_schema = None if answer is None else {"json": {"type": "object"}, "schema": answer.source}.get(answer.kind)
@@ -66,21 +45,21 @@ def constrain(
     if dialect.channels:
         text = rules.free() if may_call and not request.must_call else text
         found = rules.grammar(harmony.write(rules, text, opens_thinking=opens_thinking))
-        return Constraint("lark", *found)
+        return Grammar("lark", *found)
     write, openings = writer_for(dialect.tools, emulated=request.emulate_tools)
     if may_call and not request.must_call:
         reply = rules.calls_or_text(write, openings)
     else:
         reply = write(rules) if text is None else f"{write(rules)} | {text}"
-    return Constraint("lark", *rules.grammar(reply), opening, after)
+    return Grammar("lark", *rules.grammar(reply), opening, after)
 
 
-def _answer(request: GenerateRequest) -> Constraint | None:
+def _answer(request: GenerateRequest) -> Grammar | None:
     if request.grammar is not None:
-        return Constraint(request.grammar.kind, request.grammar.source)
+        return Grammar(request.grammar.kind, request.grammar.source)
     if request.format is None:
         return None
-    return Constraint("json") if request.format == "json" else Constraint("schema", request.format)
+    return Grammar("json") if request.format == "json" else Grammar("schema", request.format)
 
 
 def _object(schema: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from omlx.engine.loader import LoadedModel, device, load_model
 from omlx.engine.precision import use_tf32
 from omlx.engine.ranks import Ranks
 from omlx.engine.weights import held
-from omlx.messages.frames import Loading, LoadSpec
+from omlx.messages.frames import RUNNER_OVERHEAD, Loading, LoadSpec
 from omlx.messages.load_checks import LoadChecks, basis
 from omlx.prompting.jinja import JinjaTemplate
 from omlx.prompting.output import OutputDialect, detect_output
@@ -35,8 +35,6 @@ from omlx.runner.prompt import Encoder, Prompter, marker_candidates, special_tok
 from omlx.runner.rendering import IsolatedTemplate, Renderers
 from omlx.runner.session import Session
 
-_PROCESS_BYTES = 300_000_000
-"""The process without its model."""
 _LEAST_KV_BYTES = 64_000_000
 """A model that was let in may always hold this much: a short chat."""
 _WARM_BYTES = 256_000_000
@@ -98,7 +96,7 @@ def open_engine(
     config = EngineConfig(
         num_ctx=spec.num_ctx,
         max_concurrent=spec.max_concurrent,
-        max_decode_gap_ms=spec.max_decode_gap_ms,
+        max_decode_gap=spec.max_decode_gap,
         warm_up=device() != "cpu" and ranks.rank == 0,
     )
     if store is not None and model.vision is not None:
@@ -146,8 +144,7 @@ def prepare(spec: LoadSpec, channel: Channel, ranks: Ranks) -> BuiltModel:
     )
     # An embedding is a forward of its own, which the other ranks would not take part in.
     vectors = open_encode_jobs(spec, model, encoder, channel) if ranks.size == 1 else no_encode_jobs(channel)
-    gap_s = spec.max_decode_gap_ms / 1e3
-    return BuiltModel(model, engine, session, ledger, vectors, encoder, store, ranks, gap_s, checks)
+    return BuiltModel(model, engine, session, ledger, vectors, encoder, store, ranks, spec.max_decode_gap, checks)
 
 
 def no_encode_jobs(channel: Channel) -> EncodeJobs:
@@ -170,7 +167,7 @@ def kv_budget(memory_bytes: int, model: LoadedModel) -> int:
     if memory_bytes == 0:
         return 0
     features = model.vision.cache.max_bytes if model.vision is not None else 0
-    fixed = model.weight_bytes + model.transient_bytes + model.draft_bytes + features + _PROCESS_BYTES
+    fixed = model.weight_bytes + model.transient_bytes + model.draft_bytes + features + RUNNER_OVERHEAD
     return max(memory_bytes - fixed, _LEAST_KV_BYTES)
 
 

@@ -72,9 +72,7 @@ def ready(spec: LoadSpec, encoding: Encoding) -> Ready:
         weights=encoding.weights,
         memory_bytes=max(encoding.weight_bytes, int(mx.get_active_memory())),
         kv_bytes_per_token=0,
-        can_batch=True,
         num_ctx=spec.num_ctx,
-        vocab_size=0,
     )
 
 

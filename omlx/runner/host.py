@@ -16,6 +16,7 @@ import logging
 import math
 import re
 import subprocess
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -259,19 +260,15 @@ class RunnerHost:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta | Finish, None]:
         """The events of one generation, ending with a Finish. Raises RequestFailed; closing it cancels the request."""
         with self._request() as (number, mailbox):
-            record = current()
-            priority = record.priority or request.priority
             fitting = clip_request(request, self._longest_text)
-            await self._submit(
-                Generate(msgspec.structs.replace(fitting, id=number, trace=record.id, priority=priority))
-            )
+            await self._submit(Generate(msgspec.structs.replace(fitting, id=number)))
             while True:
-                item = await in_time(mailbox.get())
+                item = await in_time(mailbox.get(), request.deadline)
                 match item:
                     case Delta():
                         yield item
                     case PrefillProgress():
-                        record.reads(item.done, item.total)
+                        current().reads(item.done, item.total)
                     case Finish():
                         yield item
                         return
@@ -286,29 +283,33 @@ class RunnerHost:
         num_ctx: int = 0,
         dimensions: int = 0,
         priority: Priority = "batch",
+        trace: str = "",
+        deadline: float | None = None,
     ) -> Embedded:
-        """One L2-normalised vector per input. Raises RequestFailed."""
+        """One L2-normalised vector per input. `trace` and `deadline`: as in GenerateRequest. Raises RequestFailed."""
         with self._request() as (number, mailbox):
             await self._submit(
                 Embed(
                     id=number,
                     inputs=[clip(text, self._longest_text) if isinstance(text, str) else text for text in inputs],
-                    truncate=truncate, num_ctx=num_ctx, dimensions=dimensions,
-                    priority=current().priority or priority, trace=current().id,
+                    truncate=truncate, num_ctx=num_ctx, dimensions=dimensions, priority=priority, trace=trace,
                 )
             )  # fmt: skip
-            return await _answer(mailbox, Embedded)
+            return await _answer(mailbox, Embedded, deadline)
 
-    async def rerank(self, query: str, documents: list[str], *, priority: Priority = "batch") -> Ranked:
-        """One score per document. Raises RequestFailed."""
+    async def rerank(
+        self,
+        query: str,
+        documents: list[str],
+        *,
+        priority: Priority = "batch",
+        trace: str = "",
+        deadline: float | None = None,
+    ) -> Ranked:
+        """One score per document. `trace` and `deadline`: as in GenerateRequest. Raises RequestFailed."""
         with self._request() as (number, mailbox):
-            record = current()
-            await self._submit(
-                Rerank(
-                    id=number, query=query, documents=documents, priority=record.priority or priority, trace=record.id
-                )
-            )  # fmt: skip
-            return await _answer(mailbox, Ranked)
+            await self._submit(Rerank(id=number, query=query, documents=documents, priority=priority, trace=trace))
+            return await _answer(mailbox, Ranked, deadline)
 
     async def stats(self) -> dict[str, Any]:
         """The runner's own counters. Raises RequestFailed, also when no answer comes within seconds."""
@@ -492,22 +493,21 @@ async def _lines(output: asyncio.StreamReader) -> AsyncIterator[str]:
         yield rest.decode("utf-8", "replace").rstrip()
 
 
-async def in_time(work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`; RequestFailed "timeout" when the deadline of the current request comes first."""
-    left = current().time_left
-    if left is None:
+async def in_time(work: Coroutine[Any, Any, T], deadline: float | None) -> T:
+    """The result of `work`; RequestFailed "timeout" when the deadline comes first (of `time.monotonic`; None: none)."""
+    if deadline is None:
         return await work
     try:
-        async with asyncio.timeout(left):
+        async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)):
             return await work
     except TimeoutError:
         raise RequestFailed("timeout", "the request took longer than its deadline") from None
 
 
-async def _answer(mailbox: Mailbox, kind: type[Answer]) -> Answer:
+async def _answer(mailbox: Mailbox, kind: type[Answer], deadline: float | None = None) -> Answer:
     """The one answer to a question; RequestFailed where it is a failure."""
     while True:
-        item = await in_time(mailbox.get())
+        item = await in_time(mailbox.get(), deadline)
         if isinstance(item, kind):
             return item
         if isinstance(item, Failure):

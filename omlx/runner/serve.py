@@ -131,9 +131,7 @@ def _ready(spec: LoadSpec, served: BuiltModel) -> Ready:
         memory_bytes=max(model.weight_bytes, int(mx.get_active_memory())),
         transient_bytes=model.transient_bytes,
         kv_bytes_per_token=model.kv_bytes_per_token,
-        can_batch=model.can_batch,
         num_ctx=min(spec.num_ctx, model.max_context),
-        vocab_size=model.vocabulary,
         longest_text=model.max_context * served.encoder.longest,
         checks=served.checks,
     )

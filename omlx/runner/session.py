@@ -13,12 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
+
 from omlx.engine.engine import Engine
-from omlx.engine.grammar import Grammar
-from omlx.engine.guide import Thinking
 from omlx.engine.sequence import EngineError, Output, SequenceSpec
+from omlx.messages.constraint import Grammar, ThinkLimit
 from omlx.messages.failures import PROMPT_FAILED, running_failed
-from omlx.messages.request import Delta, Event, Failure, Finish, GenerateRequest, TokenLogprob, ToolCall
+from omlx.messages.request import Delta, Event, Failure, Finish, GenerateRequest, TokenLogprob, TokenUsage, ToolCall
 from omlx.prompting.constraint import constrain, limit_thinking
 from omlx.prompting.output import PLAIN, OutputDialect, OutputParser, Segment
 from omlx.runner.ledger import Ledger, expected_tokens
@@ -37,7 +38,7 @@ class _Ready(NamedTuple):
     request: GenerateRequest
     prompt: Prompt
     grammar: Grammar | None
-    thinking: Thinking | None
+    thinking: ThinkLimit | None
 
 
 class _Unwanted(Exception):
@@ -198,13 +199,12 @@ class Session:
         check = partial(self._check_wanted, request)
         prompt = self._prompter.build(request, self._context_of(request), check=check)
         opens = prompt.opens_thinking
-        constraint = constrain(request, self._dialect, self._markers, opens_thinking=opens)
-        grammar = Grammar(**constraint._asdict()) if constraint is not None else None
+        grammar = constrain(request, self._dialect, self._markers, opens_thinking=opens)
         if grammar is not None and not request.render_only:
             # A hostile or large grammar takes a while: not on the main thread.
             self._engine.compile(grammar)
         limit = limit_thinking(request, self._dialect, opens_thinking=opens)
-        return _Ready(request, prompt, grammar, Thinking(**limit._asdict()) if limit is not None else None)
+        return _Ready(request, prompt, grammar, limit)
 
     def _check_wanted(self, request: GenerateRequest) -> None:
         self.preparations += 1
@@ -334,26 +334,16 @@ class Session:
             row.logprobs = []
         if output.finish is None:
             return events
-        usage = output.usage
-        events.append(
-            Finish(
-                id=output.id,
-                reason=output.finish,
-                prompt_tokens=usage.prompt_tokens if usage else 0,
-                cached_tokens=usage.cached_tokens if usage else 0,
-                disk_tokens=usage.disk_tokens if usage else 0,
-                cache_reason=usage.cache_reason if usage else "",
-                cache_message=usage.cache_message if usage else "",
-                completion_tokens=usage.completion_tokens if usage else 0,
-                thinking_tokens=row.thinking_tokens,
-                prompt_ns=usage.prompt_ns if usage else 0,
-                generation_ns=usage.generation_ns if usage else 0,
-                queue_ns=usage.queue_ns if usage else 0,
-                stop_string=output.stop_string,
-                context=row.context,
-            )
+        usage = output.usage or TokenUsage()
+        finish = Finish(
+            id=output.id,
+            reason=output.finish,
+            **msgspec.structs.asdict(usage),
+            thinking_tokens=row.thinking_tokens,
+            stop_string=output.stop_string,
+            context=row.context,
         )
-        return events
+        return [*events, finish]
 
 
 def deltas(number: int, segments: list[Segment], logprobs: list[TokenLogprob], *, last: bool) -> list[Delta]:

@@ -11,12 +11,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, S
 from contextlib import aclosing
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
 from omlx_registry import ModelSpec
 
 from omlx.messages.request import Delta, Finish, GenerateRequest
 from omlx.pool import Lease, Pool
 from omlx.prompting.stable_prefix import with_stable_prefix
 from omlx.protocols.ollama.translate import Collected, worth_a_chunk
+from omlx.record import Record, current
 from omlx.server.stream import encode
 from omlx.settings import Settings
 
@@ -30,6 +32,20 @@ class GenerationJob(NamedTuple):
     spec: ModelSpec
     wanted: Sequence[GenerateRequest]
     keep_alive: float | None = None
+
+
+def with_headers(request: GenerateRequest, record: Record) -> GenerateRequest:
+    """`request` with what the HTTP request says beside its body: priority, deadline and context."""
+    limits = request.limits
+    if record.num_ctx and not request.render_only:
+        limits = msgspec.structs.replace(limits, num_ctx=record.num_ctx)
+    return msgspec.structs.replace(
+        request,
+        limits=limits,
+        priority=record.priority or request.priority,
+        deadline=record.deadline,
+        trace=record.id,
+    )
 
 
 def prepared(request: GenerateRequest, settings: Settings) -> GenerateRequest:
@@ -90,7 +106,7 @@ async def whole(pool: Pool, job: GenerationJob, write: Callable[[list[Generation
 async def load(pool: Pool, spec: ModelSpec, answer: Any, keep_alive: float | None = None, num_ctx: int = 0) -> bytes:
     """Only load the model, for a context of `num_ctx` tokens where it is not 0; then `answer` as JSON."""
     async with await pool.acquire(spec, keep_alive=keep_alive) as lease:
-        lease.serve_context(num_ctx)
+        lease.serve_context(num_ctx or current().num_ctx)
         return encode(answer)
 
 
@@ -99,8 +115,10 @@ async def _run(lease: Lease, job: GenerationJob, *, whole: bool = False) -> Asyn
 
     Raises RequestFailed; closing it cancels what still runs.
     """
-    if len(job.wanted) == 1:
-        async with aclosing(lease.generate(job.wanted[0], whole=whole)) as events:
+    record = current()
+    requests = [with_headers(request, record) for request in job.wanted]
+    if len(requests) == 1:
+        async with aclosing(lease.generate(requests[0], whole=whole)) as events:
             async for event in events:
                 yield 0, event
         return
@@ -114,7 +132,7 @@ async def _run(lease: Lease, job: GenerationJob, *, whole: bool = False) -> Asyn
         except Exception as error:  # it is raised where the events are read
             await queue.put((choice, error))
 
-    feeds = [asyncio.create_task(feed(choice, request)) for choice, request in enumerate(job.wanted)]
+    feeds = [asyncio.create_task(feed(choice, request)) for choice, request in enumerate(requests)]
     try:
         running = len(feeds)
         while running:

@@ -114,7 +114,7 @@ def keys_of(settings: Settings) -> Keys:
         return Keys()
     rate = settings.key_rate_limit
     given = [Key(f"key-{number}", secret, rate) for number, secret in enumerate(settings.api_key, 1)]
-    return Keys([*given, *(_read(Path(settings.api_keys), rate) if settings.api_keys else ())])
+    return Keys([*given, *(_read(Path(settings.api_key_file), rate) if settings.api_key_file else ())])
 
 
 def _read(file: Path, rate: int) -> list[Key]:
@@ -144,7 +144,7 @@ def _read(file: Path, rate: int) -> list[Key]:
 
 def warning(settings: Settings, address: str) -> str:
     """What the log should say about who may call a server that listens on IP `address`; "" where all is well."""
-    if settings.api_key or settings.api_keys or settings.no_auth or is_loopback(address):
+    if settings.api_key or settings.api_key_file or settings.no_auth or is_loopback(address):
         return ""
     return (
         f"everybody who reaches {address} may use and delete models: "

@@ -9,8 +9,9 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple, get_args
 
+from omlx_registry.options import MIN_CONTEXT
+
 from omlx.messages.request import Priority
-from omlx.protocols.options import MIN_CONTEXT
 
 PRIORITY_HEADER = b"x-omlx-priority"
 DEADLINE_HEADER = b"x-omlx-deadline"

@@ -29,6 +29,7 @@ from omlx_registry.metadata import Files, find_out
 from omlx_registry.model_json import decode_object
 from omlx_registry.modelfile import SEMVER, check_backend
 from omlx_registry.names import Name
+from omlx_registry.options import stops_excess
 from omlx_registry.quantize import recipe, require_unquantized
 from omlx_registry.sanitized_folder import read_bytes
 from omlx_registry.spec import Progress
@@ -38,8 +39,6 @@ from omlx_registry.worker_client import ImportGguf, Job, JobProgress, Quantize, 
 
 LONG_WORK: Final = "0000000000000000000"
 """The digest Ollama gives to lines about converting and quantizing."""
-_MOST_STOPS, _MOST_CHARACTERS = 1000, 100_000
-"""Stop strings that a request may have: with more of them no request for the model could be served."""
 _MOST_ENTRIES = {
     "files": 10_000, "adapters": 10_000, "draft_files": 10_000, "parameters": 1000, "messages": 10_000, "license": 1000
 }  # fmt: skip
@@ -114,8 +113,9 @@ def check_request(request: CreateRequest) -> None:
         except ModelfileError as error:
             raise CreateError(str(error)) from error
     stops = request.parameters.get("stop")
-    if isinstance(stops, list) and (len(stops) > _MOST_STOPS or sum(len(str(it)) for it in stops) > _MOST_CHARACTERS):
-        raise CreateError(f"stop may hold at most {_MOST_STOPS} strings, of {_MOST_CHARACTERS} characters together")
+    if isinstance(stops, list) and (excess := stops_excess(stops)):
+        # With more of them no request for the model could be served.
+        raise CreateError(excess)
     if request.quantize:
         recipe(request.quantize)
     if request.draft_quantize:

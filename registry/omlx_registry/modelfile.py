@@ -19,6 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from omlx_registry.errors import ModelfileError
+from omlx_registry.options import DEPRECATED, OPTIONS
 
 COMMANDS: Final = (
     "from", "license", "template", "system", "adapter", "draft", "renderer", "parser", "parameter", "message",
@@ -27,18 +28,6 @@ COMMANDS: Final = (
 ROLES: Final = ("system", "user", "assistant")
 UNEXPECTED_END: Final = "unexpected EOF"
 
-_INTEGERS: Final = frozenset(
-    {"num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "draft_num_predict", "num_keep", "seed",
-     "num_predict", "top_k", "repeat_last_n", "mirostat"}
-)  # fmt: skip
-_FLOATS: Final = frozenset(
-    {"top_p", "min_p", "typical_p", "temperature", "repeat_penalty", "presence_penalty", "frequency_penalty",
-     "mirostat_tau", "mirostat_eta"}
-)  # fmt: skip
-_BOOLEANS: Final = frozenset({"use_mmap"})
-_DEPRECATED: Final = frozenset(
-    {"penalize_newline", "low_vram", "f16_kv", "logits_all", "vocab_only", "use_mlock", "numa", "tfs_z"}
-)
 _TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE: Final = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
@@ -138,7 +127,7 @@ def interpret(modelfile: Modelfile) -> Meaning:
     for command in modelfile.commands:
         if command.name != "parameter":
             continue
-        if command.key in _DEPRECATED:
+        if command.key in DEPRECATED:
             warnings.append(f"warning: parameter {command.key} is deprecated")
             continue
         value = parse_parameter(command.key, command.value)
@@ -164,15 +153,17 @@ def interpret(modelfile: Modelfile) -> Meaning:
 
 def parse_parameter(name: str, text: str) -> int | float | bool | str:
     """The typed value of a PARAMETER. Raises ModelfileError (`unknown parameter 'x'`, `invalid int value [x]`)."""
-    if name in _INTEGERS:
+    option = OPTIONS.get(name)
+    kind = option.type if option is not None and option.parameter else ""
+    if kind == "int":
         if not _INTEGER.fullmatch(text) or not -(2**63) <= int(text) < 2**63:
             raise ModelfileError(f"invalid int value [{text}]")
         return int(text)
-    if name in _FLOATS:
+    if kind == "float":
         if not _FLOAT.fullmatch(text):
             raise ModelfileError(f"invalid float value [{text}]")
         return float(text)
-    if name in _BOOLEANS:
+    if kind == "bool":
         if text not in _TRUE | _FALSE:
             raise ModelfileError(f"invalid bool value [{text}]")
         return text in _TRUE
@@ -183,7 +174,7 @@ def parse_parameter(name: str, text: str) -> int | float | bool | str:
     if name == "distributed":
         check_backend(text)
         return text
-    if name == "stop":
+    if kind == "strings":
         return text
     raise ModelfileError(f"unknown parameter '{name}'")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from omlx.engine.grammar import Grammar
 from omlx.engine.sequence import EngineError
+from omlx.messages.constraint import Grammar
 from omlx.messages.request import Sampling
 from tests.engine.support import bare, engine, prompt, run, spec
 from tests.engine.test_limits import chat

@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from omlx.engine.grammar import Grammar
-from omlx.engine.guide import Thinking, make_guide
+from omlx.engine.guide import make_guide
 from omlx.engine.sequence import SequenceSpec
+from omlx.messages.constraint import Grammar, ThinkLimit
 from tests.engine.support import engine, loaded, prompt, run, spec
 from tests.support.lessons import lesson
 
-BUDGET = Thinking(budget=3, opening="<think>", closing="</think>", ending="\n</think>")
+BUDGET = ThinkLimit(budget=3, opening="<think>", closing="</think>", ending="\n</think>")
 
 
 def asked() -> list[int]:
@@ -23,7 +23,7 @@ def asked() -> list[int]:
     return [int(token) for token in tokenizer.encode(text, add_special_tokens=False)]
 
 
-def limited(thinking: Thinking, **other: object) -> SequenceSpec:
+def limited(thinking: ThinkLimit, **other: object) -> SequenceSpec:
     return spec(0, asked(), new=60, thinking=thinking, **other)
 
 
@@ -97,7 +97,7 @@ def test_a_reply_that_owes_an_answer_does_not_end_within_its_thinking() -> None:
 def test_thinking_of_several_messages_shares_the_budget() -> None:
     """gpt-oss thinks in messages of their own, between which it may do other things."""
     model = loaded("qwen3", taught=True)
-    thinking = Thinking(budget=4, opening="<A>", closing="<E>", ending="<E>final", anywhere=True)
+    thinking = ThinkLimit(budget=4, opening="<A>", closing="<E>", ending="<E>final", anywhere=True)
     guide = make_guide(engine("qwen3", taught=True)._grammars, model.text_tokenizer, set(), None, thinking)
     assert guide is not None
     for text in ("<", "A>", "one", "two", "<E>", "call", "<A>"):

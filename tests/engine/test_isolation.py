@@ -18,12 +18,12 @@ from omlx_cache.store import PrefixStore
 from omlx.engine import caches
 from omlx.engine.batch import Batch
 from omlx.engine.engine import Engine, EngineConfig
-from omlx.engine.grammar import Grammar
 from omlx.engine.loader import LoadedModel
 from omlx.engine.prefix_dedup import PrefixDedup
 from omlx.engine.sampling import Sampler
 from omlx.engine.sequence import Sequence
 from omlx.engine.vision.media import Media
+from omlx.messages.constraint import Grammar
 from omlx.messages.failures import running_failed
 from omlx.messages.request import Limits, Sampling
 from tests.engine.support import Replies, bare, engine, loaded, prompt, run, spec, store_for

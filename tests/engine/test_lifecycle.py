@@ -10,8 +10,8 @@ import mlx.core as mx
 import pytest
 
 from omlx.engine.engine import Engine, EngineConfig
-from omlx.engine.grammar import Grammar
 from omlx.engine.sequence import EngineError
+from omlx.messages.constraint import Grammar
 from omlx.messages.request import Limits
 from tests.engine.support import Replies, bare, engine, loaded, prompt, run, spec
 
@@ -196,7 +196,7 @@ def test_short_prompts_are_not_stuck_behind_long_ones() -> None:
 
 
 def test_running_sequences_go_on_while_a_long_prompt_is_read() -> None:
-    machine = engine(endless=True, max_decode_gap_ms=20)
+    machine = engine(endless=True, max_decode_gap=0.02)
     machine.add(spec(0, prompt(10), new=4000))
     for _ in range(3):
         machine.step()

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from omlx.engine.grammar import Grammar, GrammarCompiler, GrammarError
+from omlx.engine.grammar import GrammarCompiler, GrammarError
 from omlx.engine.schemas.facts import ASSERTIONS, EXCEPT
+from omlx.messages.constraint import Grammar
 
 END = "<|end|>"
 STRING, INTEGER, BOOLEAN = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from omlx.messages.frames import RUNNER_OVERHEAD
 from omlx.pool.admission import (
     GIB,
-    RUNNER_OVERHEAD,
     Machine,
     bits_per_weight,
     clamp_context,

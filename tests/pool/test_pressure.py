@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from omlx.messages.frames import RUNNER_OVERHEAD
 from omlx.pool import PoolError
 from omlx.pool import pool as pool_module
-from omlx.pool.admission import RUNNER_OVERHEAD, Machine
+from omlx.pool.admission import Machine
 from omlx.pool.policy import Resident
 from omlx.pool.pressure import MemoryTaken, MemoryUsage, Pressure, Relief, relieve, tightest, tree_bytes
 from tests.pool.support import answer, faulty, names, question, running_pool, spec, touch, until

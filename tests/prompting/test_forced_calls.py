@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from omlx.engine.grammar import Grammar, GrammarCompiler
+from omlx.engine.grammar import GrammarCompiler
 from omlx.engine.guide import make_guide
+from omlx.messages.constraint import Grammar, ThinkLimit
 from omlx.messages.request import GenerateRequest, Limits, Message, ToolCall
 from omlx.prompting.constraint import constrain, limit_thinking
 from omlx.prompting.output import OutputDialect, OutputParser, detect_output
@@ -155,7 +156,7 @@ def grammar_for(dialect: OutputDialect, wild: Wild, **request: Any) -> Grammar:
     wanted = GenerateRequest(id=1, tools=TOOLS, think=False, **request)
     found = constrain(wanted, dialect, wild.added, opens_thinking=False)
     assert found is not None
-    return Grammar(**found._asdict())
+    return found
 
 
 def calls_in(dialect: OutputDialect, text: str) -> tuple[list[ToolCall], str]:
@@ -210,9 +211,8 @@ def test_thinking_comes_before_what_is_asked_for() -> None:
         found = constrain(wanted, thinker, {}, opens_thinking=opens)
         assert found is not None
         assert (found.opening, found.after) == (opening, "</think>")
-        assert limit_thinking(wanted, thinker, opens_thinking=opens) == (
-            9, "<think>", "</think>", "\n</think>", opens, False,
-        )  # fmt: skip
+        limit = ThinkLimit(9, "<think>", "</think>", "\n</think>", opens)
+        assert limit_thinking(wanted, thinker, opens_thinking=opens) == limit
     # gpt-oss goes on with a message of another channel: its answer or, where it owes one, its call.
     harmony = detect_output(HARMONY.tools, [], "gpt_oss")
     endings = []
@@ -279,7 +279,7 @@ def test_the_whole_schema_of_a_tool_holds(family: Family, must_call: bool) -> No
     validator = jsonschema.Draft202012Validator(WHOLE[0]["function"]["parameters"])
     seen = 0
     for seed in range(2):
-        text = wild.write(Grammar(**found._asdict()), seed)
+        text = wild.write(found, seed)
         parser = OutputParser(dialect, tools=WHOLE)
         calls = [segment.call for segment in [*parser.feed(text), *parser.finish()] if segment.call]
         for call in calls:
@@ -295,7 +295,7 @@ def test_a_reply_with_strict_tools_may_be_text_or_a_call_that_obeys(family: Fami
     dialect = dialect_of(family, wild)
 
     def accepts(text: str) -> bool:
-        matcher = wild.compiler.matcher(Grammar(**found._asdict()))
+        matcher = wild.compiler.matcher(found)
         tokens = wild.tokenizer.encode(text, add_special_tokens=False).ids
         return bool(matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting())
 
@@ -304,7 +304,7 @@ def test_a_reply_with_strict_tools_may_be_text_or_a_call_that_obeys(family: Fami
     assert found is not None
     forced = constrain(msgspec.structs.replace(wanted, must_call=True), dialect, wild.added, opens_thinking=False)
     assert forced is not None
-    call = wild.write(Grammar(**forced._asdict()), 1)
+    call = wild.write(forced, 1)
     if family is HARMONY:
         assert accepts("<|channel|>final<|message|>A text, {and} [more].")
         assert accepts(call)

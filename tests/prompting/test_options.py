@@ -9,7 +9,11 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from omlx_registry.errors import ModelfileError
+from omlx_registry.modelfile import parse_parameter
+from omlx_registry.options import NO_EFFECT, OPTIONS
 
+from omlx.cli import repl_help
 from omlx.messages.request import Limits, Sampling
 from omlx.protocols.options import OptionError, parse_options
 
@@ -107,3 +111,32 @@ def test_any_json_object_is_taken_or_refused_and_what_is_taken_travels_in_a_fram
     for part in parsed:
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(part), type=type(part)) == part
     json.dumps(msgspec.to_builtins(parsed.sampling), allow_nan=False)
+
+
+def test_the_table_names_every_field_that_a_request_can_set_with_its_default() -> None:
+    set_by_the_protocol = {"logit_bias", "truncate", "shift", "deadline_s"}
+    fields = {
+        **dict(zip(Sampling.__struct_fields__, msgspec.structs.astuple(Sampling()), strict=True)),
+        **dict(zip(Limits.__struct_fields__, msgspec.structs.astuple(Limits()), strict=True)),
+    }
+    defaults = {name: option.default for name, option in OPTIONS.items() if option.note != NO_EFFECT}
+    assert defaults == {name: value for name, value in fields.items() if name not in set_by_the_protocol}
+
+
+def test_a_modelfile_takes_the_same_names_and_types() -> None:
+    texts = {"int": ("2", 2), "float": ("0.5", 0.5), "bool": ("true", True), "strings": ("x", "x")}
+    for option in OPTIONS.values():
+        text, value = texts[option.type]
+        if option.parameter:
+            assert parse_parameter(option.name, text) == value
+        else:
+            with pytest.raises(ModelfileError, match=f"unknown parameter '{option.name}'"):
+                parse_parameter(option.name, text)
+
+
+def test_a_session_lists_the_options_that_ollama_lists_with_its_words() -> None:
+    lines = repl_help.parameters().splitlines()
+    assert lines[0] == "Available Parameters:"
+    assert lines[1] == "  /set parameter seed <int>             Random number seed"
+    assert lines[8] == "  /set parameter repeat_penalty <float> How strongly to penalize repetitions"
+    assert lines[10:] == ["  /set parameter stop <string> <string> ...   Set the stop parameters"]

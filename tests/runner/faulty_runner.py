@@ -78,8 +78,8 @@ def main(fault: str, fd: int) -> None:
                     connection.sendall(b"\xff\xff\xff\xff")
                     time.sleep(60)
                 print("WARNING: the weights look odd", flush=True)
-                ready = Ready(weights="none", memory_bytes=1000, kv_bytes_per_token=1, can_batch=True,
-                              num_ctx=spec.num_ctx, vocab_size=1)  # fmt: skip
+                ready = Ready(weights="none", memory_bytes=1000, kv_bytes_per_token=1,
+                              num_ctx=spec.num_ctx)  # fmt: skip
                 send(ready)
             case HotCacheShare() if fault == "hungry" and not ballast:  # after the load, which has a limit
                 ballast.append(b"\1" * 400_000_000)

@@ -63,8 +63,8 @@ class Runner:
                 case frames.Load(spec) if not (config := Path(spec.path, "config.json")).is_file():
                     self.send(frames.LoadFailed(f"[Errno 2] No such file or directory: '{config}'"))
                 case frames.Load(spec):
-                    self.send(frames.Ready(weights="none", memory_bytes=1000, kv_bytes_per_token=1, can_batch=True,
-                                           num_ctx=spec.num_ctx, vocab_size=1))  # fmt: skip
+                    self.send(frames.Ready(weights="none", memory_bytes=1000, kv_bytes_per_token=1,
+                                           num_ctx=spec.num_ctx))  # fmt: skip
                 case frames.Generate(request):
                     self.open.add(request.id)
                     self.beat()

@@ -89,7 +89,7 @@ def test_without_keys_any_key_is_welcome(http: httpx.Client) -> None:
 
 
 def test_no_auth_switches_keys_off(tmp_path: Path) -> None:
-    settings = Settings(api_key=["a"], api_keys=str(tmp_path / "absent"), no_auth=True)
+    settings = Settings(api_key=["a"], api_key_file=str(tmp_path / "absent"), no_auth=True)
     assert keys_of(settings).admit("/api/tags", "", "").known
     assert not keys_of(Settings(api_key=["a"])).admit("/api/tags", "", "").known
 
@@ -97,7 +97,7 @@ def test_no_auth_switches_keys_off(tmp_path: Path) -> None:
 def test_a_file_gives_keys_names_and_rates_of_their_own(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("# who may call\n\nada  sk-ada\n  ci\tsk-#ci 2\n", "utf-8")
-    keys = keys_of(Settings(api_key=["alone"], api_keys=str(file), key_rate_limit=60))
+    keys = keys_of(Settings(api_key=["alone"], api_key_file=str(file), key_rate_limit=60))
     assert [keys.admit("/api/tags", "", secret).name for secret in ("alone", "sk-ada", "sk-#ci")] == [
         "key-1", "ada", "ci"]  # fmt: skip
     assert not keys.admit("/api/tags", "", "ada").known
@@ -121,7 +121,7 @@ def test_a_file_that_cannot_be_used_stops_the_start_and_shows_no_key(
     if text is not None:
         file.write_text(text, "utf-8")
     with pytest.raises(SettingError) as error:
-        keys_of(Settings(api_keys=str(file)))
+        keys_of(Settings(api_key_file=str(file)))
     assert complaint in str(error.value)
     assert "secret-word" not in str(error.value)
 
@@ -171,7 +171,7 @@ def test_a_key_used_too_often_is_told_in_each_dialect_when_to_come_back(tmp_path
         (Settings(), "::", True),
         (Settings(host="http://127.0.0.1:1"), "192.168.1.5", True),
         (Settings(api_key=["a"]), "0.0.0.0", False),
-        (Settings(api_keys="/keys"), "0.0.0.0", False),
+        (Settings(api_key_file="/keys"), "0.0.0.0", False),
         (Settings(no_auth=True), "0.0.0.0", False),
     ],
 )

@@ -30,7 +30,9 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
     root = tmp_path_factory.mktemp("counted")
     keys = root / "keys"
     keys.write_text("ada sk-ada\nlimited sk-limited 1\n")
-    settings = Settings(models=str(root / "models"), spare_runner=False, max_concurrent_requests=4, api_keys=str(keys))
+    settings = Settings(
+        models=str(root / "models"), spare_runner=False, max_concurrent_requests=4, api_key_file=str(keys)
+    )
     with LocalServer(stocked(root / "models"), settings, SCRIPTED) as server:
         yield server
 

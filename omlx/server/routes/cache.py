@@ -22,8 +22,10 @@ from omlx.pool.admission import cold_bytes
 from omlx.pool.lease import Lease
 from omlx.protocols.admin import cache as wire
 from omlx.protocols.http_error import HTTPError
+from omlx.record import current
 from omlx.server.body import read_json
 from omlx.server.dependencies import GivenPool, GivenRegistry, GivenSettings, HttpRequest
+from omlx.server.generation import with_headers
 from omlx.server.names import required, single_quoted
 from omlx.server.resolve_model import served
 from omlx.server.route_info import route_opt
@@ -137,7 +139,8 @@ async def _prompt(lease: Lease, spec: ModelSpec, prompt: str, *, raw: bool) -> s
     if spec.system:
         messages.insert(0, Message("system", spec.system))
     rendered = ""
-    async for event in lease.generate(GenerateRequest(id=0, messages=messages, render_only=True)):
+    request = with_headers(GenerateRequest(id=0, messages=messages, render_only=True), current())
+    async for event in lease.generate(request):
         if isinstance(event, Finish):
             rendered = event.rendered or ""
     return rendered
