@@ -165,13 +165,15 @@ class _Making(msgspec.Struct):
     new: set[str] = set()
 
 
-async def create(store: Store, name: Name, request: CreateRequest) -> AsyncGenerator[Progress]:
+async def create(store: Store, name: Name, request: CreateRequest, *, source: str = "") -> AsyncGenerator[Progress]:
     """Make the model; a base or draft model that the request names is here. The last status is `writing manifest`.
+
+    `source`: where the files come from, kept in the manifest.
 
     Raises CreateError, NotFound, InvalidModel, Damaged; then nothing is listed, and blobs made on the way are removed.
     Inner generators are closed at once on any way out, so that a worker has ended before its folder is removed.
     """
-    made = _Making()
+    made = _Making(overrides=Overrides(source=source))
     replaced: set[str] = set()
     files, adapters, drafts = (
         {path: canonical_digest(digest) for path, digest in given.items()}

@@ -251,10 +251,11 @@ class Registry:
         yield Progress("retrieving manifest")
         try:
             spec = await asyncio.to_thread(self.resolve, name)
+            stored = await asyncio.to_thread(self.store.get, name)
         except NotFound:
             yield Progress("couldn't retrieve manifest")
             raise
-        async with aclosing(push(wanted, spec.path)) as lines:
+        async with aclosing(push(wanted, self.store, stored, spec)) as lines:
             async for progress in lines:
                 yield progress
         yield Progress("success")

@@ -23,8 +23,9 @@ import httpx
 from omlx_registry.blobs import BlobStore
 from omlx_registry.errors import PullError, PullRefused
 from omlx_registry.hub import precheck
-from omlx_registry.hub.files import select
+from omlx_registry.hub.files import is_safe_path, select
 from omlx_registry.hub.gguf_choice import TEXT_FILES, choose_gguf
+from omlx_registry.hub.pushed import DESCRIPTION, is_beside
 from omlx_registry.locks import try_exclusive
 from omlx_registry.model_json import decode_object
 from omlx_registry.partial_file import bytes_allocated, bytes_kept, remove_partial
@@ -126,6 +127,8 @@ def _choose(job: PullHub, listed: dict[str, RemoteFile]) -> tuple[list[RemoteFil
             f"pull model manifest: file does not exist: {job.tag} is no quantization oMLX knows, and {job.repository} "
             "has no GGUF files; use q4, q8, bf16, mxfp4 and the like, or leave the tag out"
         )
+    if DESCRIPTION in listed:
+        chosen += [path for path in listed if is_beside(path) and is_safe_path(path) and path not in chosen]
     return [listed[path] for path in chosen], []
 
 
@@ -153,6 +156,8 @@ def _refuse(
     if "config.json" in others:
         config = decode_object(others["config.json"].read_bytes(), "config.json")
         precheck.check_config(config, job.repository)
+    weights = [file for file in weights if not is_beside(file.path)]
+    others = {path: place for path, place in others.items() if not is_beside(path)}
     missing = [file for file in weights if not file.sha256 or blobs.size(f"sha256:{file.sha256}") != file.size]
     # Of little that is missing, the header is seen as soon when all of it is here; of what has begun, it was seen.
     begun = any(partial_path(file, blobs).exists() for file in missing)

@@ -20,13 +20,17 @@ from omlx_registry.aliases import Aliases
 from omlx_registry.assemble import Overrides, Texts
 from omlx_registry.catalog import Target, resolve, unknown_name
 from omlx_registry.conversion import convert, run_lines
-from omlx_registry.errors import InvalidModel, PullError, PullRefused
+from omlx_registry.create import check_request, create
+from omlx_registry.describe import read_config
+from omlx_registry.errors import CreateError, InvalidModel, PullError, PullRefused
 from omlx_registry.folders import add_model_blobs
 from omlx_registry.hub.gguf_choice import TEXT_FILES, is_kind
+from omlx_registry.hub.pushed import DESCRIPTION, request_of, write_pushed
 from omlx_registry.names import DEFAULT_HOST, Name
 from omlx_registry.quantize import find_recipe
-from omlx_registry.spec import Progress
-from omlx_registry.store import Store
+from omlx_registry.spec import ModelSpec, Progress
+from omlx_registry.store import Store, Stored
+from omlx_registry.views import model_files
 from omlx_registry.worker_client import (
     Fetched,
     FetchedFile,
@@ -118,6 +122,11 @@ async def _register(name: Name, store: Store, target: Target, fetched: Fetched) 
     """Make the model out of what was fetched."""
     overrides = Overrides(source=f"hf:{target.repository}@{fetched.commit}", capabilities=target.capabilities)
     ggufs = [file for file in fetched.files if file.path.lower().endswith(".gguf")]
+    if DESCRIPTION in {file.path for file in fetched.files}:
+        async with aclosing(_make_again(name, store, target, fetched, overrides.source)) as steps:
+            async for step in steps:
+                yield step
+        return
     if not ggufs and target.quantize is None:
         yield Progress("writing manifest")
         files = {file.path: f"sha256:{file.digest}" for file in fetched.files}
@@ -137,6 +146,22 @@ async def _register(name: Name, store: Store, target: Target, fetched: Fetched) 
         async with aclosing(convert(store, name, job, made, overrides=overrides, texts=texts)) as steps:
             async for step in steps:
                 yield step
+
+
+async def _make_again(
+    name: Name, store: Store, target: Target, fetched: Fetched, source: str
+) -> AsyncGenerator[Progress]:
+    """A model that was pushed from a store, with all that belonged to it."""
+    files = {file.path: f"sha256:{file.digest}" for file in fetched.files}
+    request = request_of(name, files, store.blobs.path(files[DESCRIPTION]), target.quantize or "")
+    try:
+        check_request(request)
+        async with aclosing(create(store, name, request, source=source)) as steps:
+            async for step in steps:
+                if not step.status.startswith(("using existing layer", "creating new layer")):
+                    yield step
+    except CreateError as error:
+        raise (PullRefused if error.status == 400 else PullError)(error.message) from error
 
 
 def _texts(store: Store, fetched: Fetched) -> tuple[Texts, list[str]]:
@@ -167,16 +192,26 @@ def _linked(folder: Path, store: Store, files: Iterable[FetchedFile]) -> Path:
     return folder
 
 
-async def push(name: Name, folder: str) -> AsyncGenerator[Progress]:
-    """Upload a model's folder to the repository its name says. Raises PullError."""
+async def push(name: Name, store: Store, stored: Stored, spec: ModelSpec) -> AsyncGenerator[Progress]:
+    """Upload a model with all that belongs to it to the repository its name says. Raises PullError."""
     if name.repository is None:
         raise PullError(
             f"{name.short} is no repository of yours: copy it to hf.co/YOUR-NAME/{name.model} first, then push that"
         )
-    async with aclosing(run_lines(PushHub(name.repository, folder))) as lines:
-        async for line in lines:
-            if isinstance(line, Progress):
-                yield line
+    with store.working(), store.workspace() as place:
+        folder = place / "model"
+        await asyncio.to_thread(_fill, folder, store, stored, spec)
+        async with aclosing(run_lines(PushHub(name.repository, str(folder)))) as lines:
+            async for line in lines:
+                if isinstance(line, Progress):
+                    yield line
+
+
+def _fill(folder: Path, store: Store, stored: Stored, spec: ModelSpec) -> None:
+    """The folder that is pushed: the model's files by link, and what describes it."""
+    files = model_files(stored.manifest)
+    _linked(folder, store, [FetchedFile(path, layer.digest[7:], layer.size) for path, layer in files.items()])
+    write_pushed(folder, spec, read_config(store, stored).capabilities)
 
 
 async def search(text: str, limit: int) -> list[FoundRepository]:
