@@ -19,6 +19,7 @@ def command(args: tuple[str, ...]) -> None:
 async def _remove(models: tuple[str, ...]) -> None:
     from omlx.cli.console import connected, err, out
     from omlx.client import ClientError
+    from omlx.units import human_bytes
 
     async with connected() as client:
         for model in models:
@@ -27,5 +28,7 @@ async def _remove(models: tuple[str, ...]) -> None:
             except ClientError as error:
                 if "not found" not in str(error):
                     err(f"Warning: unable to stop model '{model}'")
-            await client.delete(model)
+            freed = await client.delete(model)
             out(f"deleted '{model}'")
+            if freed:
+                err(f"freed {human_bytes(freed)}")

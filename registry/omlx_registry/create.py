@@ -187,8 +187,8 @@ async def create(store: Store, name: Name, request: CreateRequest, *, source: st
                 _begin_with(store, store.get(request.source), made)
             if request.draft:
                 layers = store.get(request.draft).manifest.layers
-                files = {layer.name: layer.digest for layer in layers if layer.media_type in {WEIGHTS, FILE}}
-                request = msgspec.structs.replace(request, draft_files=files)
+                drafted = {layer.name: layer.digest for layer in layers if layer.media_type in {WEIGHTS, FILE}}
+                request = msgspec.structs.replace(request, draft_files=drafted)
             if request.files:
                 async with aclosing(_take_files(store, request.files, made, space / "converted")) as lines:
                     async for progress in lines:
@@ -210,6 +210,8 @@ async def create(store: Store, name: Name, request: CreateRequest, *, source: st
             yield Progress("writing manifest")
             overrides = plan_overrides(request, made.overrides)
             _, replaced = await asyncio.to_thread(assemble, store, name, made.layers, overrides)
+            # What was uploaded to be converted is not needed any more.
+            replaced |= {*files.values(), *adapters.values(), *drafts.values()}
     except InvalidModel as error:
         raise CreateError(error.message) from error
     finally:

@@ -223,8 +223,8 @@ def _check_space(files: list[RemoteFile], blobs: BlobStore) -> None:
     free = shutil.disk_usage(blobs.folder).free
     if missing > 0 and missing + _SPARE_BYTES > free:
         raise PullError(
-            f"the disk is full: the download needs {missing / 1e9:.1f} GB "
-            f"and {blobs.folder} has {free / 1e9:.1f} GB free"
+            f"the disk is full: the download needs {missing / 1e9:.2f} GB, {free / 1e9:.2f} GB are free, and "
+            f"{_SPARE_BYTES / 1e9:.2f} GB of them are kept in reserve"
         )
 
 
