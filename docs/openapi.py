@@ -55,7 +55,7 @@ KNOWN: dict[str, tuple[Struct | None, Struct | None]] = {
     "/api/omlx/aliases": (admin.AliasRequest, admin.AliasResponse),
     "/api/omlx/pin": (admin.PinRequest, admin.PinResponse),
     "/api/omlx/verify": (admin.VerifyRequest, admin.VerifyResponse),
-    "/api/omlx/prune": (None, admin.PruneResponse),
+    "/api/omlx/prune": (admin.PruneRequest, admin.PruneResponse),
     "/api/omlx/search": (None, admin.SearchResponse),
     "/api/omlx/selftest": (SelfTestRequest, SelfTestResponse),
     "/api/omlx/overview": (None, overview.Overview),

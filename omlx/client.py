@@ -150,8 +150,12 @@ class Client:
     async def copy(self, source: str, destination: str) -> None:
         await self._checked("POST", "/api/copy", {"source": source, "destination": destination})
 
-    async def delete(self, model: str) -> None:
-        await self._checked("DELETE", "/api/delete", {"model": model})
+    async def delete(self, model: str) -> int | None:
+        """Delete a model; returns the bytes freed, None where the server does not say."""
+        response = await self._send("DELETE", "/api/delete", {"model": model})
+        await _raise_for_status(response)
+        freed = response.headers.get("X-Omlx-Freed", "")
+        return int(freed) if freed.isdigit() else None
 
     async def load(self, model: str, **fields: Any) -> None:
         """Load a model without asking it anything. `fields` as in /api/generate (keep_alive, think, options)."""
@@ -221,8 +225,9 @@ class Client:
         body = {"model": model, "checks": msgspec.to_builtins(checks)}
         return await self._call("POST", "/api/omlx/selftest", body, SelfTestResponse)
 
-    async def prune(self) -> admin.PruneResponse:
-        return await self._call("POST", "/api/omlx/prune", {}, admin.PruneResponse)
+    async def prune(self, *, now: bool = False, partial: bool = False, dry_run: bool = False) -> admin.PruneResponse:
+        body = {"now": now, "partial": partial, "dry_run": dry_run}
+        return await self._call("POST", "/api/omlx/prune", body, admin.PruneResponse)
 
     async def verify(self, *, repair: bool) -> admin.VerifyResponse:
         return await self._call("POST", "/api/omlx/verify", {"repair": repair}, admin.VerifyResponse)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from omlx.cli.command import Count, verb
 from omlx.cli.connect import connected
-from omlx.cli.console import out, run_async
+from omlx.cli.console import err, out, run_async
+from omlx.units import human_bytes
 
 
 @verb("rm", usage="MODEL [MODEL...]", count=Count(1), models=True)
@@ -19,5 +20,7 @@ def command(args: tuple[str, ...]) -> None:
 async def _remove(models: tuple[str, ...]) -> None:
     async with connected() as client:
         for model in models:
-            await client.delete(model)
+            freed = await client.delete(model)
             out(f"deleted '{model}'")
+            if freed:
+                err(f"freed {human_bytes(freed)}")

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 
-from omlx_registry.errors import CreateError, RegistryError
+from omlx_registry.errors import CreateError, InvalidModel, PullRefused, RegistryError
 from omlx_registry.gguf.container import GgufError
 from omlx_registry.open_files import limits_kept
 from omlx_registry.worker_client import (
@@ -92,7 +92,7 @@ def failure(error: Exception) -> JobFailure:
     """What to tell the user: foreseen errors in their own words, others with their kind."""
     if isinstance(error, CreateError):
         return JobFailure(error.message, error.status)
-    if isinstance(error, GgufError):
+    if isinstance(error, GgufError | InvalidModel | PullRefused):
         return JobFailure(error.message, 400)
     if isinstance(error, RegistryError):
         return JobFailure(error.message)

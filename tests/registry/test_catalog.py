@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from omlx_registry import InvalidName, PullError, RegistryError
 from omlx_registry.aliases import Aliases
 from omlx_registry.catalog import Target, families, near, resolve, unknown_name
-from omlx_registry.hub.files import gguf_files, is_safe_path, is_wanted, select
+from omlx_registry.hub.files import is_safe_path, is_wanted, select
 from omlx_registry.names import parse_name
 
 PROMISED = [
@@ -199,14 +199,6 @@ def test_whatever_is_taken_stays_inside(path: str) -> None:
     if is_wanted(path):
         base = Path("/base")
         assert (base / path).resolve().is_relative_to(base)
-
-
-def test_a_gguf_is_chosen_by_its_quantization() -> None:
-    paths = ["m-Q4_K_M.gguf", "m-Q8_0.gguf", "m-BF16.gguf", "mmproj-m-F16.gguf", "README.md"]
-    assert gguf_files(paths, "q8_0") == ["m-Q8_0.gguf"]
-    assert gguf_files(paths, None) == ["m-Q4_K_M.gguf"]
-    assert gguf_files(paths, "Q2_K") == []
-    assert gguf_files(["only.gguf"], None) == ["only.gguf"]
 
 
 def test_the_users_own_models_are_suggested_first() -> None:

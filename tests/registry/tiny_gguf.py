@@ -129,23 +129,28 @@ def make_pair(
     family: str,
     kind_of: KindOf = lambda name: "F32",
     metadata: dict[str, Any] | None = None,
+    split: int = 0,
     **changes: Any,
 ) -> tuple[Path, Path]:
-    """A random MLX model folder and a GGUF file of the same weights; `changes` go into its configuration."""
+    """A random MLX model folder and a GGUF file of the same weights; `changes` go into its configuration.
+
+    `split`: tensors to a part; the path is then the first part's.
+    """
     architecture, config = FAMILIES[family]
     mlx_folder = folder / "mlx"
     tiny.make(mlx_folder, architecture, config | changes, taught=False)
     path = folder / f"{family}.gguf"
-    write_gguf(path, mlx_folder, kind_of, metadata or {}, arch="qwen3vl" if family == "qwen3vl" else None)
-    return mlx_folder, path
+    arch = "qwen3vl" if family == "qwen3vl" else None
+    write_gguf(path, mlx_folder, kind_of, metadata or {}, split, arch=arch)
+    return mlx_folder, min(folder.glob(f"{family}-00001-of-*.gguf"), default=path)
 
 
 def write_gguf(
-    path: Path, mlx_folder: Path, kind_of: KindOf, metadata: dict[str, Any], arch: str | None = None
+    path: Path, mlx_folder: Path, kind_of: KindOf, metadata: dict[str, Any], split: int = 0, *, arch: str | None = None
 ) -> None:
     config = json.loads((mlx_folder / "config.json").read_text())
     arch = arch or _ARCH.get(config["model_type"], config["model_type"])
-    writer = GGUFWriter(path, arch)
+    writer = GGUFWriter(path, arch, split_max_tensors=split)
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])

@@ -143,8 +143,11 @@ def _one_line(text: str) -> str:
 
 
 @post("/api/omlx/prune", status_code=200, opt=route_opt("omlx"))
-async def prune(registry: GivenRegistry) -> Answer:
-    report = await asyncio.to_thread(registry.prune)
+async def prune(request: HttpRequest, registry: GivenRegistry, settings: GivenSettings) -> Answer:
+    asked = await read_json(request, wire.PruneRequest, settings.max_body)
+    report = await asyncio.to_thread(
+        lambda: registry.prune(now=asked.now, partial=asked.partial, dry_run=asked.dry_run)
+    )
     return as_json(wire.PruneResponse(report.removed, report.freed, report.busy))
 
 

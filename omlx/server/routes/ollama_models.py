@@ -47,13 +47,13 @@ async def remove(request: HttpRequest, registry: GivenRegistry, pool: GivenPool,
     asked = await read_json(request, wire.DeleteRequest, settings.max_body)
     name = required(asked.wanted)
     try:
-        await asyncio.to_thread(registry.delete, name)
+        freed = await asyncio.to_thread(registry.delete, name)
     except InvalidName:
         raise HTTPError(400, f'name "{name}" is invalid') from None
     except NotFound:
         raise HTTPError(404, single_quoted(name)) from None
     await _names_changed(registry, pool)
-    return Complete()
+    return Complete(headers=(("X-Omlx-Freed", str(freed)),))
 
 
 async def _names_changed(registry: Registry, pool: Pool) -> None:

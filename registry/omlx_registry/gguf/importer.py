@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from omlx_registry.gguf.container import TENSOR_TYPES, GgufError, GgufFile
 from omlx_registry.gguf.models import ModelPlan, Weight, plan_model
+from omlx_registry.gguf.split import open_gguf
 from omlx_registry.gguf.tensors import (
     DENSE,
     KEPT_BITS,
@@ -83,7 +84,7 @@ def import_gguf(
     Returns {"architecture", "parameter_count", "quantization_level", "context_length", "embedding_length", "name",
     "license", "files"}. Raises GgufError; what `folder` then holds is for the caller to remove.
     """
-    with GgufFile(path) as file:
+    with open_gguf(path) as file:
         tokenizer = build_tokenizer(file.metadata)
 
         def rope_factors(name: str) -> NDArray[np.float32] | None:
