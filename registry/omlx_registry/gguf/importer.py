@@ -2,8 +2,8 @@
 
 How the weights are stored is the job's choice (`weights`):
 
-- "keep" (default): the file's own precision. Quantized tensors keep their codes as MLX affine groups of 32 (see
-  `gguf_tensors` for what is exact); tensors of different width sit side by side, which config.json says per module.
+- "keep" (default): the file's own precision. Quantized tensors keep their codes as MLX affine groups of 32 or as mxfp4
+  (see `tensors` for what is exact); tensors of different width sit side by side, which config.json says per module.
   Measured on SmolLM2-135M Q4_1 (98 MB): 98 MB kept, with no error at all; 269 MB as float16, 538 MB as float32.
 - "float32", "float16", "bfloat16" or f32, f16, bf16: everything dequantized.
 - any other recipe of `quantize`: everything dequantized and quantized anew.
@@ -29,10 +29,11 @@ from omlx_registry.gguf.container import TENSOR_TYPES, GgufError, GgufFile
 from omlx_registry.gguf.models import ModelPlan, Weight, plan_model
 from omlx_registry.gguf.tensors import (
     DENSE,
-    KEPT_BITS,
     SAFETENSORS_DTYPE,
     dequantize,
+    keeps_codes,
     kept_quantization,
+    mxfp4,
     pack,
     to_dtype,
     unpack,
@@ -150,7 +151,7 @@ def plan_storage(plan: ModelPlan, weights: str) -> list[Storage]:
             storages.append(Storage(weight, dtype))
         elif chosen is None:
             quantization = kept_quantization(tensor.type)
-            storages.append(Storage(weight, dtype, quantization, tensor.type in KEPT_BITS))
+            storages.append(Storage(weight, dtype, quantization, keeps_codes(tensor.type)))
         else:
             quantization = chosen.for_module(weight.path, tensor.columns, layers=layers, tied=tied)
             storages.append(Storage(weight, dtype, quantization))
@@ -231,6 +232,11 @@ def _encode(storage: Storage, raw: NDArray[np.uint8]) -> Iterator[tuple[str, NDA
     weight, quantization = storage.weight, storage.quantization
     tensor = weight.tensor
     if quantization is not None and storage.keeps_codes:
+        if quantization.mode == "mxfp4":
+            packed, exponents = mxfp4(raw)
+            yield f"{weight.path}.weight", packed
+            yield f"{weight.path}.scales", exponents
+            return
         codes, scales, biases = unpack(tensor.type, raw, TENSOR_TYPES[tensor.type_code][2])
         yield f"{weight.path}.weight", pack(codes, quantization.bits)
         yield f"{weight.path}.scales", to_dtype(scales, storage.dtype)
