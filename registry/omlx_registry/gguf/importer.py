@@ -39,6 +39,7 @@ from omlx_registry.gguf.tensors import (
     unpack,
 )
 from omlx_registry.gguf.tokenizer import TokenizerFiles, build_tokenizer
+from omlx_registry.mxfp4 import quantize as quantize_mxfp4
 from omlx_registry.quantize import DType, Quantization, Recipe, quantization_config, recipe
 from omlx_registry.weights_file import MAX_SHARD_BYTES, Slot, WeightsWriter, require_space
 
@@ -259,6 +260,11 @@ def _quantize_anew(
 ) -> Iterator[tuple[str, NDArray[Any]]]:
     import mlx.core as mx
 
+    if quantization.mode == "mxfp4" and mx.default_device() == mx.cpu:  # MLX does it slowly there
+        weights, scales = quantize_mxfp4(values.reshape(-1, values.shape[-1]))
+        yield f"{storage.weight.path}.weight", weights
+        yield f"{storage.weight.path}.scales", scales
+        return
     parts = mx.quantize(
         mx.array(values), group_size=quantization.group_size, bits=quantization.bits, mode=quantization.mode
     )
