@@ -43,6 +43,7 @@ VERBS = {
     "models": VerbEntry("models", "The same as list, pin and unpin"),
     "search": VerbEntry("search", "Find models on Hugging Face"),
     "alias": VerbEntry("alias", "Give a repository a short name"),
+    "catalog": VerbEntry("catalog", "Show the catalog of short names, or fetch a newer one"),
     "import": VerbEntry("importing", "Register models that other programs have on this machine"),
     "launch": VerbEntry("launch", "Start a coding agent or Open WebUI on this server"),
     "menubar": VerbEntry("menubar", "Show the server in the menu bar"),

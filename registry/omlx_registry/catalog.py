@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from omlx_registry.catalog_file import Family, Size, shipped
+from omlx_registry.catalog_file import Family, Size, current
 from omlx_registry.errors import PullError
 from omlx_registry.names import DEFAULT_TAG, Name
 
@@ -43,7 +43,7 @@ class Target(msgspec.Struct, frozen=True):
 
 def families() -> dict[str, Family]:
     """The catalog by family name."""
-    return shipped().families
+    return current().families
 
 
 def resolve(name: Name) -> Target | None:

@@ -9,11 +9,17 @@ from __future__ import annotations
 import functools
 import tomllib
 from importlib.resources import files
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Final, Literal
 
 import msgspec
 
 from omlx_registry.errors import RegistryError
+
+KEPT: Final = "catalog.toml"
+"""The newer catalog, in the folder that `keep_in` names."""
+ORIGIN: Final = "catalog.json"
+_folder: Path | None = None
 
 
 class Size(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -81,3 +87,26 @@ def parse(text: str) -> CatalogFile:
 def shipped() -> CatalogFile:
     """The catalog that comes with the package."""
     return parse(files("omlx_registry").joinpath("catalog.toml").read_text("utf-8"))
+
+
+def keep_in(folder: Path) -> None:
+    """Where a newer catalog is kept; for the whole process."""
+    global _folder
+    _folder = folder
+
+
+def current() -> CatalogFile:
+    """The shipped catalog, or a newer one that is kept; an unreadable one counts as none."""
+    if _folder is None:
+        return shipped()
+    path = _folder / KEPT
+    try:
+        kept = _read(path, path.stat().st_mtime_ns)
+    except (OSError, RegistryError, UnicodeDecodeError):
+        return shipped()
+    return kept if kept.version > shipped().version else shipped()
+
+
+@functools.lru_cache(maxsize=2)
+def _read(path: Path, changed: int) -> CatalogFile:
+    return parse(path.read_text("utf-8"))

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from omlx_registry import catalog_file
 from omlx_registry.aliases import Aliases
 from omlx_registry.assemble import Overrides, Texts
 from omlx_registry.blobs import BlobWriter, Transfer
@@ -84,6 +85,7 @@ class Registry:
         self.store = Store(root)
         self.aliases = Aliases(root / "omlx" / "aliases.json")
         """Names the user gave to repositories."""
+        catalog_file.keep_in(root / "omlx")
         self.sources = default_sources(self.aliases) if sources is None else [*sources]
         """Asked in order by `pull`; the first that offers the name is used."""
         self._check_template = check_template

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
-from omlx_registry import InvalidName, PullError, RegistryError
+from omlx_registry import InvalidName, PullError, RegistryError, catalog_file
 from omlx_registry.aliases import Aliases
 from omlx_registry.catalog import Target, families, near, resolve, unknown_name
+from omlx_registry.catalog_update import update
 from omlx_registry.hub.files import is_safe_path, is_wanted, select
 from omlx_registry.names import parse_name
 
@@ -207,3 +211,89 @@ def test_the_users_own_models_are_suggested_first() -> None:
     assert near(parse_name("qwen3:9b"), own)[0] == "qwen3-mine:1b"
     assert "Did you mean me/ex-pirate:v2, ex-pirates" in unknown_name(parse_name("ex-pirat"), own)
     assert len(near(parse_name("ex-pirate"), [parse_name(f"ex-pirate{n}") for n in range(9)])) == 3
+
+
+# ---------------------------------------------------------------- a newer catalog from a publisher
+NEWER = """
+version = 2999010100
+[newcomer]
+latest = "1b"
+seen = "publisher"
+[newcomer.sizes]
+"1b" = { files = { "bf16" = "org/newcomer-1b" } }
+"""
+
+
+class Publisher:
+    """A key, and files under an address."""
+
+    def __init__(self) -> None:
+        self._private = Ed25519PrivateKey.generate()
+        self.key = base64.b64encode(self._private.public_key().public_bytes_raw()).decode()
+        self.files: dict[str, bytes] = {}
+
+    def publish(self, text: str) -> None:
+        self.files = {"u": text.encode(), "u.sig": base64.b64encode(self._private.sign(text.encode()))}
+
+    def fetch(self, url: str) -> bytes:
+        return self.files[url]
+
+
+@pytest.fixture
+def publisher() -> Iterator[Publisher]:
+    yield Publisher()
+    catalog_file.keep_in(Path("/nowhere"))
+
+
+def test_a_signed_newer_catalog_replaces_the_shipped_one(publisher: Publisher, tmp_path: Path) -> None:
+    publisher.publish(NEWER)
+    assert resolve(parse_name("newcomer")) is None
+    now, changed = update(tmp_path, publisher.fetch, "u", publisher.key)
+    assert (now.version, changed) == (2999010100, True)
+    assert resolve(parse_name("newcomer:1b-fp16")) == Target("org/newcomer-1b")
+    # Address and key are known from now on, and an older catalog is not taken.
+    assert update(tmp_path, publisher.fetch)[1] is False
+    publisher.publish(NEWER.replace("2999", "2998"))
+    with pytest.raises(RegistryError, match="is older than 2999010100"):
+        update(tmp_path, publisher.fetch)
+    publisher.publish(NEWER.replace("2999", "3000").replace("newcomer", "latecomer"))
+    assert update(tmp_path, publisher.fetch)[1] is True
+    assert resolve(parse_name("latecomer")) is not None
+
+
+def test_a_catalog_that_the_publisher_did_not_sign_changes_nothing(publisher: Publisher, tmp_path: Path) -> None:
+    publisher.publish(NEWER)
+    publisher.files["u"] += b"# changed on the way"
+    with pytest.raises(RegistryError, match="not signed with the publisher's key"):
+        update(tmp_path, publisher.fetch, "u", publisher.key)
+    publisher.publish(NEWER)
+    with pytest.raises(RegistryError, match="not signed with the publisher's key"):
+        update(tmp_path, publisher.fetch, "u", Publisher().key)
+    with pytest.raises(RegistryError, match="no public key"):
+        update(tmp_path, publisher.fetch, "u", "abc")
+    with pytest.raises(RegistryError, match="no publisher is known"):
+        update(tmp_path, publisher.fetch)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_key_than_before_is_not_taken(publisher: Publisher, tmp_path: Path) -> None:
+    publisher.publish(NEWER)
+    update(tmp_path, publisher.fetch, "u", publisher.key)
+    other = Publisher()
+    other.publish(NEWER)
+    with pytest.raises(RegistryError, match="another key was used before"):
+        update(tmp_path, other.fetch, "u", other.key)
+
+
+def test_a_catalog_of_another_format_asks_for_a_newer_version(publisher: Publisher, tmp_path: Path) -> None:
+    publisher.publish(NEWER + "future = 1")
+    with pytest.raises(RegistryError, match="install a newer oMLX"):
+        update(tmp_path, publisher.fetch, "u", publisher.key)
+
+
+def test_a_damaged_kept_catalog_counts_as_none(publisher: Publisher, tmp_path: Path) -> None:
+    publisher.publish(NEWER)
+    update(tmp_path, publisher.fetch, "u", publisher.key)
+    (tmp_path / "catalog.toml").write_bytes(b"\xff{")
+    assert resolve(parse_name("newcomer")) is None
+    assert resolve(parse_name("qwen3")) is not None

@@ -171,9 +171,11 @@ def write_gguf(
     if arch == "qwen3vl":
         writer.add_rope_dimension_sections([6, 5, 5, 0])
     _add_rope_scaling(writer, config, head_dim)
-    _add_vocabulary(writer, mlx_folder)
+    metadata = dict(metadata)
+    _add_vocabulary(writer, mlx_folder, metadata.pop("tokenizer.ggml.pre", None))
     for key, value in metadata.items():
-        (writer.add_string if isinstance(value, str) else writer.add_uint32)(key, value)
+        add = writer.add_bool if isinstance(value, bool) else writer.add_uint32
+        (writer.add_string if isinstance(value, str) else add)(key, value)
     for name, values in load_file(mlx_folder / "model.safetensors").items():
         ours, data = _to_ggml(name, values.astype(np.float32), config, arch)
         matrix = data.ndim > 1 and not ours.endswith((".bias", "shortconv.conv.weight"))
@@ -268,7 +270,7 @@ def _add_rope_scaling(writer: GGUFWriter, config: dict[str, Any], head_dim: int)
     writer.add_tensor("rope_freqs.weight", np.array(factors, np.float32))
 
 
-def _add_vocabulary(writer: GGUFWriter, mlx_folder: Path) -> None:
+def _add_vocabulary(writer: GGUFWriter, mlx_folder: Path, cut: str | None) -> None:
     tokenizer = json.loads((mlx_folder / "tokenizer.json").read_text())
     config = json.loads((mlx_folder / "tokenizer_config.json").read_text())
     added = {entry["id"]: entry for entry in tokenizer["added_tokens"]}
@@ -278,7 +280,7 @@ def _add_vocabulary(writer: GGUFWriter, mlx_folder: Path) -> None:
     kinds = [(3 if added[i]["special"] else 4) if i in added else 1 for i in range(len(tokens))]
     writer.add_tokenizer_model("gpt2")
     # transformers gives a "qwen2" model Qwen's pre-tokenizer whatever its files say.
-    writer.add_tokenizer_pre("qwen2" if writer.arch.startswith("qwen") else "gpt-2")
+    writer.add_tokenizer_pre(cut or ("qwen2" if writer.arch.startswith("qwen") else "gpt-2"))
     writer.add_token_list(tokens)
     writer.add_token_types(kinds)
     writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
