@@ -16,7 +16,7 @@ from omlx.messages.request import Sampling
 from tests.engine.support import bare, engine, loaded, prompt, run, spec, store_for
 from tests.engine.test_exactness import BATCHABLE
 
-LENGTHS = [40, 33, 48, 47, 2, 90, 41, 3, 44]
+LENGTHS = [40, 33, 1, 48, 47, 2, 90, 41, 1, 3, 44]
 NEW = 9
 
 
