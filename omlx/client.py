@@ -20,11 +20,13 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from omlx import __version__
+from omlx.errors import UserError
 from omlx.messages.selftest import Check, SelfTestResponse
 from omlx.protocols.admin import cache as cachewire
 from omlx.protocols.admin import wire as admin
 from omlx.protocols.admin.overview import Overview
 from omlx.protocols.ollama import wire as wire
+from omlx.settings import Settings, client_url
 
 if TYPE_CHECKING:
     import httpx
@@ -36,7 +38,7 @@ CONNECT_TIMEOUT_S = 5.0
 VERSION_HEADER = "x-omlx-version"
 
 
-class ClientError(Exception):
+class ClientError(UserError):
     """A call failed. `status` is the HTTP status, 0 where there was no answer or the stream had begun.
 
     `str()` is the sentence to show. Streaming calls put the status line in front ("404 Not Found: model …"), as
@@ -101,6 +103,11 @@ class Client:
                 **({"Authorization": f"Bearer {api_key}"} if api_key else {}),
             },
         )
+
+    @classmethod
+    def for_settings(cls, settings: Settings) -> Self:
+        """A client for the server that has these settings; it takes any of its own keys."""
+        return cls(client_url(settings), api_key=next(iter(settings.api_key), ""))
 
     async def __aenter__(self) -> Self:
         return self

@@ -5,6 +5,9 @@ from __future__ import annotations
 import rich_click as click
 
 from omlx.cli.command import CliError, Count, verb
+from omlx.cli.connect import connected
+from omlx.cli.console import out, run_async
+from omlx.units import human_bytes
 
 
 @verb("registry", usage="prune|verify", count=Count(1, 1))
@@ -15,8 +18,6 @@ def command(args: tuple[str, ...], repair: bool) -> None:
     `omlx registry prune` removes files that no model needs. `omlx registry verify` reads every file again and reports
     what is missing or corrupt.
     """
-    from omlx.cli.console import run_async
-
     match args[0]:
         case "prune":
             run_async(_prune())
@@ -27,9 +28,6 @@ def command(args: tuple[str, ...], repair: bool) -> None:
 
 
 async def _prune() -> None:
-    from omlx.cli.console import connected, out
-    from omlx.units import human_bytes
-
     async with connected() as client:
         report = await client.prune()
     if report.busy:
@@ -38,9 +36,6 @@ async def _prune() -> None:
 
 
 async def _verify(repair: bool) -> None:
-    from omlx.cli.console import connected, out
-    from omlx.units import human_bytes
-
     async with connected() as client:
         report = await client.verify(repair=repair)
     for blob in report.damaged:

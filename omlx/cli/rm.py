@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from omlx.cli.command import Count, verb
+from omlx.cli.connect import connected
+from omlx.cli.console import out, run_async
 
 
 @verb("rm", usage="MODEL [MODEL...]", count=Count(1), models=True)
@@ -11,14 +13,10 @@ def command(args: tuple[str, ...]) -> None:
 
     The first failure ends the command. A model in memory leaves it with its last name.
     """
-    from omlx.cli.console import run_async
-
     run_async(_remove(args))
 
 
 async def _remove(models: tuple[str, ...]) -> None:
-    from omlx.cli.console import connected, out
-
     async with connected() as client:
         for model in models:
             await client.delete(model)

@@ -11,7 +11,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
@@ -26,16 +26,26 @@ from omlx.runner.host import CRASHED, RequestFailed, RunnerHost
 if TYPE_CHECKING:
     from omlx_registry import ModelSpec
 
-    from omlx.pool.pool import Pool
-
 log = logging.getLogger("omlx.pool")
 T = TypeVar("T")
+
+
+class SlotOwner(Protocol):
+    """What a lease needs of the pool."""
+
+    async def enter(self, spec: ModelSpec, keep_alive: float | None, *, again: bool = False) -> Slot: ...
+
+    def release(self, slot: Slot) -> None: ...
+
+    def release_from_anywhere(self, slot: Slot) -> None: ...
+
+    def worked(self, slot: Slot) -> None: ...
 
 
 class Lease:
     """Made by `Pool.acquire`; an async context manager. `load_ns` is how long it took until the model was available."""
 
-    def __init__(self, pool: Pool, slot: Slot, load_ns: int) -> None:
+    def __init__(self, pool: SlotOwner, slot: Slot, load_ns: int) -> None:
         self._pool = pool
         self._slot: Slot | None = slot
         self._reviving = asyncio.Lock()

@@ -35,7 +35,7 @@ _HELPERS = 2
 _SLICE_TEXTS = 256
 _SLICE_CHARS = 200_000
 _NUMBER_BYTES = 9
-"""Of one number in a frame."""
+"""Of one number in an answer."""
 _RANK = {"interactive": 0, "batch": 1, "background": 2}
 
 Answer = Embedded | Ranked | Failure
@@ -72,7 +72,8 @@ class _Job:
             return Ranked(self.id, [float(scores[0]) for scores in self.found], tokens)
         if not self.found:
             return Embedded(self.id, [], 0)
-        return Embedded(self.id, normalised(np.stack(self.found), self.frame.dimensions).tolist(), tokens)
+        vectors = normalised(np.stack(self.found), self.frame.dimensions).astype(np.float32, copy=False)
+        return Embedded(self.id, [vector.tobytes() for vector in vectors], tokens)
 
 
 def texts_of(frame: Embed | Rerank) -> list[Text]:

@@ -103,7 +103,8 @@ def test_answers_come_back_in_the_order_of_the_inputs(bench: Bench) -> None:
     answers = bench.finish()
     embedded, ranked, empty = (answers[number] for number in (1, 2, 3))
     assert isinstance(embedded, Embedded) and isinstance(ranked, Ranked) and isinstance(empty, Embedded)
-    ratios = [vector[1] / vector[0] for vector in embedded.vectors]
+    rows = [memoryview(vector).cast("f") for vector in embedded.vectors]
+    ratios = [row[1] / row[0] for row in rows]
     assert ratios == pytest.approx([2, 50, 1, 4, 100], rel=1e-5)
     assert embedded.prompt_tokens == 2 + 50 + 1 + 4 + 100
     assert (ranked.scores, ranked.prompt_tokens) == ([1.0, 1.0], 6)

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.protocols.ollama import wire as native
+from omlx.messages.request import Message
 from omlx.runner.host import CRASHED
 from omlx.server.responses_store import ResponsesStore
 from tests.server.sse import Event, events
@@ -244,7 +244,7 @@ def test_bad_input_is_named_by_its_place(http: httpx.Client, given: Any, message
 
 def test_the_store_forgets_what_was_used_longest_ago() -> None:
     store = ResponsesStore(most=2, most_bytes=10_000)
-    turn = [native.Message(role="user", content="x" * 100)]
+    turn = [Message(role="user", content="x" * 100)]
     store.put("a", b"A", turn)
     store.put("b", b"B", turn)
     assert store.get("a") is not None
@@ -255,7 +255,7 @@ def test_the_store_forgets_what_was_used_longest_ago() -> None:
 def test_the_store_stays_within_its_bytes() -> None:
     store = ResponsesStore(most=100, most_bytes=10_000)
     for number in range(50):
-        store.put(str(number), b"x" * 900, [native.Message(role="user", content="y" * 900)])
+        store.put(str(number), b"x" * 900, [Message(role="user", content="y" * 900)])
         assert store.size <= 10_000
     assert 0 < len(store) < 10
     store.put("giant", b"x" * 20_000, [])
