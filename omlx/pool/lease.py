@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -87,27 +87,26 @@ class Lease:
         `whole`: all of them at the end, so that it can be replayed until then.
         """
         refuse_what_is_off(request, self._held.off)
-        if not request.render_only:
-            self._held.serve_context(request.limits.num_ctx)
         replayed = started = False
         timing = current().begin(request)
         while True:
             host = self._host
             kept: list[Delta | Finish] = []
             try:
-                async with aclosing(host.generate(request)) as events:
-                    async for event in events:
-                        started = not whole
-                        if isinstance(event, Finish):
-                            self._pool.worked(self._held)
-                            if not request.render_only:
-                                timing.finish(event)
-                        else:
-                            timing.piece()
-                        if whole:
-                            kept.append(event)
-                        else:
-                            yield event
+                with self._serving(request):
+                    async with aclosing(host.generate(request)) as events:
+                        async for event in events:
+                            started = not whole
+                            if isinstance(event, Finish):
+                                self._pool.worked(self._held)
+                                if not request.render_only:
+                                    timing.finish(event)
+                            else:
+                                timing.piece()
+                            if whole:
+                                kept.append(event)
+                            else:
+                                yield event
                 for event in kept:
                     yield event
                 return
@@ -116,6 +115,10 @@ class Lease:
                     raise
             replayed = True
             await self._revive(host)
+
+    def _serving(self, request: GenerateRequest) -> AbstractContextManager[None]:
+        """While it is open /api/ps shows the context of the request, unless its prompt is only to be rendered."""
+        return nullcontext() if request.render_only else self._held.serving(request.limits.num_ctx)
 
     async def embed(
         self,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from typing import Any
 
 import mlx.core as mx
@@ -206,6 +205,5 @@ def test_running_sequences_go_on_while_a_long_prompt_is_read() -> None:
     )
     assert while_reading >= 10
     machine.cancel(0)
-    begun = time.monotonic()
     run(machine, [])
-    assert time.monotonic() - begun < 5
+    assert not machine._known
