@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from omlx.cli.command import Count, verb
 from omlx.cli.connect import connected
-from omlx.cli.console import err, out, run_async
-from omlx.client import ClientError
+from omlx.cli.console import out, run_async
 
 
 @verb("rm", usage="MODEL [MODEL...]", count=Count(1), models=True)
 def command(args: tuple[str, ...]) -> None:
     """Remove a model
 
-    Each model is stopped, then deleted; the first failure ends the command.
+    The first failure ends the command. A model in memory leaves it with its last name.
     """
     run_async(_remove(args))
 
@@ -20,10 +19,5 @@ def command(args: tuple[str, ...]) -> None:
 async def _remove(models: tuple[str, ...]) -> None:
     async with connected() as client:
         for model in models:
-            try:
-                await client.unload(model)
-            except ClientError as error:
-                if "not found" not in str(error):
-                    err(f"Warning: unable to stop model '{model}'")
             await client.delete(model)
             out(f"deleted '{model}'")

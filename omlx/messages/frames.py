@@ -167,6 +167,8 @@ class Ready(msgspec.Struct, tag="ready", kw_only=True):
     can_batch: bool
     num_ctx: int
     vocab_size: int
+    longest_text: int = 0
+    """Characters beyond which a text has more tokens than the longest context; 0: not known."""
     checks: LoadChecks | None = None
     """Of a text generator."""
 
@@ -188,10 +190,11 @@ class PrefillProgress(msgspec.Struct, tag="prefill"):
 
 
 class Embedded(msgspec.Struct, tag="embedded"):
-    """Answer to `Embed`: one row per input, L2-normalised float32."""
+    """Answer to `Embed`: one row per input, L2-normalised."""
 
     id: int
-    vectors: list[list[float]]
+    vectors: list[bytes]
+    """float32, in the order of this machine: as numbers they would take seconds to encode and to decode."""
     prompt_tokens: int
 
 

@@ -134,6 +134,7 @@ def _ready(spec: LoadSpec, served: BuiltModel) -> Ready:
         can_batch=model.can_batch,
         num_ctx=min(spec.num_ctx, model.max_context),
         vocab_size=model.vocabulary,
+        longest_text=model.max_context * served.encoder.longest,
         checks=served.checks,
     )
 

@@ -26,7 +26,7 @@ from omlx_registry import Registry, RegistryError
 from omlx import __version__
 from omlx.folders import why_unusable
 from omlx.pool import Pool, PoolError
-from omlx.protocols.ollama.translate import check_template
+from omlx.protocols.generation import check_template
 from omlx.runner.launch import LaunchError
 from omlx.server import keys, log
 from omlx.server.app import Balancer, create_app

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from omlx.protocols.ollama import wire as native
+from omlx.messages.request import Message
 
 MOST_RESPONSES = 1000
 MOST_BYTES = 64 * 1024 * 1024
@@ -20,7 +20,7 @@ class Stored(NamedTuple):
     """`body` is the response as JSON; `messages` the conversation up to and with its answer, without instructions."""
 
     body: bytes
-    messages: tuple[native.Message, ...]
+    messages: tuple[Message, ...]
     size: int
 
 
@@ -35,7 +35,7 @@ class ResponsesStore:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def put(self, name: str, body: bytes, messages: Sequence[native.Message]) -> None:
+    def put(self, name: str, body: bytes, messages: Sequence[Message]) -> None:
         """Keep a response. One that is larger than the whole store is not kept."""
         size = len(body) + sum(_size(message) for message in messages)
         self._entries[name] = Stored(body, tuple(messages), size)
@@ -56,6 +56,6 @@ class ResponsesStore:
         return found is not None
 
 
-def _size(message: native.Message) -> int:
-    calls = sum(len(str(call.function.arguments)) for call in message.tool_calls)
+def _size(message: Message) -> int:
+    calls = sum(len(str(call.arguments)) for call in message.tool_calls)
     return 200 + len(message.content) + len(message.thinking) + sum(map(len, message.images)) + calls

@@ -188,7 +188,7 @@ def test_a_request_reports_its_counts_and_durations() -> None:
 
 def test_short_prompts_are_not_stuck_behind_long_ones() -> None:
     machine = engine(endless=True, max_concurrent=8)
-    machine.add(spec(0, prompt(2000), new=2))
+    machine.add(spec(0, prompt(4000), new=2))  # longer than the first chunk of any device
     machine.step()
     machine.add(spec(1, prompt(30), new=2))
     replies = run(machine, [])

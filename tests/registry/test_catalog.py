@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from omlx_registry import InvalidName, RegistryError
+from omlx_registry import InvalidName, PullError, RegistryError
 from omlx_registry.aliases import Aliases
 from omlx_registry.catalog import Target, families, near, resolve, unknown_name
 from omlx_registry.hub.files import gguf_files, is_safe_path, is_wanted, select
@@ -21,6 +21,14 @@ PROMISED = [
     "qwen3-embedding", "qwen3-reranker",
 ]  # fmt: skip
 
+TYPED = [
+    "olmo-3", "glm-4.7-flash", "snowflake-arctic-embed", "snowflake-arctic-embed2", "llava", "minicpm-v", "qwen3.6",
+    "qwen3-coder-next", "qwen3-next", "ministral-3", "devstral-small-2", "nemotron-3-nano", "mixtral", "qwq", "llama4",
+    "llama2", "codellama", "phi3", "phi3.5", "phi4-reasoning", "magistral", "codestral", "mistral-large", "deepseek-v3",
+    "deepseek-v3.1", "deepseek-coder", "deepseek-coder-v2", "granite4.1", "smollm3", "lfm2", "command-r", "aya",
+    "hermes3", "dolphin3", "falcon3", "tinyllama", "moondream", "functiongemma", "nomic-embed-text-v2-moe",
+]  # fmt: skip
+
 
 @pytest.mark.parametrize("name", PROMISED)
 def test_a_name_people_use_with_ollama_resolves(name: str) -> None:
@@ -31,6 +39,10 @@ def test_a_name_people_use_with_ollama_resolves(name: str) -> None:
 
 def test_every_entry_of_the_catalog_is_reachable_and_well_formed() -> None:
     for family, entry in families().items():
+        assert bool(entry.refused) != bool(entry.sizes), family
+        if entry.refused:
+            continue
+        assert entry.seen, family
         assert entry.latest in entry.sizes, family
         for size, made in entry.sizes.items():
             assert made.repositories(), (family, size)
@@ -64,6 +76,19 @@ def test_every_entry_of_the_catalog_is_reachable_and_well_formed() -> None:
         ("llama3.1:8b-instruct-q8_0", Target("mlx-community/Meta-Llama-3.1-8B-Instruct-8bit")),
         ("deepseek-r1:7b-qwen-distill-q8_0", Target("mlx-community/DeepSeek-R1-Distill-Qwen-7B-8bit")),
         ("qwen3:4b-2507", None),
+        ("qwen3:4b", Target("mlx-community/Qwen3-4B-Thinking-2507-4bit")),
+        ("qwen3:4b-q4_K_M", Target("mlx-community/Qwen3-4B-4bit")),
+        ("qwen3:4b-fp16", Target("mlx-community/Qwen3-4B-bf16")),
+        ("qwen3:30b", Target("mlx-community/Qwen3-30B-A3B-Thinking-2507-4bit")),
+        ("qwen3:235b", Target("mlx-community/Qwen3-235B-A22B-Thinking-2507-4bit")),
+        ("qwen3:235b-a22b-q8_0", Target("mlx-community/Qwen3-235B-A22B-8bit")),
+        ("gemma4:e2b", Target("mlx-community/gemma-4-e2b-it-4bit")),
+        ("gemma4:12b", Target("mlx-community/gemma-4-12B-it-4bit")),
+        ("qwen3-coder-next:q8_0", Target("mlx-community/Qwen3-Coder-Next-8bit")),
+        ("llama4:scout", Target("mlx-community/Llama-4-Scout-17B-16E-Instruct-4bit")),
+        ("tinyllama", Target("TinyLlama/TinyLlama-1.1B-Chat-v1.0", "4bit")),
+        ("olmo-3:7b-think-q8_0", Target("allenai/Olmo-3-7B-Think", "q8_0")),
+        ("phi3:medium", Target("mlx-community/Phi-3-medium-4k-instruct-4bit")),
         ("qwen3:30b-a3b-q4_K_M", Target("mlx-community/Qwen3-30B-A3B-4bit")),
         ("qwen2.5-coder:7b-base-q4_K_M", None),
         ("qwen3:9b", None),
@@ -85,9 +110,41 @@ def test_an_unknown_name_suggests_near_ones_and_a_search() -> None:
 
 
 def test_what_has_to_be_known_comes_with_the_name() -> None:
-    target = resolve(parse_name("llama3.2-vision"))
+    target = resolve(parse_name("mistral-large"))
     assert target is not None
-    assert "cannot run" in target.note
+    assert "2407" in target.note
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("llava", "qwen3-vl"),
+        ("llava:7b-v1.6-q4_0", "gemma3"),
+        ("bakllava", "qwen3-vl"),
+        ("minicpm-v:8b", "qwen3-vl"),
+        ("moondream", "qwen3-vl:2b"),
+        ("llama3.2-vision:11b", "gemma3"),
+        ("nomic-embed-text-v2-moe", "bge-m3"),
+        ("gpt-oss:120b-cloud", "gpt-oss:120b"),
+        ("qwen3-coder:480b-cloud", "qwen3-coder:480b"),
+        ("deepseek-v3.1:cloud", "deepseek-v3.1:671b"),
+        ("kimi-k2:1t-cloud", "omlx search"),
+    ],
+)
+def test_a_model_that_does_not_run_here_is_refused_with_what_to_use_instead(
+    name: str, instead: str, tmp_path: Path
+) -> None:
+    with pytest.raises(PullError) as refused:
+        resolve(parse_name(name))
+    assert instead in refused.value.message
+    with pytest.raises(PullError):
+        Aliases(tmp_path / "aliases.json").set("mine", name)
+
+
+def test_the_catalog_knows_the_names_people_type() -> None:
+    assert len(families()) >= 120
+    for name in TYPED:
+        assert name in families(), name
 
 
 def test_aliases_are_kept_and_must_mean_something(tmp_path: Path) -> None:

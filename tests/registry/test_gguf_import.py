@@ -181,7 +181,10 @@ def rewrite(path: Path, change: tuple[bytes, bytes]) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ((b"llama\x16\x00\x00", b"mamba\x16\x00\x00"), "architecture 'mamba' cannot be imported; supported are gemma3"),
+        (
+            (b"llama\x16\x00\x00", b"mumba\x16\x00\x00"),
+            "architecture 'mumba' cannot be imported; supported are cohere2, gemma",
+        ),
         ((b"blk.1.ffn_up", b"blk.1.ffn_xx"), "unknown tensor 'blk.1.ffn_xx.weight'"),
         ((b"blk.1.ffn_up", b"blk.9.ffn_up"), "unknown tensor 'blk.9.ffn_up.weight'"),
         ((b"blk.1.ffn_up", b"blk.0.ffn_u0"), "unknown tensor"),
@@ -193,7 +196,7 @@ def rewrite(path: Path, change: tuple[bytes, bytes]) -> None:
 def test_what_cannot_be_imported_is_named(change: tuple[bytes, bytes], sentence: str, tmp_path: Path) -> None:
     _, path = make_pair(tmp_path, "llama")
     if change[0].startswith(b"llama\x16"):
-        change = (b"llama", b"mamba")
+        change = (b"llama", b"mumba")
     rewrite(path, change)
     with pytest.raises(GgufError, match=sentence):
         convert(path, tmp_path / "out")

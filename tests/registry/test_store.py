@@ -477,7 +477,7 @@ def test_facts_of_an_older_version_are_derived_anew(
 ) -> None:
     spec = registry.add_model_folder("tiny", folder)
     registry.list()
-    for module in ("facts", "describe", "memory"):
+    for module in ("metadata", "describe", "manifest_cache"):
         monkeypatch.setattr(f"omlx_registry.{module}.REVISION", 99)
     monkeypatch.setattr("omlx_registry.metadata.derive_capabilities", lambda *_, **__: ["completion", "new"])
     assert [it.capabilities for it in Registry(root, []).list()] == [["completion", "new"]]

@@ -28,7 +28,7 @@ import httpx
 import msgspec
 from omlx_registry import Overrides, Registry, Texts
 
-from omlx.protocols.ollama.translate import check_template
+from omlx.protocols.generation import check_template
 from omlx.settings import Settings
 from tests.server.local import LocalServer, ScriptedSource
 from tests.support.tiny import tiny_model

@@ -18,7 +18,7 @@ import uvloop
 from omlx_registry import Name, Overrides, Progress, PullError, Registry, Store, Texts
 
 from omlx.pool import Pool
-from omlx.protocols.ollama.translate import check_template
+from omlx.protocols.generation import check_template
 from omlx.runner.process import RUNNER
 from omlx.server.app import create_app
 from omlx.server.connection import Connection

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.protocols.ollama import wire as native
+from omlx.messages.request import Message
 from omlx.runner.host import CRASHED
 from omlx.server.responses_store import ResponsesStore
 from tests.server.sse import Event, events
@@ -212,8 +212,9 @@ def test_a_response_builds_on_an_earlier_one_but_not_on_its_instructions(http: h
     [
         ({"background": True}, "background is not supported: ask without it, and stream the answer"),
         ({"background": True, "stream": True}, "background is not supported: ask without it, and stream the answer"),
-        ({"tools": [FUNCTION], "tool_choice": "banana"},
-         'tool_choice must be "none", "auto", "required" or name a function'),
+        *(({"tools": [FUNCTION], "tool_choice": choice},
+           'tool_choice must be "none", "auto", "required" or name a function')
+          for choice in ("banana", {"type": "banana"}, {"type": "web_search"}, {"type": "function"})),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_refused(http: httpx.Client, fields: dict[str, Any], message: str) -> None:
@@ -243,7 +244,7 @@ def test_bad_input_is_named_by_its_place(http: httpx.Client, given: Any, message
 
 def test_the_store_forgets_what_was_used_longest_ago() -> None:
     store = ResponsesStore(most=2, most_bytes=10_000)
-    turn = [native.Message(role="user", content="x" * 100)]
+    turn = [Message(role="user", content="x" * 100)]
     store.put("a", b"A", turn)
     store.put("b", b"B", turn)
     assert store.get("a") is not None
@@ -254,7 +255,7 @@ def test_the_store_forgets_what_was_used_longest_ago() -> None:
 def test_the_store_stays_within_its_bytes() -> None:
     store = ResponsesStore(most=100, most_bytes=10_000)
     for number in range(50):
-        store.put(str(number), b"x" * 900, [native.Message(role="user", content="y" * 900)])
+        store.put(str(number), b"x" * 900, [Message(role="user", content="y" * 900)])
         assert store.size <= 10_000
     assert 0 < len(store) < 10
     store.put("giant", b"x" * 20_000, [])

@@ -1,4 +1,4 @@
-"""The Anthropic dialect, way in: a request to /v1/messages becomes the native one behind it.
+"""The Anthropic dialect, way in: a request to /v1/messages becomes the internal one.
 
 Blocks of one turn become one message; tool results become messages of their own in front of the text of their turn.
 Blocks and fields that mean nothing here (cache_control, metadata, redacted thinking …) are left out without a word.
@@ -7,20 +7,27 @@ Blocks and fields that mean nothing here (cache_control, metadata, redacted thin
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from omlx.messages.request import GenerateRequest
+from omlx.messages.request import GenerateRequest, Message, ToolCall
 from omlx.protocols.anthropic import wire as wire
+from omlx.protocols.generation import ChatInput, ModelFacts, UnsupportedTools, chat_request, given_options
 from omlx.protocols.http_error import HTTPError
+from omlx.protocols.media import read_base64
 from omlx.protocols.ollama import gojson
-from omlx.protocols.ollama import wire as native
-from omlx.protocols.ollama.translate import ModelFacts, UnsupportedTools, conversation
-from omlx.protocols.openai.common import Choice, Content, read_choice
+from omlx.protocols.ollama import wire as ollama
+from omlx.protocols.tools import ToolChoice, read_choice
 
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "max"}
+NO_MESSAGES = "messages is required"
 NO_WEB_SEARCH = "web search is not available: it runs on Ollama's servers"
+
+
+class Content(NamedTuple):
+    text: str
+    images: list[bytes]
 
 
 def check(asked: wire.MessagesRequest) -> None:
@@ -35,38 +42,34 @@ def check_count(asked: wire.CountRequest) -> None:
     if not asked.model:
         raise HTTPError(400, "model is required")
     if not asked.messages:
-        raise HTTPError(400, "messages is required")
+        raise HTTPError(400, NO_MESSAGES)
 
 
-def chat_request(asked: wire.CountRequest) -> native.ChatRequest:
-    """The native request behind a message. Raises HTTPError, Malformed."""
+def read_chat(asked: wire.CountRequest) -> ChatInput:
+    """Messages, tools and thinking of a request. Raises HTTPError, Malformed."""
     system = _join(asked.system if isinstance(asked.system, list) else [asked.system or ""]).text
-    messages = [native.Message(role="system", content=system)] if system else []
+    messages = [Message(role="system", content=system)] if system else []
     for turn in asked.messages:
         messages += _turn(turn)
-    return native.ChatRequest(
-        model=asked.model,
-        messages=messages,
-        tools=_choice(asked).tools,
-        options=_options(asked) if isinstance(asked, wire.MessagesRequest) else {},
-        think=_think(asked),
-        format=_format(asked.output_config),
-    )
+    return ChatInput(messages, _choice(asked), _think(asked))
 
 
 def generation(
-    asked: wire.CountRequest,
-    request: native.ChatRequest,
-    model: ModelFacts,
-    unsupported_tools: UnsupportedTools = "error",
+    asked: wire.CountRequest, chat: ChatInput, model: ModelFacts, unsupported_tools: UnsupportedTools = "error"
 ) -> GenerateRequest:
     """The internal request. A model that cannot think is not asked to. Raises HTTPError, OptionError."""
-    if "thinking" not in model.capabilities:
-        request = msgspec.structs.replace(request, think=None)
-    wanted = conversation(request, model, unsupported_tools)
-    if wanted is None:
-        raise HTTPError(400, "messages is required")
-    return _choice(asked).enforce(wanted, one_call=one_call_only(asked))
+    request = chat_request(
+        asked.model,
+        model,
+        chat if "thinking" in model.capabilities else chat._replace(think=None),
+        options=_options(asked) if isinstance(asked, wire.MessagesRequest) else {},
+        format=_format(asked.output_config),
+        unsupported_tools=unsupported_tools,
+        one_call=asked.tool_choice.get("disable_parallel_tool_use") is True,
+    )
+    if request is None:
+        raise HTTPError(400, NO_MESSAGES)
+    return request
 
 
 def counting(request: GenerateRequest, context: int) -> GenerateRequest:
@@ -75,21 +78,16 @@ def counting(request: GenerateRequest, context: int) -> GenerateRequest:
     return msgspec.structs.replace(request, limits=limits, render_only=True)
 
 
-def one_call_only(asked: wire.CountRequest) -> bool:
-    """Whether the client takes no more than one tool call."""
-    return asked.tool_choice.get("disable_parallel_tool_use") is True
-
-
 def _options(asked: wire.MessagesRequest) -> dict[str, Any]:
-    given = {
-        "num_predict": asked.max_tokens,
-        "temperature": asked.temperature,
-        "top_p": asked.top_p,
-        "top_k": asked.top_k,
-        "stop": asked.stop_sequences or None,
-        "think_budget": asked.thinking.budget_tokens if asked.thinking and asked.thinking.budget_tokens > 0 else None,
-    }
-    return {name: value for name, value in given.items() if value is not None}
+    budget = asked.thinking.budget_tokens if asked.thinking else 0
+    return given_options(
+        num_predict=asked.max_tokens,
+        temperature=asked.temperature,
+        top_p=asked.top_p,
+        top_k=asked.top_k,
+        stop=asked.stop_sequences or None,
+        think_budget=budget if budget > 0 else None,
+    )
 
 
 def _think(asked: wire.CountRequest) -> bool | str | None:
@@ -106,7 +104,7 @@ def _format(config: wire.OutputConfig | None) -> Any:
 
 
 def _tools(asked: wire.CountRequest) -> list[dict[str, Any]]:
-    """Tools in the native shape; those Anthropic runs itself are refused or, where they are only helpers, left out."""
+    """Tools in Ollama's form. Those Anthropic runs itself are refused or, where they are only helpers, left out."""
     tools = []
     for tool in asked.tools:
         if tool.type.startswith("web_search"):
@@ -115,12 +113,12 @@ def _tools(asked: wire.CountRequest) -> list[dict[str, Any]]:
             continue
         function: dict[str, Any] = {"name": tool.name, "description": tool.description}
         function |= {"parameters": tool.input_schema, "strict": tool.strict is True}
-        # A schema reads to a plain object, checked as in a native request.
-        tools.append(cast(dict[str, Any], gojson.read({"type": "function", "function": function}, native.Tool)))
+        # A schema reads to a plain object, checked as in Ollama's API.
+        tools.append(cast(dict[str, Any], gojson.read({"type": "function", "function": function}, ollama.Tool)))
     return tools
 
 
-def _choice(asked: wire.CountRequest) -> Choice:
+def _choice(asked: wire.CountRequest) -> ToolChoice:
     kind = asked.tool_choice.get("type")
     if kind not in (None, "auto", "any", "tool", "none"):
         raise HTTPError(400, 'tool_choice.type must be "auto", "any", "tool" or "none"')
@@ -128,11 +126,11 @@ def _choice(asked: wire.CountRequest) -> Choice:
     return read_choice(_tools(asked), choice)
 
 
-def _turn(turn: wire.MessageParam) -> list[native.Message]:
+def _turn(turn: wire.MessageParam) -> list[Message]:
     """The messages of one turn."""
     blocks = turn.content if isinstance(turn.content, list) else [turn.content]
-    results: list[native.Message] = []
-    calls: list[native.ToolCall] = []
+    results: list[Message] = []
+    calls: list[ToolCall] = []
     thoughts: list[str] = []
     for block in blocks:
         match block:
@@ -145,27 +143,24 @@ def _turn(turn: wire.MessageParam) -> list[native.Message]:
     said = _join(blocks)
     if results and not (said.text or said.images or calls):
         return results
-    message = native.Message(
-        role=turn.role, content=said.text, thinking="".join(thoughts), images=said.images, tool_calls=calls
+    message = Message(
+        role=turn.role.lower(), content=said.text, thinking="".join(thoughts), images=said.images, tool_calls=calls
     )
     return [*results, message]
 
 
-def _call(block: dict[str, Any]) -> native.ToolCall:
+def _call(block: dict[str, Any]) -> ToolCall:
     for field in ("id", "name"):
         if not isinstance(block.get(field), str) or not block[field]:
             raise HTTPError(400, f"tool_use block missing required '{field}' field")
-    given = block.get("input")
-    function = native.ToolCallFunction(name=block["name"], arguments=given if isinstance(given, dict) else {})
-    return native.ToolCall(id=block["id"], function=function)
+    arguments = block.get("input")
+    return ToolCall(block["name"], arguments if isinstance(arguments, dict) else {}, block["id"])
 
 
-def _result(block: dict[str, Any]) -> native.Message:
+def _result(block: dict[str, Any]) -> Message:
     content = block.get("content")
     said = _join(content if isinstance(content, list) else [content])
-    return native.Message(
-        role="tool", content=said.text, images=said.images, tool_call_id=str(block.get("tool_use_id") or "")
-    )
+    return Message(role="tool", content=said.text, images=said.images, tool_call_id=str(block.get("tool_use_id") or ""))
 
 
 def _join(blocks: Sequence[Any]) -> Content:
@@ -188,6 +183,6 @@ def _image(source: Any) -> bytes:
         kind = source.get("type")
         raise HTTPError(400, f"invalid image source type: {kind}. Only base64 images are supported.")
     try:
-        return native.read_base64(source.get("data"))
+        return read_base64(source.get("data"))
     except (ValueError, TypeError) as error:
         raise HTTPError(400, f"invalid base64 image data: {error}") from None

@@ -13,8 +13,7 @@ from msgspec import UNSET
 
 from omlx.messages.request import Delta, Finish, ToolCall
 from omlx.protocols.anthropic import wire as wire
-from omlx.protocols.ollama.translate import new_call_id
-from omlx.protocols.openai.common import arguments_text
+from omlx.protocols.tools import arguments_text, new_call_id
 
 _CHARACTERS_PER_TOKEN = 4
 

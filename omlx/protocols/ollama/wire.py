@@ -8,20 +8,18 @@ request lives in `omlx.protocols.ollama.translate`.
 
 from __future__ import annotations
 
-import binascii
-import re
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from omlx.protocols.common import CommonFields
+from omlx.protocols.media import read_base64
 from omlx.protocols.ollama.gojson import Go, Schema, WholeSchema
 from omlx.units import parse_keep_alive
 
 THINK_LEVELS = ("high", "medium", "low", "max")
 _THINK_FORMS = '"high", "medium", "low", "max", true, or false'
-_NOT_BASE64 = re.compile(r"[^A-Za-z0-9+/]")
 
 
 def read_think(value: Any) -> bool | str:
@@ -47,19 +45,6 @@ def read_property_type(value: Any) -> str | list[str]:
 def read_keep_alive(value: Any) -> float | None:
     """`keep_alive` in seconds; None where it is not given ("")."""
     return parse_keep_alive(value)
-
-
-def read_base64(value: Any) -> bytes:
-    """Standard base64 with padding; line breaks are tolerated."""
-    if not isinstance(value, str):
-        raise TypeError
-    text = value.replace("\n", "").replace("\r", "")
-    try:
-        return binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
-    except (binascii.Error, UnicodeEncodeError):
-        bad = _NOT_BASE64.search(text.rstrip("="))
-        position = bad.start() if bad else len(text) - len(text) % 4 if len(text) % 4 else len(text)
-        raise ValueError(f"illegal base64 data at input byte {position}") from None
 
 
 KeepAlive = Annotated[float | None, Go(parse=read_keep_alive)]

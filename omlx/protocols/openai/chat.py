@@ -1,4 +1,4 @@
-"""The OpenAI dialect of /v1/chat/completions: its requests become native ones, internal events become its chunks."""
+"""The OpenAI dialect of /v1/chat/completions: its requests become internal ones, internal events its chunks."""
 
 from __future__ import annotations
 
@@ -10,66 +10,72 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from omlx.messages.request import Delta, Finish, GenerateRequest
+from omlx.messages.request import Delta, Finish, GenerateRequest, Message, ToolCall, Video
+from omlx.protocols.generation import ChatInput, ModelFacts, UnsupportedTools, chat_request, given_options
 from omlx.protocols.http_error import HTTPError
-from omlx.protocols.ollama import wire as native
-from omlx.protocols.ollama.translate import ModelFacts, UnsupportedTools, conversation
+from omlx.protocols.ollama.wire import DebugInfo
 from omlx.protocols.openai import common as common
 from omlx.protocols.openai import wire as wire
+from omlx.protocols.tools import read_choice
+
+NO_MESSAGES = "[] is too short - 'messages'"
 
 
 # ---------------------------------------------------------------- requests
-def chat_request(asked: wire.ChatCompletionRequest) -> native.ChatRequest:
-    """The native request behind a chat completion. Raises HTTPError."""
+def read_chat(asked: wire.ChatCompletionRequest) -> ChatInput:
+    """Messages, tools and effort of a chat completion. Raises HTTPError."""
     if not asked.messages:
-        raise HTTPError(400, "[] is too short - 'messages'")
-    limit = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
+        raise HTTPError(400, NO_MESSAGES)
     effort = (asked.reasoning.effort if asked.reasoning else "") or asked.reasoning_effort
-    return native.ChatRequest(
-        model=asked.model,
-        messages=[_message(message) for message in asked.messages],
-        stream=asked.stream,
-        format=_format(asked.response_format),
-        options=options(asked, limit),
+    return ChatInput(
+        [_message(message) for message in asked.messages],
         think=common.read_effort(effort),
-        think_budget=asked.reasoning.max_tokens if asked.reasoning else None,
-        tools=common.read_choice(asked.tools, asked.tool_choice).tools,
-        chat_template_kwargs=asked.chat_template_kwargs,
-        logprobs=asked.logprobs,
-        top_logprobs=asked.top_logprobs,
-        debug_render_only=asked.debug_render_only,
+        choice=read_choice(asked.tools, asked.tool_choice),
     )
 
 
 def generations(
     asked: wire.ChatCompletionRequest,
-    request: native.ChatRequest,
+    chat: ChatInput,
     model: ModelFacts,
     unsupported_tools: UnsupportedTools = "error",
 ) -> list[GenerateRequest]:
     """The internal requests, one per choice. Raises HTTPError, OptionError."""
     count = common.check_count(asked.n)
-    wanted = conversation(request, model, unsupported_tools)
-    if wanted is None:
-        raise HTTPError(400, "[] is too short - 'messages'")
-    choice = common.read_choice(asked.tools, asked.tool_choice)
-    wanted = choice.enforce(common.bias(wanted, asked.logit_bias), one_call=not asked.parallel_tool_calls)
-    return common.choices(wanted, 1 if wanted.render_only else count)
+    limit = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
+    request = chat_request(
+        asked.model,
+        model,
+        chat,
+        options=options(asked, limit, think_budget=asked.reasoning.max_tokens if asked.reasoning else None),
+        format=_format(asked.response_format),
+        template_kwargs=asked.chat_template_kwargs,
+        unsupported_tools=unsupported_tools,
+        one_call=not asked.parallel_tool_calls,
+        logprobs=asked.logprobs,
+        top_logprobs=asked.top_logprobs,
+        render_only=asked.debug_render_only,
+    )
+    if request is None:
+        raise HTTPError(400, NO_MESSAGES)
+    return common.choices(common.bias(request, asked.logit_bias), 1 if request.render_only else count)
 
 
-def options(asked: wire.ChatCompletionRequest | wire.CompletionRequest, limit: int | None) -> dict[str, Any]:
-    """Native options; temperature and top_p are 1 where they are not given, whatever the model's Modelfile says."""
+def options(
+    asked: wire.ChatCompletionRequest | wire.CompletionRequest, limit: int | None, think_budget: int | None = None
+) -> dict[str, Any]:
+    """Options by Ollama's names; temperature and top_p are 1 where they are not given, whatever the Modelfile says."""
     stop = [asked.stop] if isinstance(asked.stop, str) else asked.stop
-    given = {
-        "num_predict": limit,
-        "temperature": 1.0 if asked.temperature is None else asked.temperature,
-        "top_p": 1.0 if asked.top_p is None else asked.top_p,
-        "frequency_penalty": asked.frequency_penalty,
-        "presence_penalty": asked.presence_penalty,
-        "seed": asked.seed,
-        "stop": [item for item in stop if isinstance(item, str)] if isinstance(stop, list) else None,
-    }
-    return {name: value for name, value in given.items() if value is not None}
+    return given_options(
+        num_predict=limit,
+        temperature=1.0 if asked.temperature is None else asked.temperature,
+        top_p=1.0 if asked.top_p is None else asked.top_p,
+        frequency_penalty=asked.frequency_penalty,
+        presence_penalty=asked.presence_penalty,
+        seed=asked.seed,
+        stop=[item for item in stop if isinstance(item, str)] if isinstance(stop, list) else None,
+        think_budget=think_budget,
+    )
 
 
 def _format(wanted: wire.ResponseFormat | None) -> Any:
@@ -83,17 +89,17 @@ def _format(wanted: wire.ResponseFormat | None) -> Any:
     return None
 
 
-def _message(given: wire.Message) -> native.Message:
-    content = _content(given)
-    return native.Message(
-        role="system" if given.role == "developer" else given.role,
+def _message(message: wire.Message) -> Message:
+    content = _content(message)
+    return Message(
+        role="system" if message.role == "developer" else message.role.lower(),
         content=content.text,
-        thinking=given.reasoning or given.reasoning_content,
+        thinking=message.reasoning or message.reasoning_content,
         images=content.images,
         videos=[*content.videos],
-        tool_calls=[_call(call) for call in given.tool_calls],
-        tool_name=given.name if given.role == "tool" else "",
-        tool_call_id=given.tool_call_id,
+        tool_calls=[_call(call) for call in message.tool_calls],
+        tool_name=message.name if message.role == "tool" else "",
+        tool_call_id=message.tool_call_id,
     )
 
 
@@ -113,7 +119,7 @@ def _join(parts: Sequence[Any]) -> common.Content:
     """One message of all its parts, a line for each text."""
     texts: list[str] = []
     images: list[bytes] = []
-    videos: list[native.Video] = []
+    videos: list[Video] = []
     for part in parts:
         match part:
             case {"type": "text", "text": str(text)} | {"type": "refusal", "refusal": str(text)}:
@@ -129,13 +135,12 @@ def _join(parts: Sequence[Any]) -> common.Content:
     return common.Content("\n".join(texts), images, videos)
 
 
-def _call(call: dict[str, Any]) -> native.ToolCall:
+def _call(call: dict[str, Any]) -> ToolCall:
     function = call.get("function")
     if not isinstance(function, dict):
         raise HTTPError(400, "invalid tool call arguments")
     arguments = common.read_arguments(function.get("arguments"), "invalid tool call arguments")
-    named = native.ToolCallFunction(name=str(function.get("name") or ""), arguments=arguments)
-    return native.ToolCall(id=str(call.get("id") or ""), function=named)
+    return ToolCall(str(function.get("name") or ""), arguments, str(call.get("id") or ""))
 
 
 # ---------------------------------------------------------------- answers
@@ -197,7 +202,7 @@ class ChatAnswer:
         )
         rendered = answers[0][1].rendered
         if rendered is not None:
-            answer.debug_info = native.DebugInfo(rendered, self._images)
+            answer.debug_info = DebugInfo(rendered, self._images)
         return answer
 
     def _choice(self, choice: int, delta: Delta, finish: Finish) -> wire.ChatChoice:

@@ -1,12 +1,7 @@
-"""What the OpenAI routes share: reading parts, effort and stop; writing usage, tool calls and log probabilities.
-
-As in Ollama, a request becomes a native one first (`omlx.protocols.ollama.wire`), so that names, capabilities,
-defaults and error texts are the same on every route.
-"""
+"""What the OpenAI routes share: reading parts, effort and stop; writing usage, tool calls and log probabilities."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,11 +10,11 @@ from urllib.parse import unquote
 import msgspec
 from msgspec import UNSET
 
-from omlx.messages.request import Finish, GenerateRequest, TokenLogprob, ToolCall
+from omlx.messages.request import Finish, GenerateRequest, TokenLogprob, ToolCall, Video
+from omlx.protocols import media
 from omlx.protocols.http_error import HTTPError
-from omlx.protocols.ollama import wire as native
-from omlx.protocols.ollama.translate import new_call_id
 from omlx.protocols.openai import wire as wire
+from omlx.protocols.tools import arguments_text, new_call_id
 
 FINGERPRINT = "fp_ollama"
 NO_URLS = "image URLs are not currently supported, please use base64 encoded data instead"
@@ -45,7 +40,7 @@ _EFFORTS: dict[str, bool | str] = {
 class Content(NamedTuple):
     text: str
     images: list[bytes]
-    videos: Sequence[native.Video] = ()
+    videos: Sequence[Video] = ()
 
 
 def read_image(url: Any) -> bytes:
@@ -58,12 +53,12 @@ def read_image(url: Any) -> bytes:
         raise HTTPError(400, "invalid image input")
     data = text[prefix.end() :].rstrip()
     try:
-        return native.read_base64(unquote(data) if "%" in data else data)
+        return media.read_base64(unquote(data) if "%" in data else data)
     except ValueError:
         raise HTTPError(400, "invalid image input") from None
 
 
-def read_video(part: Mapping[str, Any]) -> native.Video:
+def read_video(part: Mapping[str, Any]) -> Video:
     """A video part: `video` is a list of frames (data URIs), `video_url` one URI with a file, or with frames
     behind commas, as in vLLM. Raises HTTPError."""
     given = part.get("video", part.get("video_url"))
@@ -78,7 +73,7 @@ def read_video(part: Mapping[str, Any]) -> native.Video:
     fps, most = part.get("fps", 2.0), part.get("max_frames", 0)
     if not isinstance(fps, (int, float)) or not isinstance(most, int):
         raise HTTPError(400, "fps and max_frames of a video must be numbers")
-    return native.Video(frames=[read_image(frame) for frame in given], fps=float(fps), max_frames=most)
+    return media.read_video([read_image(frame) for frame in given], float(fps), most)
 
 
 def read_effort(effort: str) -> bool | str | None:
@@ -102,53 +97,6 @@ def read_arguments(text: Any, refusal: str) -> dict[str, Any]:
     if value is not None and not isinstance(value, dict):
         raise HTTPError(400, refusal)
     return value or {}
-
-
-class Choice(NamedTuple):
-    """The tools that are offered, and whether one of them (or the one named) has to be called."""
-
-    tools: list[dict[str, Any]]
-    must_call: bool | str = False
-
-    def enforce(self, request: GenerateRequest, *, one_call: bool) -> GenerateRequest:
-        """`request`, whose answer keeps to the choice and to at most `one_call`."""
-        if not self.tools:
-            return request
-        return msgspec.structs.replace(request, must_call=self.must_call, one_call=one_call)
-
-
-_CHOICES = (None, "", "none", "auto", "required")
-
-
-def read_choice(tools: Sequence[dict[str, Any]], choice: Any) -> Choice:
-    """What `tool_choice` ("auto", "none", "required", a function, or allowed_tools) makes of `tools`. Raises HTTPError.
-
-    Where one is named the others are offered all the same: the prompt is then the one that the cache knows.
-    """
-    offered = list(tools)
-    if not isinstance(choice, Mapping) and choice not in _CHOICES:
-        raise HTTPError(400, 'tool_choice must be "none", "auto", "required" or name a function')
-    if choice == "none":
-        return Choice([])
-    if not isinstance(choice, Mapping) or not offered:
-        return Choice(offered, choice == "required" and bool(offered))
-    if choice.get("type") == "allowed_tools":
-        inner = choice.get("allowed_tools")
-        allowed = inner if isinstance(inner, Mapping) else choice
-        named = {_name(tool) for tool in allowed.get("tools") or [] if isinstance(tool, Mapping)}
-        offered = [tool for tool in offered if tool["function"]["name"] in named]
-        return Choice(offered, allowed.get("mode") == "required" and bool(offered))
-    name = _name(choice)
-    if name and all(tool["function"]["name"] != name for tool in offered):
-        raise HTTPError(400, f"tool_choice names {name}, which is not among the tools")
-    return Choice(offered, name)
-
-
-def _name(tool: Mapping[str, Any]) -> str:
-    """The function that a choice names, in the shape of chat completions or of responses; "" for any other tool."""
-    function = tool.get("function")
-    name = function.get("name") if isinstance(function, Mapping) else tool.get("name")
-    return name if isinstance(name, str) else ""
 
 
 def bias(request: GenerateRequest, logit_bias: Mapping[str, float]) -> GenerateRequest:
@@ -179,10 +127,6 @@ def check_count(count: int | None) -> int:
     if count is not None and not 1 <= count <= MOST_CHOICES:
         raise HTTPError(400, f"n must be between 1 and {MOST_CHOICES}")
     return count or 1
-
-
-def arguments_text(call: ToolCall) -> str:
-    return json.dumps(call.arguments, ensure_ascii=False, separators=(",", ":"))
 
 
 def write_calls(calls: Sequence[ToolCall], first_index: int) -> list[wire.ToolCall]:

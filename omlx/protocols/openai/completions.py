@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import base64
 import secrets
-import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from omlx.messages.request import Delta, Finish, GenerateRequest, TokenLogprob
+from omlx.messages.request import Delta, Finish, GenerateRequest, Message, TokenLogprob
+from omlx.protocols.generation import ModelFacts, check_capabilities, preset_messages
 from omlx.protocols.http_error import HTTPError
-from omlx.protocols.ollama import wire as native
-from omlx.protocols.ollama.translate import ModelFacts, generation
 from omlx.protocols.openai import common as common
 from omlx.protocols.openai import wire as wire
 from omlx.protocols.openai.chat import options
+from omlx.protocols.options import parse_options
 
 _FORMATS = ("float", "base64")
 Input = str | list[int]
@@ -63,28 +62,35 @@ def completions(asked: wire.CompletionRequest, prompts: Sequence[Input], model: 
 
 
 def _generation(asked: wire.CompletionRequest, prompt: Input, model: ModelFacts) -> GenerateRequest | None:
-    if isinstance(prompt, str):
-        return generation(_native(asked, prompt), model)
-    if asked.echo or asked.suffix:
+    _check_stop(asked.stop)
+    if not isinstance(prompt, str) and (asked.echo or asked.suffix):
         raise HTTPError(400, "echo and suffix need the prompt as text, not as tokens")
-    wanted = generation(_native(asked, "tokens" if prompt else ""), model)
-    # Tokens say exactly what the model is to read: no template, no system message.
-    return wanted and msgspec.structs.replace(wanted, messages=[], raw_prompt="", context=prompt, return_context=False)
-
-
-def _native(asked: wire.CompletionRequest, prompt: str) -> native.GenerateRequest:
-    if isinstance(asked.stop, list):
-        wrong = next((item for item in asked.stop if not isinstance(item, str)), None)
-        if wrong is not None:
-            raise HTTPError(400, f"invalid type for 'stop' field: {type(wrong).__name__}")
-    return native.GenerateRequest(
-        model=asked.model,
-        prompt=prompt,
-        suffix=asked.suffix,
-        options=options(asked, asked.max_tokens),
+    check_capabilities(asked.model, model, "generate", ["insert"] if asked.suffix else [])
+    sampling, limits = parse_options(options(asked, asked.max_tokens), model.parameters)
+    if not prompt:
+        return None
+    request = GenerateRequest(
+        id=0,
+        suffix=asked.suffix or None,
+        sampling=sampling,
+        limits=limits,
         logprobs=asked.logprobs is not None,
         top_logprobs=asked.logprobs or 0,
     )
+    if isinstance(prompt, str):
+        system = [Message(role="system", content=model.system)] if model.system else []
+        request.messages = [*system, *preset_messages(model), Message(role="user", content=prompt)]
+    else:
+        # Tokens are the exact prompt: no template, no system message.
+        request.raw_prompt, request.context = "", prompt
+    return request
+
+
+def _check_stop(stop: Any) -> None:
+    if isinstance(stop, list):
+        wrong = next((item for item in stop if not isinstance(item, str)), None)
+        if wrong is not None:
+            raise HTTPError(400, f"invalid type for 'stop' field: {type(wrong).__name__}")
 
 
 class CompletionAnswer:
@@ -201,17 +207,16 @@ def check_encoding(name: str) -> None:
         raise HTTPError(400, message)
 
 
-def embedding_list(asked: wire.EmbedRequest, vectors: Sequence[list[float]], tokens: int) -> wire.EmbeddingList:
+def embedding_list(
+    asked: wire.EmbedRequest, vectors: Sequence[bytes], numbers: Callable[[bytes], list[float]], tokens: int
+) -> wire.EmbeddingList:
+    """`vectors`: float32 each; `numbers` makes a list of one."""
     in_base64 = asked.encoding_format.lower() == "base64"
     data = [
-        wire.Embedding(embedding=_base64(vector) if in_base64 else vector, index=index)
+        wire.Embedding(embedding=base64.b64encode(vector).decode() if in_base64 else numbers(vector), index=index)
         for index, vector in enumerate(vectors)
     ]
     return wire.EmbeddingList(data=data, model=asked.model, usage=wire.EmbedUsage(tokens, tokens))
-
-
-def _base64(vector: Sequence[float]) -> str:
-    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 
 def model_entry(name: str, full_name: str, modified: float) -> wire.Model:

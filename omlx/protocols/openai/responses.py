@@ -1,4 +1,4 @@
-"""The Responses dialect, way in: input items become native messages.
+"""The Responses dialect, way in: input items become messages.
 
 *Items* are flat: a model's turn is a run of reasoning, message and function_call items. Here such a run becomes one
 assistant message again. Items and tools that only OpenAI's servers can run are left out.
@@ -9,56 +9,59 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from omlx.messages.request import GenerateRequest
+from omlx.messages.request import GenerateRequest, Message, ToolCall
+from omlx.protocols.generation import ChatInput, ModelFacts, UnsupportedTools, chat_request, given_options
 from omlx.protocols.http_error import HTTPError
 from omlx.protocols.ollama import gojson
-from omlx.protocols.ollama import wire as native
-from omlx.protocols.ollama.translate import ModelFacts, UnsupportedTools, conversation
+from omlx.protocols.ollama.wire import Tool
 from omlx.protocols.openai import common as common
 from omlx.protocols.openai import responses_wire as wire
+from omlx.protocols.tools import read_choice
+
+NO_INPUT = "[] is too short - 'input'"
 
 _SKIPPED = frozenset({"item_reference", "compaction", "mcp_list_tools", "additional_tools"})
 _ROLES = {"developer": "system"}
 
 
-def chat_request(asked: wire.ResponsesRequest, messages: Sequence[native.Message]) -> native.ChatRequest:
-    """The native request behind a response; `messages` is the conversation without instructions. Raises HTTPError."""
-    system = [native.Message(role="system", content=asked.instructions)] if asked.instructions else []
+def read_chat(asked: wire.ResponsesRequest, messages: Sequence[Message]) -> ChatInput:
+    """What is asked for; `messages` is the conversation without instructions. Raises HTTPError."""
+    system = [Message(role="system", content=asked.instructions)] if asked.instructions else []
     if not messages:
-        raise HTTPError(400, "[] is too short - 'input'")
+        raise HTTPError(400, NO_INPUT)
     if asked.background:
         raise HTTPError(400, "background is not supported: ask without it, and stream the answer")
-    options = {
-        "num_predict": asked.max_output_tokens,
-        "temperature": 1.0 if asked.temperature is None else asked.temperature,
-        "top_p": asked.top_p,
-    }
-    return native.ChatRequest(
-        model=asked.model,
-        messages=[*system, *messages],
-        format=_format(asked.text),
-        options={name: value for name, value in options.items() if value is not None},
+    return ChatInput(
+        [*system, *messages],
         think=common.read_effort(asked.reasoning.effort if asked.reasoning else ""),
-        think_budget=asked.reasoning.max_tokens if asked.reasoning else None,
-        tools=_choice(asked).tools,
+        choice=read_choice(read_tools(asked.tools), asked.tool_choice),
     )
 
 
 def generation(
     asked: wire.ResponsesRequest,
-    request: native.ChatRequest,
+    chat: ChatInput,
     model: ModelFacts,
     unsupported_tools: UnsupportedTools = "error",
 ) -> GenerateRequest:
     """The internal request. Raises HTTPError, OptionError."""
-    wanted = conversation(request, model, unsupported_tools)
-    if wanted is None:
-        raise HTTPError(400, "[] is too short - 'input'")
-    return _choice(asked).enforce(wanted, one_call=not asked.parallel_tool_calls)
-
-
-def _choice(asked: wire.ResponsesRequest) -> common.Choice:
-    return common.read_choice(read_tools(asked.tools), asked.tool_choice)
+    request = chat_request(
+        asked.model,
+        model,
+        chat,
+        options=given_options(
+            num_predict=asked.max_output_tokens,
+            temperature=1.0 if asked.temperature is None else asked.temperature,
+            top_p=asked.top_p,
+            think_budget=asked.reasoning.max_tokens if asked.reasoning else None,
+        ),
+        format=_format(asked.text),
+        unsupported_tools=unsupported_tools,
+        one_call=not asked.parallel_tool_calls,
+    )
+    if request is None:
+        raise HTTPError(400, NO_INPUT)
+    return request
 
 
 def _format(text: wire.Text | None) -> Any:
@@ -69,7 +72,7 @@ def _format(text: wire.Text | None) -> Any:
 
 
 def read_tools(tools: Sequence[dict[str, Any]], prefix: str = "") -> list[dict[str, Any]]:
-    """The functions among `tools` in the native shape; those of a namespace are called `namespace.name`."""
+    """The functions among `tools` as Ollama writes tools; those of a namespace are called `namespace.name`."""
     found: list[dict[str, Any]] = []
     for tool in tools:
         match tool:
@@ -77,8 +80,8 @@ def read_tools(tools: Sequence[dict[str, Any]], prefix: str = "") -> list[dict[s
                 keys = ("description", "parameters", "strict")
                 function = {key: tool[key] for key in keys if tool.get(key) is not None}
                 value = {"type": "function", "function": {"name": prefix + name, **function}}
-                # A schema reads to a plain object, checked as in a native request.
-                found.append(cast(dict[str, Any], gojson.read(value, native.Tool)))
+                # A schema reads to a plain object, checked as in Ollama's API.
+                found.append(cast(dict[str, Any], gojson.read(value, Tool)))
             case {"type": "namespace", "name": str(name), "tools": list(inner)}:
                 found += read_tools([item for item in inner if isinstance(item, dict)], f"{prefix}{name}.")
     return found
@@ -96,12 +99,12 @@ def namespaces(tools: Sequence[dict[str, Any]], prefix: str = "") -> dict[str, t
     return found
 
 
-def read_input(value: Any) -> list[native.Message]:
+def read_input(value: Any) -> list[Message]:
     """`input`: a text or a list of items, as messages. Raises HTTPError."""
     if value is None:
         return []
     if isinstance(value, str):
-        return [native.Message(role="user", content=value)]
+        return [Message(role="user", content=value)]
     if not isinstance(value, list):
         raise HTTPError(400, "input must be a string or an array of items")
     reader = _Reader()
@@ -117,10 +120,10 @@ class _Reader:
     """Collects items into messages; `_turn` is the assistant message that is still growing."""
 
     def __init__(self) -> None:
-        self._messages: list[native.Message] = []
-        self._turn: native.Message | None = None
+        self._messages: list[Message] = []
+        self._turn: Message | None = None
 
-    def messages(self) -> list[native.Message]:
+    def messages(self) -> list[Message]:
         self._close()
         return self._messages
 
@@ -153,7 +156,7 @@ class _Reader:
             turn.images = content.images
             return
         self._close()
-        self._messages.append(native.Message(role=_ROLES.get(role, role), content=content.text, images=content.images))
+        self._messages.append(Message(role=_ROLES.get(role, role).lower(), content=content.text, images=content.images))
 
     def _call(self, item: dict[str, Any]) -> None:
         if item.get("type") == "custom_tool_call":
@@ -161,8 +164,7 @@ class _Reader:
         else:
             arguments = common.read_arguments(item.get("arguments"), "failed to parse function call arguments")
         names = [part for part in (item.get("namespace"), item.get("name")) if isinstance(part, str) and part]
-        function = native.ToolCallFunction(name=".".join(names), arguments=arguments)
-        call = native.ToolCall(id=str(item.get("call_id") or ""), function=function)
+        call = ToolCall(".".join(names), arguments, str(item.get("call_id") or ""))
         turn = self._open()
         turn.tool_calls = [*turn.tool_calls, call]
 
@@ -170,7 +172,7 @@ class _Reader:
         self._close()
         content = _content(item.get("output"))
         self._messages.append(
-            native.Message(
+            Message(
                 role="tool", content=content.text, images=content.images, tool_call_id=str(item.get("call_id") or "")
             )
         )
@@ -183,12 +185,12 @@ class _Reader:
         self._close()
         self._open().thinking = str(item.get("encrypted_content") or told)
 
-    def _open(self) -> native.Message:
+    def _open(self) -> Message:
         if self._turn is None:
-            self._turn = native.Message(role="assistant")
+            self._turn = Message(role="assistant")
         return self._turn
 
-    def _reopen(self) -> native.Message:
+    def _reopen(self) -> Message:
         self._close()
         return self._open()
 

@@ -14,16 +14,14 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from omlx.messages.request import Delta, Finish, ToolCall
-from omlx.protocols.ollama import wire as native
-from omlx.protocols.ollama.translate import new_call_id
+from omlx.messages.request import Delta, Finish, Message, ToolCall
 from omlx.protocols.openai import responses_wire as wire
-from omlx.protocols.openai.common import arguments_text
 from omlx.protocols.openai.responses import namespaces
 from omlx.protocols.openai.wire import CachedTokens, ReasoningTokens
+from omlx.protocols.tools import arguments_text, new_call_id
 
 StreamEvent = dict[str, Any]
-Keep = Callable[[wire.Response, native.Message], None]
+Keep = Callable[[wire.Response, Message], None]
 """Told of a response that is complete, and of the assistant's turn as a message of the conversation."""
 
 
@@ -35,7 +33,7 @@ class ResponseAnswer:
         self._namespaces = namespaces(asked.tools)
         self._response = _empty(asked)
         self._items: list[wire.Item] = []
-        self._calls: list[native.ToolCall] = []
+        self._calls: list[ToolCall] = []
         self._open = False
         self._pieces: list[str] = []
         """Text of the open item."""
@@ -93,12 +91,10 @@ class ResponseAnswer:
         )
         self._keep(response, self._turn())
 
-    def _turn(self) -> native.Message:
+    def _turn(self) -> Message:
         texts = [item.content[0].text for item in self._items if isinstance(item, wire.MessageItem)]
         thoughts = [item.encrypted_content for item in self._items if isinstance(item, wire.ReasoningItem)]
-        return native.Message(
-            role="assistant", content="".join(texts), thinking="".join(thoughts), tool_calls=self._calls
-        )
+        return Message(role="assistant", content="".join(texts), thinking="".join(thoughts), tool_calls=self._calls)
 
     # ------------------------------------------------------------ items
     def _begin(self) -> list[StreamEvent]:
@@ -133,8 +129,7 @@ class ResponseAnswer:
         arguments, call_id = arguments_text(call), call.id or new_call_id()
         namespace, name = self._namespaces.get(call.name, (UNSET, call.name))
         item = wire.FunctionCallItem(id=_new_id("fc"), call_id=call_id, name=name, namespace=namespace)
-        function = native.ToolCallFunction(name=call.name, arguments=call.arguments)
-        self._calls.append(native.ToolCall(id=call_id, function=function))
+        self._calls.append(ToolCall(call.name, call.arguments, call_id))
         events = self._start(item)
         self._pieces.append(arguments)
         delta = self._event("response.function_call_arguments.delta", **self._place(), delta=arguments)

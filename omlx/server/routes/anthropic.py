@@ -24,10 +24,10 @@ async def messages(request: HttpRequest, registry: GivenRegistry, pool: GivenPoo
     asked = await read_json(request, wire.MessagesRequest, settings.max_body)
     await inline_images([message.content for message in asked.messages], settings)
     dialect.check(asked)
-    native = await aside(lambda: dialect.chat_request(asked))
+    chat = await aside(lambda: dialect.read_chat(asked))
 
     def made(spec: ModelSpec) -> Answer:
-        wanted = prepared(dialect.generation(asked, native, spec, settings.unsupported_tools), settings)
+        wanted = prepared(dialect.generation(asked, chat, spec, settings.unsupported_tools), settings)
         answer = MessageAnswer(asked, characters=_characters(wanted))
         job = GenerationJob(spec, [wanted])
         if asked.stream:
@@ -45,10 +45,10 @@ async def count_tokens(
     asked = await read_json(request, wire.CountRequest, settings.max_body)
     await inline_images([message.content for message in asked.messages], settings)
     dialect.check_count(asked)
-    native = await aside(lambda: dialect.chat_request(asked))
+    chat = await aside(lambda: dialect.read_chat(asked))
 
     def made(spec: ModelSpec) -> Answer:
-        wanted = prepared(dialect.generation(asked, native, spec, settings.unsupported_tools), settings)
+        wanted = prepared(dialect.generation(asked, chat, spec, settings.unsupported_tools), settings)
         job = GenerationJob(spec, [dialect.counting(wanted, spec.context_length)])
         return LiveObject(whole(pool, job, lambda found, _: wire.TokenCount(found[0].finish.prompt_tokens)))
 

@@ -18,6 +18,7 @@ from omlx.server.names import double_quoted, required, single_quoted
 from omlx.server.resolve_model import served
 from omlx.server.route_info import route_opt
 from omlx.server.stream import Answer, LiveObject, encode
+from omlx.server.vectors import json_numbers, written
 
 
 @post("/api/embed", status_code=200, opt=route_opt("ollama", "passed"))
@@ -70,15 +71,20 @@ async def _embed(
         except RequestFailed as failure:
             # Whatever goes wrong with a text is the request's fault here; only a dead runner is not.
             raise failure if failure.kind == "crashed" else HTTPError(400, failure.message) from None
-        return encode(
-            wire.EmbedResponse(
-                model=asked.model,
-                embeddings=[shortened(vector) for vector in found.vectors],
-                total_duration=max(1, time.monotonic_ns() - started),
-                load_duration=max(1, lease.load_ns),
-                prompt_eval_count=found.prompt_tokens,
+        load_ns = lease.load_ns
+
+        def write() -> bytes:
+            return encode(
+                wire.EmbedResponse(
+                    model=asked.model,
+                    embeddings=[json_numbers(vector) for vector in found.vectors],
+                    total_duration=max(1, time.monotonic_ns() - started),
+                    load_duration=max(1, load_ns),
+                    prompt_eval_count=found.prompt_tokens,
+                )
             )
-        )
+
+        return await written(write, found.vectors)
 
 
 async def _embed_one(pool: Pool, spec: ModelSpec, asked: wire.EmbeddingRequest, num_ctx: int) -> bytes:
@@ -89,9 +95,4 @@ async def _embed_one(pool: Pool, spec: ModelSpec, asked: wire.EmbeddingRequest, 
             found = await lease.embed([asked.prompt], truncate=asked.truncate, num_ctx=num_ctx)
         except RequestFailed as failure:
             raise failure if failure.kind == "crashed" else HTTPError(500, failure.message) from None
-        return encode(wire.EmbeddingResponse(found.vectors[0]))
-
-
-def shortened(vector: list[float]) -> list[float]:
-    """The values are float32: nine digits say all of them, and halve the answer."""
-    return [float(f"{value:.9g}") for value in vector]
+        return encode(wire.EmbeddingResponse([*memoryview(found.vectors[0]).cast("f")]))

@@ -11,6 +11,7 @@ from omlx_registry import ModelSpec
 from omlx.messages.request import Delta, Finish, GenerateRequest
 from omlx.pool import Pool
 from omlx.prompting.stable_prefix import with_stable_prefix
+from omlx.protocols.generation import check_top_logprobs
 from omlx.protocols.http_error import HTTPError
 from omlx.protocols.ollama import translate as dialect
 from omlx.protocols.ollama import wire as wire
@@ -29,7 +30,7 @@ from omlx.settings import Settings
 async def generate(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     started = time.monotonic_ns()
     asked = await read_json(request, wire.GenerateRequest, settings.max_body)
-    dialect.check_top_logprobs(asked.top_logprobs)
+    check_top_logprobs(asked.top_logprobs)
     if not asked.model:
         raise HTTPError(404, single_quoted(""))
     if asked.template:
@@ -48,7 +49,7 @@ async def generate(request: HttpRequest, registry: GivenRegistry, pool: GivenPoo
 async def chat(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     started = time.monotonic_ns()
     asked = await read_json(request, wire.ChatRequest, settings.max_body)
-    dialect.check_top_logprobs(asked.top_logprobs)
+    check_top_logprobs(asked.top_logprobs)
     model = required(asked.model)
     images = sum(len(message.images) for message in asked.messages)
     answer = dialect.ChatAnswer(asked.model, started, images)

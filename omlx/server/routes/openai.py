@@ -10,8 +10,8 @@ from litestar.params import FromPath
 from omlx_registry import ModelSpec
 
 from omlx.pool import Pool, RequestFailed
+from omlx.protocols.generation import check_top_logprobs
 from omlx.protocols.http_error import HTTPError
-from omlx.protocols.ollama.translate import check_top_logprobs
 from omlx.protocols.openai import chat as dialect
 from omlx.protocols.openai import completions as completions_dialect
 from omlx.protocols.openai import wire as wire
@@ -22,8 +22,8 @@ from omlx.server.generation import GenerationJob, load, prepared, stream, whole
 from omlx.server.names import double_quoted, find, required
 from omlx.server.resolve_model import served
 from omlx.server.route_info import route_opt
-from omlx.server.routes.ollama_embed import shortened
 from omlx.server.stream import Answer, LiveObject, LiveStream, as_json, encode, event
+from omlx.server.vectors import json_numbers, written
 
 DONE = b"data: [DONE]\n\n"
 
@@ -34,14 +34,14 @@ async def chat_completions(
 ) -> Answer:
     asked = await read_json(request, wire.ChatCompletionRequest, settings.max_body)
     await inline_images([message.content for message in asked.messages], settings)
-    native = await aside(lambda: dialect.chat_request(asked))
+    chat = await aside(lambda: dialect.read_chat(asked))
     check_top_logprobs(asked.top_logprobs)
 
     def made(spec: ModelSpec) -> Answer:
-        wanted = dialect.generations(asked, native, spec, settings.unsupported_tools)
+        wanted = dialect.generations(asked, chat, spec, settings.unsupported_tools)
         job = GenerationJob(spec, [prepared(one, settings) for one in wanted])
         answer = dialect.ChatAnswer(asked)
-        if asked.stream and not native.debug_render_only:
+        if asked.stream and not asked.debug_render_only:
             return LiveStream(stream(pool, job, answer, event, DONE), OPENAI)
         return LiveObject(whole(pool, job, lambda found, _: answer.whole(found)))
 
@@ -88,8 +88,11 @@ async def _embed(
         except RequestFailed as failure:
             # Whatever goes wrong with a text is the request's fault here; only a dead runner is not.
             raise failure if failure.kind == "crashed" else HTTPError(400, failure.message) from None
-    vectors = [shortened(vector) for vector in found.vectors]
-    return encode(completions_dialect.embedding_list(asked, vectors, found.prompt_tokens))
+
+    def write() -> bytes:
+        return encode(completions_dialect.embedding_list(asked, found.vectors, json_numbers, found.prompt_tokens))
+
+    return await written(write, found.vectors)
 
 
 @get("/v1/models", opt=route_opt("openai", "passed"))

@@ -9,8 +9,8 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath
 from omlx_registry import ModelSpec
 
+from omlx.messages.request import Message
 from omlx.protocols.http_error import HTTPError
-from omlx.protocols.ollama import wire as native
 from omlx.protocols.openai import responses as dialect
 from omlx.protocols.openai import responses_wire as wire
 from omlx.protocols.openai.responses_output import Keep, ResponseAnswer, StreamEvent
@@ -37,7 +37,7 @@ async def create(
         *_previous(responses, asked.previous_response_id),
         *await aside(lambda: dialect.read_input(asked.input)),
     ]
-    chat = await aside(lambda: dialect.chat_request(asked, messages))
+    chat = await aside(lambda: dialect.read_chat(asked, messages))
 
     def made(spec: ModelSpec) -> Answer:
         job = GenerationJob(
@@ -64,7 +64,7 @@ async def remove(name: FromPath[str], responses: GivenStore) -> Answer:
     return as_json(wire.Deleted(id=name))
 
 
-def _previous(responses: ResponsesStore, name: str) -> Sequence[native.Message]:
+def _previous(responses: ResponsesStore, name: str) -> Sequence[Message]:
     if not name:
         return ()
     found = responses.get(name)
@@ -85,8 +85,8 @@ def _stored(responses: ResponsesStore, name: str) -> Stored:
     return found
 
 
-def _keeper(responses: ResponsesStore, messages: Sequence[native.Message]) -> Keep:
-    def keep(response: wire.Response, turn: native.Message) -> None:
+def _keeper(responses: ResponsesStore, messages: Sequence[Message]) -> Keep:
+    def keep(response: wire.Response, turn: Message) -> None:
         if response.store:
             responses.put(response.id, encode(response), [*messages, turn])
 

@@ -46,6 +46,9 @@ PIECE_WEIGHTS: Final = 4 << 20
 
 KEEP: Final = "keep"
 
+_ROUTERS: Final = ("mlp.gate", "mlp.router", "router.layer", "shared_expert_gate")
+"""They are small and choose: they keep their precision."""
+
 Report = Callable[[int, int], None]
 """Called with the bytes of the file converted so far and in all."""
 
@@ -60,7 +63,7 @@ class Storage:
     keeps_codes: bool = False
 
     def slots(self) -> list[Slot]:
-        shape, dtype = self.weight.tensor.shape, SAFETENSORS_DTYPE[self.dtype]
+        shape, dtype = self.weight.shape, SAFETENSORS_DTYPE[self.dtype]
         if self.quantization is None:
             return [Slot(self.weight.name, dtype, shape)]
         groups = (*shape[:-1], shape[-1] // self.quantization.group_size)
@@ -143,8 +146,7 @@ def plan_storage(plan: ModelPlan, weights: str) -> list[Storage]:
     storages = []
     for weight in plan.weights:
         tensor = weight.tensor
-        if len(tensor.shape) < 2 or (weight.path.endswith("mlp.gate") and chosen is not None):
-            # Routers are small and choose: they keep their precision.
+        if not weight.is_matrix or (weight.path.endswith(_ROUTERS) and chosen is not None):
             storages.append(Storage(weight, dtype))
         elif chosen is None:
             quantization = kept_quantization(tensor.type)

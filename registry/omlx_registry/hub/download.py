@@ -1,9 +1,9 @@
 """The worker's side of a pull from the Hugging Face Hub: list a repository, fetch what a model needs into blobs.
 
 Runs in a worker process, never in the server. A file ends as `blobs/sha256-<hex>` once its hash is right; until then
-it is `blobs/sha256-<hex>-partial`, which a later pull continues. What the user's Hugging Face cache or the store
-already holds is linked, not fetched again. Writing the manifest is the caller's: a pull that dies here leaves
-nothing listed.
+it is `blobs/sha256-<hex>-partial`, which a later pull continues (see `partial_file`). What the user's Hugging Face
+cache or the store already holds is linked, not fetched again. Writing the manifest is the caller's: a pull that dies
+here leaves nothing listed.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
 
 import httpx
 
 from omlx_registry.blobs import BlobStore
 from omlx_registry.errors import PullError
 from omlx_registry.hub.files import gguf_files, select
-from omlx_registry.locks import exclusive
-from omlx_registry.transfer import RemoteFile, RetryPolicy, fetch, hash_file, size_on_disk
+from omlx_registry.locks import try_exclusive
+from omlx_registry.partial_file import bytes_allocated, bytes_kept, remove_partial
+from omlx_registry.transfer import RemoteFile, RetryPolicy, connections, fetch, hash_file
 from omlx_registry.worker_client import Fetched, FetchedFile, JobProgress, PullHub
 
 _PARALLEL_FILES = 4
 _REPORT_EVERY_S = 0.06
+_LOOK_AGAIN_S = 0.2
+"""Between two looks at a download of another pull."""
 _SPARE_BYTES = 256 * 1024 * 1024
 """Disk space to leave free beside the download."""
 
@@ -161,7 +163,7 @@ def _client() -> httpx.Client:
 
 def _check_space(files: list[RemoteFile], blobs: BlobStore) -> None:
     missing = sum(
-        file.size - size_on_disk(partial_path(file, blobs))
+        max(0, file.size - bytes_allocated(partial_path(file, blobs)))
         for file in files
         if file.sha256 and not blobs.has(f"sha256:{file.sha256}")
     )
@@ -204,6 +206,7 @@ class _Pull:
         self._blobs = blobs
         self._client = client
         self._lines = lines
+        self._lanes = connections()
 
     def all(self, files: list[RemoteFile]) -> list[FetchedFile]:
         """Every file as a blob. Raises the first error at once; what else was under way stays as partial files."""
@@ -223,21 +226,34 @@ class _Pull:
         partial = partial_path(file, self._blobs)
         # Two pulls that want the same content share one download: the second waits, then finds the blob. A few lock
         # files serve all contents: a lock file that came and went could be held twice.
-        with exclusive(self._blobs.folder.parent / "locks" / f"pull-{(file.sha256 or file.git_sha1 or '0')[:2]}"):
+        with self._alone(file, partial):
             if file.sha256 and self._blobs.has(f"sha256:{file.sha256}"):
                 digest = file.sha256
             else:
-                digest = self._from_cache(file, partial) or self._by_xet(file, partial) or self._plainly(file, partial)
+                digest = self._from_cache(file, partial) or self._plainly(file, partial)
                 self._blobs.settle(partial, f"sha256:{digest}")
         self._lines.show(digest, file.size, file.size)
         return digest
+
+    @contextlib.contextmanager
+    def _alone(self, file: RemoteFile, partial: Path) -> Iterator[None]:
+        """Hold the lock of a content; while another pull fetches it, show how far that is."""
+        lock = self._blobs.folder.parent / "locks" / f"pull-{(file.sha256 or file.git_sha1 or '0')[:2]}"
+        while True:
+            with try_exclusive(lock) as held:
+                if held:
+                    yield
+                    return
+            if file.sha256:
+                self._lines.show(file.sha256, file.size, min(bytes_kept(partial, file.size), file.size - 1))
+            time.sleep(_LOOK_AGAIN_S)
 
     def _plainly(self, file: RemoteFile, partial: Path) -> str:
         def on_bytes(done: int) -> None:
             if file.sha256:
                 self._lines.show(file.sha256, file.size, done)
 
-        return fetch(file, partial, self._client, on_bytes, RetryPolicy(attempts=self._job.attempts))
+        return fetch(file, partial, self._client, on_bytes, RetryPolicy(attempts=self._job.attempts), self._lanes)
 
     def _from_cache(self, file: RemoteFile, partial: Path) -> str | None:
         """Link the file from the user's Hugging Face cache into place when it is there and its hash is right."""
@@ -250,63 +266,10 @@ class _Pull:
         sha256, sha1 = hash_file(source, git=file.sha256 is None)
         if (sha256 != file.sha256) if file.sha256 else (sha1 != file.git_sha1):
             return None
-        partial.unlink(missing_ok=True)
+        remove_partial(partial)
         try:
             os.link(source, partial)
         except OSError:
             # Another file system, or one without links.
             shutil.copyfile(source, partial)
         return sha256
-
-    def _by_xet(self, file: RemoteFile, partial: Path) -> str | None:
-        """Fetch a large file through Xet, the Hub's chunk store, where it is offered; None: fetch it plainly.
-
-        Xet keeps its own chunk cache and resumes by itself, so a file that has begun plainly is ended plainly.
-        """
-        from huggingface_hub import constants, hf_hub_download
-        from huggingface_hub.file_download import get_hf_file_metadata
-
-        if file.sha256 is None or partial.exists() or constants.HF_HUB_DISABLE_XET:
-            return None
-        folder = partial.with_name(f"{partial.name}.xet")
-        try:
-            if get_hf_file_metadata(file.url).xet_file_data is None:
-                return None
-            found = Path(
-                hf_hub_download(
-                    self._job.repository,
-                    file.path,
-                    revision=self._commit,
-                    local_dir=folder,
-                    tqdm_class=_bar(self._lines, file),
-                )
-            )
-            digest, _ = hash_file(found)
-            if digest != file.sha256:
-                return None
-            found.replace(partial)
-        except Exception:
-            # Xet is a faster way to the same bytes: whatever goes wrong there, the plain way says it better.
-            return None
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-        return digest
-
-
-def _bar(lines: _Lines, file: RemoteFile) -> type[Any]:
-    """A progress-bar class for huggingface_hub that draws nothing and reports bytes as our progress lines."""
-    from tqdm import tqdm
-
-    class Bar(tqdm):  # type: ignore[misc]
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **{**kwargs, "disable": True})
-            self._done = int(kwargs.get("initial") or 0)
-
-        def update(self, n: float | None = 1) -> bool | None:
-            self._done += int(n or 0)
-            # Xet counts network bytes in a second bar, without a total of its own: only the file's own bar is shown.
-            if self.total == file.size or not self.total:
-                lines.show(str(file.sha256), file.size, min(self._done, file.size))
-            return True
-
-    return Bar

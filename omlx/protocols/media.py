@@ -1,0 +1,35 @@
+"""Images and videos in a request body: base64 text to bytes, and the limits of a video."""
+
+from __future__ import annotations
+
+import binascii
+import re
+from typing import Any
+
+from omlx.messages.request import Video
+from omlx.protocols.http_error import HTTPError
+
+MOST_FPS = 120
+_NOT_BASE64 = re.compile(r"[^A-Za-z0-9+/]")
+
+
+def read_base64(value: Any) -> bytes:
+    """Standard base64 with padding; line breaks are tolerated. Raises TypeError, ValueError."""
+    if not isinstance(value, str):
+        raise TypeError
+    text = value.replace("\n", "").replace("\r", "")
+    try:
+        return binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
+    except (binascii.Error, UnicodeEncodeError):
+        bad = _NOT_BASE64.search(text.rstrip("="))
+        position = bad.start() if bad else len(text) - len(text) % 4 if len(text) % 4 else len(text)
+        raise ValueError(f"illegal base64 data at input byte {position}") from None
+
+
+def read_video(frames: list[bytes], fps: float, max_frames: int) -> Video:
+    """A video within its limits. Raises HTTPError."""
+    if not 0 < fps <= MOST_FPS:
+        raise HTTPError(400, f"the fps of a video must be above 0 and at most {MOST_FPS}")
+    if not frames or max_frames < 0:
+        raise HTTPError(400, "a video needs frames, and max_frames must not be negative")
+    return Video(frames, fps, max_frames)
