@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 WORKERS ?= 2
 PROMPT ?= Why is the sky blue?
 
-.PHONY: run test test-gpu test-openwebui test-slow test-clients faults fuzz fuzz-api soak audit release lint format types check docs clean help
+.PHONY: run test test-gpu test-openwebui test-slow test-clients faults fuzz fuzz-api soak audit resolve-macos release lint format types check docs clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -62,8 +62,13 @@ lint: $(VENV)/.installed-dev  ## ruff and the import contract
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo
 
-types: $(VENV)/.installed-dev  ## mypy --strict
+types: $(VENV)/.installed-dev  ## mypy --strict, for Linux and for macOS
 	$(BIN)/mypy
+	$(BIN)/mypy --platform darwin
+
+resolve-macos: $(TOOLS)/.installed  ## whether wheels of all dependencies exist for macOS on Apple silicon
+	MACOSX_DEPLOYMENT_TARGET=14.0 $(TOOLS)/bin/uv pip compile pyproject.toml --python-platform aarch64-apple-darwin \
+		--python-version 3.12 --only-binary :all: --quiet --output-file $(TOOLS)/macos.txt
 
 format: $(VENV)/.installed-dev  ## rewrite what ruff can
 	$(BIN)/ruff check --fix .
@@ -103,5 +108,5 @@ $(VENV)/.chromium: $(VENV)/.installed-dev
 
 $(TOOLS)/.installed:
 	$(PYTHON) -m venv $(TOOLS)
-	$(TOOLS)/bin/python -m pip --disable-pip-version-check --quiet install "pip-audit>=2.9" "bandit>=1.9" "cyclonedx-bom>=7" "build>=1.3" "schemathesis>=4.32"
+	$(TOOLS)/bin/python -m pip --disable-pip-version-check --quiet install "pip-audit>=2.9" "bandit>=1.9" "cyclonedx-bom>=7" "build>=1.3" "schemathesis>=4.32" "uv>=0.9"
 	touch $@

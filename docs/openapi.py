@@ -30,7 +30,8 @@ from omlx.protocols.ollama import wire as wire
 from omlx.protocols.openai import responses_wire as openai_responses
 from omlx.protocols.openai import wire as openai
 from omlx.protocols.rerank import wire as rerank
-from omlx.server.app import create_app, paths
+from omlx.server.app import create_app
+from omlx.server.route_info import routes_of
 from omlx.settings import Settings
 
 PAGE = Path(__file__).with_name("openapi.json")
@@ -54,7 +55,7 @@ KNOWN: dict[str, tuple[Struct | None, Struct | None]] = {
     "/api/omlx/aliases": (admin.AliasRequest, admin.AliasResponse),
     "/api/omlx/pin": (admin.PinRequest, admin.PinResponse),
     "/api/omlx/verify": (admin.VerifyRequest, admin.VerifyResponse),
-    "/api/omlx/prune": (None, admin.PruneResponse),
+    "/api/omlx/prune": (admin.PruneRequest, admin.PruneResponse),
     "/api/omlx/search": (None, admin.SearchResponse),
     "/api/omlx/selftest": (SelfTestRequest, SelfTestResponse),
     "/api/omlx/overview": (None, overview.Overview),
@@ -93,7 +94,7 @@ def document() -> dict[str, Any]:
     """The whole document, of the routes that the server has."""
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(models=folder, spare_runner=False)
-        table = paths(_litestar(settings, Path(folder)))
+        table = {path: info.methods for path, info in routes_of(_litestar(settings, Path(folder))).items()}
     kinds = [kind for pair in KNOWN.values() for kind in pair if kind is not None]
     schemas, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     told = dict(zip(kinds, schemas, strict=True))

@@ -20,11 +20,13 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from omlx import __version__
+from omlx.errors import UserError
 from omlx.messages.selftest import Check, SelfTestResponse
 from omlx.protocols.admin import cache as cachewire
 from omlx.protocols.admin import wire as admin
 from omlx.protocols.admin.overview import Overview
 from omlx.protocols.ollama import wire as wire
+from omlx.settings import Settings, client_url
 
 if TYPE_CHECKING:
     import httpx
@@ -36,7 +38,7 @@ CONNECT_TIMEOUT_S = 5.0
 VERSION_HEADER = "x-omlx-version"
 
 
-class ClientError(Exception):
+class ClientError(UserError):
     """A call failed. `status` is the HTTP status, 0 where there was no answer or the stream had begun.
 
     `str()` is the sentence to show. Streaming calls put the status line in front ("404 Not Found: model …"), as
@@ -102,6 +104,11 @@ class Client:
             },
         )
 
+    @classmethod
+    def for_settings(cls, settings: Settings) -> Self:
+        """A client for the server that has these settings; it takes any of its own keys."""
+        return cls(client_url(settings), api_key=next(iter(settings.api_key), ""))
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -143,8 +150,12 @@ class Client:
     async def copy(self, source: str, destination: str) -> None:
         await self._checked("POST", "/api/copy", {"source": source, "destination": destination})
 
-    async def delete(self, model: str) -> None:
-        await self._checked("DELETE", "/api/delete", {"model": model})
+    async def delete(self, model: str) -> int | None:
+        """Delete a model; returns the bytes freed, None where the server does not say."""
+        response = await self._send("DELETE", "/api/delete", {"model": model})
+        await _raise_for_status(response)
+        freed = response.headers.get("X-Omlx-Freed", "")
+        return int(freed) if freed.isdigit() else None
 
     async def load(self, model: str, **fields: Any) -> None:
         """Load a model without asking it anything. `fields` as in /api/generate (keep_alive, think, options)."""
@@ -214,8 +225,9 @@ class Client:
         body = {"model": model, "checks": msgspec.to_builtins(checks)}
         return await self._call("POST", "/api/omlx/selftest", body, SelfTestResponse)
 
-    async def prune(self) -> admin.PruneResponse:
-        return await self._call("POST", "/api/omlx/prune", {}, admin.PruneResponse)
+    async def prune(self, *, now: bool = False, partial: bool = False, dry_run: bool = False) -> admin.PruneResponse:
+        body = {"now": now, "partial": partial, "dry_run": dry_run}
+        return await self._call("POST", "/api/omlx/prune", body, admin.PruneResponse)
 
     async def verify(self, *, repair: bool) -> admin.VerifyResponse:
         return await self._call("POST", "/api/omlx/verify", {"repair": repair}, admin.VerifyResponse)

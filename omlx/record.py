@@ -20,7 +20,7 @@ PROMPTS = logging.getLogger("omlx.prompts")
 PROMPTS.setLevel(logging.CRITICAL)
 _SHOWN_CHARS = 20_000
 
-Stage = Literal["arrived", "loading", "queued", "writing", "done"]
+Stage = Literal["arrived", "loading", "queued", "reading", "writing", "done"]
 
 
 class Listener(Protocol):
@@ -70,6 +70,8 @@ class Record:
         self.asked = self.acquired = self.first = self.ended = 0.0
         """When the model was asked for, when it was there, when the answer began, and the end; 0: not yet."""
         self.generations = self.prompt_tokens = self.cached_tokens = self.disk_tokens = self.completion_tokens = 0
+        self.prompt_read: float | None = None
+        """The part of a long prompt that has been read, 0 to 1; None: nothing of it yet, or the prompt is short."""
         self.queue_s = self.prefill_s = self.decode_s = 0.0
         self.cache_reason = self.cache_message = ""
         """Why not more of the prompt was cached, of the last generation."""
@@ -102,6 +104,11 @@ class Record:
     def has_model(self) -> None:
         if not self.acquired:
             self.acquired, self.stage = time.monotonic(), "queued"
+
+    def reads(self, done: int, total: int) -> None:
+        """`done` of the `total` tokens of the prompt have been read."""
+        if not self.first:
+            self.stage, self.prompt_read = "reading", done / max(total, 1)
 
     def begin(self, request: GenerateRequest) -> Generation:
         if PROMPTS.isEnabledFor(logging.INFO):

@@ -18,13 +18,14 @@ from urllib.parse import urlsplit
 import msgspec
 import platformdirs
 
+from omlx.errors import UserError
 from omlx.units import format_duration, parse_duration, parse_keep_alive, parse_size
 from omlx.urls import without_credentials
 
 DEFAULT_PORT = 11434
 
 
-class SettingError(Exception):
+class SettingError(UserError):
     """A setting has a value that cannot be used; the message names the setting, the value and what is expected."""
 
 

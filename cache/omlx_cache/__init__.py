@@ -13,11 +13,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from omlx_cache.capture import Capture
+from omlx_cache.config import StoreConfig, default_block_size
 from omlx_cache.explain import Explanation
 from omlx_cache.keys import Media
+from omlx_cache.match import Match
 from omlx_cache.records import Kind
 from omlx_cache.stats import Stats
-from omlx_cache.store import Match, PrefixStore, StoreConfig, default_block_size
+from omlx_cache.store import PrefixStore
 
 if TYPE_CHECKING:
     from omlx_cache.layout import CacheLayout
@@ -38,7 +40,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "CacheLayout":
-        from omlx_cache.layout import CacheLayout
+        from omlx_cache.layout import CacheLayout  # imports MLX, which whoever only looks after the files lacks
 
         return CacheLayout
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

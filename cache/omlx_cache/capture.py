@@ -8,16 +8,15 @@ engine calls it from its own loop, with single-sequence caches, and lets the cop
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from omlx_cache.chain import Chain
 from omlx_cache.keys import TOKEN_BYTES, Media, pack
+from omlx_cache.match import Match
 from omlx_cache.placement import snapshot_stops
 from omlx_cache.records import Kind, Name, Piece, Record
-
-if TYPE_CHECKING:
-    from omlx_cache.store import Match, PrefixStore
+from omlx_cache.tiers import Tiers
 
 
 class Capture:
@@ -25,13 +24,15 @@ class Capture:
 
     def __init__(
         self,
-        store: PrefixStore,
+        store: Tiers,
         tokens: Sequence[int],
         media: Sequence[Media],
         match: Match | None,
         boundaries: Iterable[int],
+        note_finished: Callable[[Chain], None],
     ) -> None:
         self._store = store
+        self._note_finished = note_finished
         self._layout = store.layout
         self._active = store.enabled and len(tokens) > 0
         self._sliced = sorted(store.layout.needs & {Kind.KV, Kind.WINDOW})
@@ -108,7 +109,7 @@ class Capture:
             self._extend(tokens[:held])
             self._take_blocks(caches, held)
             self._take_point(caches, held)
-            self._store.sessions.note_finished(self._chain)
+            self._note_finished(self._chain)
         except Exception as error:
             self._give_up(error)
         self._active = False

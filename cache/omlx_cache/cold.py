@@ -5,7 +5,7 @@ one *writer* thread changes files and index; a few *reader* threads bring files 
 and readers see host bytes only. Handing over never waits: a full queue drops the record and counts it.
 
 Trouble with the disk is never trouble for a request: what cannot be read is a miss, what cannot be written is not
-kept, and a folder that cannot be used at all layer_caches the tier switched off with `problem` saying why.
+kept, and a folder that cannot be used at all leaves the tier switched off with `problem` saying why.
 """
 
 from __future__ import annotations

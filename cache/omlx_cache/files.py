@@ -32,7 +32,7 @@ class RecordFiles:
         return self.folder / key[:2] / f"{key}-{name.kind.name.lower()}{_SUFFIX}"
 
     def write(self, name: Name, parts: Sequence[memoryview]) -> None:
-        """Write a record's bytes. Raises OSError, and then layer_caches nothing behind."""
+        """Write a record's bytes. Raises OSError, and then leaves nothing behind."""
         self._number += 1
         temporary = self._temporary / f"{os.getpid()}-{id(self):x}-{self._number}"
         try:

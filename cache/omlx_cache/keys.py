@@ -15,7 +15,6 @@ from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
-KEY_BYTES = 32
 TOKEN_BYTES = 4
 _MARK = struct.Struct(">ii32s")
 """An image in a piece: where it starts and ends, counted from the piece's start, and its content."""

@@ -115,10 +115,6 @@ class CacheLayout:
         kinds = {group.kind for group in self._groups}
         return frozenset(kinds | ({Kind.STATE} if self._states else set()))
 
-    def arrays_of(self, kind: Kind) -> int:
-        """Arrays in a record of this kind (KV and WINDOW)."""
-        return sum(group.kind == kind for group in self._groups)
-
     def fresh(self) -> list[Any]:
         """New, empty single-sequence caches."""
         return self._make()

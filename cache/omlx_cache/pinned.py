@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from omlx_cache.chain import Chain
 from omlx_cache.hot import Held
 from omlx_cache.keys import Media, unpack
 from omlx_cache.plan import FREE
 from omlx_cache.records import Name
-
-if TYPE_CHECKING:
-    from omlx_cache.store import PrefixStore
+from omlx_cache.tiers import Tiers
 
 _WRITE_S = 5.0
 """Most time for writing what is in RAM only: the model stands still meanwhile."""
@@ -30,7 +27,7 @@ PINNED_SHARE = 0.5
 class Sessions:
     """The sessions of a store's model. All methods belong to the thread that owns MLX."""
 
-    def __init__(self, store: PrefixStore) -> None:
+    def __init__(self, store: Tiers) -> None:
         self._store = store
         self._latest: Chain | None = None
 
@@ -52,10 +49,9 @@ class Sessions:
             if self._latest is None:
                 raise ValueError("no conversation has been answered since the model was loaded")
             tokens, media = unpack(self._latest.packed), self._latest.media
-        chain = Chain(
-            store.namespace, store.block_size, [*tokens, 0], media
-        )  # A lookup layer_caches the last token out.
-        _, plan = store.plan(chain, rates=FREE)
+        # A lookup leaves the last token out.
+        chain = Chain(store.namespace, store.block_size, [*tokens, 0], media)
+        _, plan = store.plan(chain, FREE)
         if not plan.position:
             raise ValueError("nothing of this conversation is stored")
         keys = list(dict.fromkeys(use.name.key for use in plan.uses))

@@ -11,7 +11,7 @@ from pathlib import Path
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: this process's) and return the exit code: 0, 1 for an error, 130 for Ctrl+C."""
     _replace_closed_streams()
-    from omlx.cli.app import run_command_line
+    from omlx.cli.app import run_command_line  # it asks stdout for its width at import
 
     return run_command_line(list(sys.argv[1:] if arguments is None else arguments))
 

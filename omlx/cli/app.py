@@ -12,6 +12,7 @@ import rich_click as click
 from click.exceptions import Abort, NoSuchOption
 
 from omlx.cli.command import CliError, complaint
+from omlx.errors import UserError
 
 PROGRAM = "omlx"
 INTERRUPTED = 130
@@ -42,6 +43,7 @@ VERBS = {
     "models": VerbEntry("models", "The same as list, pin and unpin"),
     "search": VerbEntry("search", "Find models on Hugging Face"),
     "alias": VerbEntry("alias", "Give a repository a short name"),
+    "catalog": VerbEntry("catalog", "Show the catalog of short names, or fetch a newer one"),
     "import": VerbEntry("importing", "Register models that other programs have on this machine"),
     "launch": VerbEntry("launch", "Start a coding agent or Open WebUI on this server"),
     "menubar": VerbEntry("menubar", "Show the server in the menu bar"),
@@ -106,23 +108,16 @@ class _Listing(click.RichGroup):
 
 
 def _suggestions(typed: str) -> str:
-    near = [name for name in VERBS if _distance(typed.lower(), name) <= 2 or name.startswith(typed.lower())]
+    from difflib import get_close_matches
+
+    close = get_close_matches(typed.lower(), VERBS, n=len(VERBS))
+    near = [name for name in VERBS if name in close or name.startswith(typed.lower())]
     return "\n\nDid you mean this?\n" + "".join(f"\t{name}\n" for name in near) if near else ""
-
-
-def _distance(a: str, b: str) -> int:
-    """Levenshtein distance."""
-    row = list(range(len(b) + 1))
-    for i, left in enumerate(a, 1):
-        before, row[0] = row[0], i
-        for j, right in enumerate(b, 1):
-            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (left != right))
-    return row[-1]
 
 
 def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        from omlx.cli.version import print_version
+        from omlx.cli.version import print_version  # 80 ms: settings and client
 
         print_version()
         ctx.exit()
@@ -177,19 +172,9 @@ def run_command_line(arguments: list[str]) -> int:
         # The reader went away (`omlx list | head -1`); Python must not complain about it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except Exception as error:
-        if not _is_ours(error):
-            raise
+    except UserError as error:
         return _fail(str(error))
     return outcome if isinstance(outcome, int) else 0
-
-
-def _is_ours(error: Exception) -> bool:
-    """True for errors whose text is meant for users. Their modules are only imported if something raised them."""
-    from omlx.client import ClientError
-    from omlx.settings import SettingError
-
-    return isinstance(error, CliError | ClientError | SettingError)
 
 
 def _fail(message: str) -> int:

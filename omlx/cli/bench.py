@@ -5,17 +5,23 @@ from __future__ import annotations
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import rich_click as click
 
+from omlx.bench.figures import FORMAT, Figure, Report, compare
+from omlx.bench.machine import Watch, describe_machine, listener
+from omlx.bench.measure import QUICK, Bench, Plan, Reload
+from omlx.bench.stream import StreamError
+from omlx.bench.target import Api, Target
 from omlx.cli.command import CliError, GoInt, verb
-
-if TYPE_CHECKING:
-    from omlx.bench.figures import Report
-    from omlx.bench.measure import Plan, Reload
-    from omlx.bench.target import Api, Target
-    from omlx.client import Client
+from omlx.cli.connect import connected
+from omlx.cli.console import effective, err, run_async
+from omlx.cli.console import out as write
+from omlx.cli.tables import render
+from omlx.client import Client, ClientError, Unreachable, is_loopback
+from omlx.settings import client_url
+from omlx.units import human_bytes
 
 _UNLOAD_LOOKS = 300
 _APIS = ("ollama", "openai")
@@ -50,9 +56,6 @@ def command(
     oMLX. Every prompt is new, so nothing is cached by accident. Memory is the server's own if it runs on this machine,
     energy the machine's. Use an idle machine: what others do is measured as well.
     """
-    from omlx.cli.console import out as write
-    from omlx.cli.console import run_async
-
     if compare:
         if len(args) != 2:
             raise CliError("--compare takes two files that `omlx bench MODEL --out FILE` wrote")
@@ -73,31 +76,21 @@ def command(
 def _plan(quick: bool, rounds: int | None) -> Plan:
     import msgspec
 
-    from omlx.bench.measure import QUICK, Plan
-
     plan = QUICK if quick else Plan()
     return plan if rounds is None else msgspec.structs.replace(plan, rounds=rounds)
 
 
 # ---------------------------------------------------------------- measuring
 async def _measure(model: str, plan: Plan, url: str | None, api: str | None, key: str, context: int) -> Report:
-    from omlx.cli.console import connected
-
     if url is None and api != "openai":
         async with connected() as client:
             return await _run(client, model, plan, "ollama", key or _own_key(), context)
-    from omlx.cli.console import effective
-    from omlx.client import Client
-    from omlx.settings import client_url
-
     address = _address(url) if url is not None else client_url(effective())
     async with Client(address, api_key=key or (_own_key() if url is None else "")) as client:
         return await _run(client, model, plan, api or await _spoken(client), key, context)
 
 
 def _own_key() -> str:
-    from omlx.cli.console import effective
-
     return next(iter(effective().api_key), "")
 
 
@@ -108,8 +101,6 @@ def _address(url: str) -> str:
 
 
 async def _spoken(client: Client) -> Api:
-    from omlx.client import ClientError, Unreachable
-
     try:
         await client.version()
     except Unreachable:
@@ -120,13 +111,6 @@ async def _spoken(client: Client) -> Api:
 
 
 async def _run(client: Client, model: str, plan: Plan, api: Any, key: str, context: int) -> Report:
-    from omlx.bench.figures import Figure, Report
-    from omlx.bench.machine import Watch, describe_machine
-    from omlx.bench.measure import Bench
-    from omlx.bench.stream import StreamError
-    from omlx.bench.target import Target
-    from omlx.cli.console import err
-
     name = "another server"
     if api == "ollama":
         found = await client.version()
@@ -168,9 +152,6 @@ async def _pid(client: Client, ours: bool) -> int:
     """The server's process, where it runs on this machine and the system tells; else 0."""
     from urllib.parse import urlsplit
 
-    from omlx.bench.machine import listener
-    from omlx.client import is_loopback
-
     if not is_loopback(client.url):
         return 0
     if ours:
@@ -180,8 +161,6 @@ async def _pid(client: Client, ours: bool) -> int:
 
 def _reload(client: Client, target: Target) -> Reload:
     import asyncio
-
-    from omlx.bench.measure import Reload
 
     async def run() -> None:
         before = len(await client.loaded())
@@ -208,8 +187,6 @@ def _json(report: Report) -> str:
 def _read(path: str) -> Report:
     import msgspec
 
-    from omlx.bench.figures import FORMAT, Report
-
     try:
         report = msgspec.json.decode(Path(path).read_bytes(), type=Report)
     except OSError as error:
@@ -222,8 +199,6 @@ def _read(path: str) -> Report:
 
 
 def _table(report: Report) -> str:
-    from omlx.cli.tables import render
-
     rows = [
         (
             figure.name,
@@ -242,9 +217,6 @@ def _table(report: Report) -> str:
 
 
 def _comparison(before: Report, after: Report) -> str:
-    from omlx.bench.figures import compare
-    from omlx.cli.tables import render
-
     found = compare(before, after)
     if not found:
         raise CliError("the two runs have no figure in common")
@@ -260,8 +232,6 @@ def _comparison(before: Report, after: Report) -> str:
 
 
 def _shown(value: float, unit: str) -> str:
-    from omlx.units import human_bytes
-
     match unit:
         case "bytes":
             return human_bytes(int(value))

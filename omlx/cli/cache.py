@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from omlx.cli.command import CliError, Count, verb
+from omlx.cli.connect import connected
+from omlx.cli.console import out, run_async
+from omlx.cli.tables import percent, render
+from omlx.units import human_bytes, human_time
 
 if TYPE_CHECKING:
     from omlx.protocols.admin.cache import CachedModel
@@ -27,8 +31,6 @@ def command(args: tuple[str, ...], raw: bool) -> None:
     keeps the conversation that MODEL answered last from being evicted, `load` brings it back into memory, `rm` lets it
     go.
     """
-    from omlx.cli.console import run_async
-
     match args:
         case () | ("stats",):
             run_async(_stats())
@@ -53,10 +55,6 @@ def command(args: tuple[str, ...], raw: bool) -> None:
 
 
 async def _stats() -> None:
-    from omlx.cli.console import connected, out
-    from omlx.cli.tables import percent, render
-    from omlx.units import human_bytes
-
     async with connected() as client:
         models = await client.cache()
     rows = [
@@ -78,10 +76,6 @@ async def _stats() -> None:
 
 
 async def _list() -> None:
-    from omlx.cli.console import connected, out
-    from omlx.cli.tables import render
-    from omlx.units import human_bytes, human_time
-
     async with connected() as client:
         found = await client.cache_folder()
     models = [
@@ -106,8 +100,6 @@ def _owners(model: CachedModel) -> str:
 
 
 async def _clear(model: str) -> None:
-    from omlx.cli.console import connected, out
-
     async with connected() as client:
         cleared = await client.clear_cache(model)
     out(f"cleared the cache of {', '.join(cleared.names) or model or 'all models'}: {cleared.records} records")
@@ -116,8 +108,6 @@ async def _clear(model: str) -> None:
 
 
 async def _verify() -> None:
-    from omlx.cli.console import connected, out
-
     async with connected() as client:
         found = await client.verify_cache()
     for fault in found.faults:
@@ -127,8 +117,6 @@ async def _verify() -> None:
 
 
 async def _explain(model: str, prompt: str, raw: bool) -> None:
-    from omlx.cli.console import connected, out
-
     async with connected() as client:
         found = await client.explain_cache(model, prompt, raw=raw)
     out(f"{found.cached_tokens} of {found.tokens} tokens are stored: {found.from_ram} in RAM, {found.from_disk} on SSD")
@@ -138,25 +126,18 @@ async def _explain(model: str, prompt: str, raw: bool) -> None:
 
 
 async def _save(name: str, model: str) -> None:
-    from omlx.cli.console import connected, out
-
     async with connected() as client:
         tokens = await client.save_session(name, model)
     out(f"kept the last conversation of {model} as {name!r}: {tokens} tokens")
 
 
 async def _load(name: str) -> None:
-    from omlx.cli.console import connected, out
-    from omlx.units import human_bytes
-
     async with connected() as client:
         found = await client.load_session(name)
     out(f"{name!r} is in the memory of {found.model}: {human_bytes(found.bytes)} read")
 
 
 async def _remove(name: str) -> None:
-    from omlx.cli.console import connected, out
-
     async with connected() as client:
         await client.remove_session(name)
     out(f"{name!r} is no longer kept")

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import rich_click as click
 
+from omlx import settings
+from omlx.cli import tables
 from omlx.cli.command import Count, verb
+from omlx.cli.console import err, out
+from omlx.pool import admission
+from omlx.units import format_duration, human_bytes
 from omlx.urls import without_credentials
 
 if TYPE_CHECKING:
@@ -27,10 +32,6 @@ def command(args: tuple[str, ...], as_json: bool) -> None:
     the machine, also what they come to here.
     """
     import msgspec
-
-    from omlx import settings
-    from omlx.cli import tables
-    from omlx.cli.console import err, out
 
     loaded = settings.load({}, os.environ)
     for warning in loaded.warnings:
@@ -68,9 +69,6 @@ class Here(NamedTuple):
 
 def _here(loaded: Settings) -> dict[str, Here]:
     """By setting, by this machine's RAM and disk. What a GPU has of its own a server knows: see `omlx doctor`."""
-    from omlx.pool import admission
-    from omlx.units import human_bytes
-
     machine = admission.machine()
     sizes = {
         "hot_cache_max_size": admission.hot_bytes(loaded.hot_cache_max_size, machine.ram),
@@ -102,8 +100,6 @@ def _plain(value: Any) -> Any:
 
 
 def _shown(setting: Any, value: Any) -> str:
-    from omlx.units import format_duration, human_bytes
-
     if value == float("inf"):
         return "forever"
     match setting.kind.parse:

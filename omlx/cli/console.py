@@ -1,4 +1,4 @@
-"""What verbs share: writing to the terminal, reading the settings, and reaching the server."""
+"""What verbs share: writing to the terminal, reading the settings, and running asynchronous work."""
 
 from __future__ import annotations
 
@@ -7,16 +7,11 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine
 from functools import cache
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from omlx import settings
-from omlx.cli.command import CliError
-
-if TYPE_CHECKING:
-    from omlx.client import Client
 
 Result = TypeVar("Result")
 
@@ -74,34 +69,6 @@ def _note_once(text: str) -> None:
 
 def run_async(work: Coroutine[Any, Any, Result]) -> Result:
     return asyncio.run(work)
-
-
-def own_client() -> Client:
-    """A client for the address and with a key of the settings; nobody may be listening there."""
-    from omlx.client import Client
-
-    # A server with the same settings takes any of its keys.
-    return Client(settings.client_url(effective()), api_key=next(iter(effective().api_key), ""))
-
-
-@asynccontextmanager
-async def connected() -> AsyncIterator[Client]:
-    """A client of a server that answers. Where none listens on this machine, one is started in the background."""
-    from omlx.client import Unreachable
-
-    async with own_client() as client:
-        try:
-            if not await client.alive():
-                err(f"note: the server at {client.url} is Ollama, not oMLX")
-        except Unreachable as error:
-            from omlx.service.autostart import may_start, start_server
-
-            if not may_start(effective()):
-                raise CliError(
-                    f"could not connect to omlx server at {client.url}, run 'omlx serve' to start it"
-                ) from error
-            await start_server(client, effective())
-        yield client
 
 
 async def until_interrupted(work: Coroutine[Any, Any, None]) -> bool:

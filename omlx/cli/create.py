@@ -6,17 +6,19 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import rich_click as click
+from omlx_registry.errors import InvalidName, ModelfileError, RegistryError
+from omlx_registry.folders import checked_path, model_file_names
+from omlx_registry.modelfile import Meaning, interpret, parse_modelfile
+from omlx_registry.names import parse_name
 
 from omlx.cli.command import CliError, Count, verb
-
-if TYPE_CHECKING:
-    from omlx_registry.modelfile import Meaning
-
-    from omlx.cli.progress import Display
-    from omlx.client import Client
+from omlx.cli.connect import connected
+from omlx.cli.console import err, run_async
+from omlx.cli.progress import Display, follow
+from omlx.client import Client, ClientError
 
 _BLOCK = 4 << 20
 _ONLY_FULL_PRECISION = "quantization is only supported for"
@@ -34,12 +36,6 @@ def command(args: tuple[str, ...], file: str, quantize: str, draft_quantize: str
     Reads a Modelfile: FROM names a model, a GGUF file or a folder with safetensors. Without a Modelfile the folder
     this runs in is taken (`FROM .`).
     """
-    from omlx_registry.errors import InvalidName, ModelfileError
-    from omlx_registry.modelfile import interpret, parse_modelfile
-    from omlx_registry.names import parse_name
-
-    from omlx.cli.console import err, run_async
-
     try:
         parse_name(args[0])
     except InvalidName as error:
@@ -84,10 +80,6 @@ def _texts(meaning: Meaning) -> dict[str, Any]:
 
 
 async def _create(body: dict[str, Any], meaning: Meaning, folder: Path) -> None:
-    from omlx.cli.console import connected, err
-    from omlx.cli.progress import Display, follow
-    from omlx.client import ClientError
-
     async with connected() as client:
         try:
             with Display() as display:
@@ -149,9 +141,6 @@ def model_files(path: Path) -> dict[str, Path]:
 
     Raises CliError where a folder holds no model or a link leads out of it.
     """
-    from omlx_registry.errors import RegistryError
-    from omlx_registry.folders import checked_path, model_file_names
-
     if not path.is_dir():
         return {path.name: path}
     try:

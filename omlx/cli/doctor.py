@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
+from omlx import settings
 from omlx.cli.command import Count, verb
+from omlx.cli.connect import own_client
+from omlx.cli.console import out, run_async
+from omlx.client import ClientError, Unreachable
+from omlx.doctor import Finding, advise, examine
 
 if TYPE_CHECKING:
-    from omlx.doctor import Finding
     from omlx.settings import Settings
 
 
@@ -29,8 +33,6 @@ def command(args: tuple[str, ...], as_json: bool) -> int:
     """
     import msgspec
 
-    from omlx.cli.console import out, run_async
-
     findings = run_async(_examine())
     healthy = not any(finding.state == "fail" for finding in findings)
     if as_json:
@@ -42,9 +44,6 @@ def command(args: tuple[str, ...], as_json: bool) -> int:
 
 
 async def _examine() -> list[Finding]:
-    from omlx import settings
-    from omlx.doctor import Finding, examine
-
     try:
         effective = settings.load({}, os.environ).settings
     except settings.SettingError as error:
@@ -57,10 +56,6 @@ async def _examine() -> list[Finding]:
 
 async def _server(effective: Settings) -> list[Finding]:
     """What the server says; nothing where none answers."""
-    from omlx.cli.console import own_client
-    from omlx.client import ClientError, Unreachable
-    from omlx.doctor import Finding, advise
-
     async with own_client() as client:
         try:
             async with asyncio.timeout(_PATIENCE_S):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from omlx.cli.command import Count, verb
+from omlx.cli.connect import connected
+from omlx.cli.console import err, out, run_async
 
 
 @verb("import", count=Count(0, 0))
@@ -12,14 +14,10 @@ def command(args: tuple[str, ...]) -> None:
     Looks into the Hugging Face cache and LM Studio's folders. Models are hard-linked, so they take no further space;
     each gets the name hf.co/ORG/NAME.
     """
-    from omlx.cli.console import run_async
-
     run_async(_import())
 
 
 async def _import() -> None:
-    from omlx.cli.console import connected, err, out
-
     found = False
     async with connected() as client:
         async for step in client.import_found():

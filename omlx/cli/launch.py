@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from omlx.cli.command import CliError, verb
+from omlx.cli.connect import connected
+from omlx.cli.console import effective, err, out, run_async
+from omlx.cli.launch_files import restore, text_of, write
+from omlx.cli.launch_tools import NO_KEY, TOOLS, Place, Start, Tool, choose_context
+from omlx.cli.tables import render
+from omlx.client import Client, ClientError
 
 if TYPE_CHECKING:
-    from omlx.cli.launch_tools import Place, Start, Tool
-    from omlx.client import Client
     from omlx.protocols.ollama.wire import ShowResponse
 
 
@@ -41,9 +45,6 @@ def command(
     Coding agents need a larger context than a chat. Where the default of the server is smaller and there is memory for
     more, the tool asks for 65,536 tokens (or as many as fit) with each request, in the header X-OMLX-Num-Ctx.
     """
-    from omlx.cli.console import run_async
-    from omlx.cli.launch_tools import TOOLS
-
     if not args:
         _list()
         return
@@ -69,10 +70,6 @@ def command(
 
 
 def _list() -> None:
-    from omlx.cli.console import out
-    from omlx.cli.launch_tools import TOOLS, Place
-    from omlx.cli.tables import render
-
     nowhere = Place("", "", "")
     rows = []
     for name, tool in TOOLS.items():
@@ -82,9 +79,6 @@ def _list() -> None:
 
 
 async def _place(model: str, tool: Tool, num_ctx: int) -> Place:
-    from omlx.cli.console import connected, effective, err
-    from omlx.cli.launch_tools import NO_KEY, Place, choose_context
-
     async with connected() as client:
         model = model or await _newest(client)
         found = await client.show(model)
@@ -119,8 +113,6 @@ def _trained_context(found: ShowResponse) -> int:
 
 async def _served_contexts(client: Client, model: str) -> tuple[int, int]:
     """Tokens a request gets that asks for none, and the most there is memory for; 0: not known."""
-    from omlx.client import ClientError
-
     try:
         found = await client.contexts(model)
     except ClientError as error:
@@ -131,8 +123,6 @@ async def _served_contexts(client: Client, model: str) -> tuple[int, int]:
 
 
 async def _newest(client: Client) -> str:
-    from omlx.cli.console import err
-
     models = [model.name for model in await client.tags() if "tools" in model.capabilities]
     if not models:
         raise CliError("there is no model that knows tools; try `omlx pull qwen3:8b`, or name one with --model")
@@ -141,8 +131,6 @@ async def _newest(client: Client) -> str:
 
 
 def _show(start: Start) -> None:
-    from omlx.cli.console import out
-
     if start.own_file is not None:
         path = start.own_file.path
         out(f"mkdir -p {shlex.quote(str(path.parent))}")
@@ -153,9 +141,6 @@ def _show(start: Start) -> None:
 
 
 def _configure(name: str, tool: Tool, place: Place, *, yes: bool, show: bool) -> None:
-    from omlx.cli.console import out
-    from omlx.cli.launch_files import text_of, write
-
     if tool.file is None:
         raise CliError(f"{tool.title} is configured by its environment: see `omlx launch {name} --print`")
     file = tool.file(place)
@@ -172,10 +157,6 @@ def _configure(name: str, tool: Tool, place: Place, *, yes: bool, show: bool) ->
 
 
 def _restore(name: str, tool: Tool) -> None:
-    from omlx.cli.console import out
-    from omlx.cli.launch_files import restore
-    from omlx.cli.launch_tools import Place
-
     if tool.file is None:
         raise CliError(f"{tool.title} has no configuration file that launch writes")
     path = tool.file(Place("", "", "")).path
@@ -185,8 +166,6 @@ def _restore(name: str, tool: Tool) -> None:
 
 def _run(tool: Tool, start: Start) -> None:
     """Become the tool; raises CliError where it is not installed."""
-    from omlx.cli.launch_files import write
-
     program = shutil.which(start.command[0])
     if program is None:
         raise CliError(f"{tool.title} is not installed; try `{tool.install}`")

@@ -6,7 +6,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from omlx.cli import tables
 from omlx.cli.command import verb
+from omlx.cli.connect import connected
+from omlx.cli.console import out, run_async
+from omlx.units import human_bytes, human_time
 
 if TYPE_CHECKING:
     from omlx.protocols.ollama import wire as wire
@@ -20,23 +24,16 @@ def command(args: tuple[str, ...]) -> None:
 
     PREFIX shows only models whose name starts with it.
     """
-    from omlx.cli.console import out, run_async
-
     out(run_async(_list(args[0] if args else "")), end="")
 
 
 async def _list(prefix: str) -> str:
-    from omlx.cli.console import connected
-
     async with connected() as client:
         return model_table(await client.tags(), prefix)
 
 
 def model_table(models: Sequence[wire.ListedModel], prefix: str = "") -> str:
     """The models whose name starts with `prefix` in any letter case, in the given order."""
-    from omlx.cli import tables
-    from omlx.units import human_bytes, human_time
-
     rows = [
         (model.name, model.digest[:12], human_bytes(model.size), human_time(datetime.fromisoformat(model.modified_at)))
         for model in models

@@ -5,6 +5,8 @@ from __future__ import annotations
 import rich_click as click
 
 from omlx.cli.command import CliError, Count, verb
+from omlx.cli.console import effective
+from omlx.menubar.tray import NoTray, run
 
 
 @verb("menubar", count=Count(0, 0), environment=("host", "api_key"))
@@ -16,9 +18,7 @@ def command(args: tuple[str, ...], start: bool) -> None:
     the extra menubar (`pip install 'omlx[menubar]'`) and a desktop: macOS, or Linux with GTK for the menu. Quitting it
     leaves the server as it is.
     """
-    from omlx.menubar.tray import NoTray, run
-
     try:
-        run(start=start)
+        run(effective(), start=start)
     except NoTray as error:
         raise CliError(str(error)) from error

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from omlx.cli import listing, pin, unpin
 from omlx.cli.command import CliError, verb
 
 
 @verb("models", usage="[list | pin [MODEL...] | unpin MODEL [MODEL...]]", models=True)
 def command(args: tuple[str, ...]) -> None:
     """The same as `omlx list`, `omlx pin` and `omlx unpin`"""
-    from omlx.cli import listing, pin, unpin
-
     verbs = {"list": listing.command, "pin": pin.command, "unpin": unpin.command}
     name, *rest = args or ("list",)
     if name not in verbs:

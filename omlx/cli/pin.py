@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from omlx.cli.command import verb
+from omlx.cli.connect import connected
+from omlx.cli.console import err, out, run_async
 
 
 @verb("pin", usage="[MODEL...]", models=True)
@@ -12,14 +14,10 @@ def command(args: tuple[str, ...]) -> None:
     A pinned model does not expire and is not unloaded to make room; it is not loaded by this either. Without MODEL the
     pinned ones are listed. Pins survive restarts.
     """
-    from omlx.cli.console import run_async
-
     run_async(_list() if not args else set_pins(args, pinned=True))
 
 
 async def set_pins(models: tuple[str, ...], *, pinned: bool) -> None:
-    from omlx.cli.console import connected, err, out
-
     async with connected() as client:
         for model in models:
             warning = await client.pin(model, pinned)
@@ -29,8 +27,6 @@ async def set_pins(models: tuple[str, ...], *, pinned: bool) -> None:
 
 
 async def _list() -> None:
-    from omlx.cli.console import connected, out
-
     async with connected() as client:
         for name in (await client.status()).pinned:
             out(name)

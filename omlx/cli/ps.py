@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
+from omlx.cli import tables
 from omlx.cli.command import verb
+from omlx.cli.connect import connected
+from omlx.cli.console import out, run_async
+from omlx.cli.tables import percent
+from omlx.units import human_bytes, human_time
 
 if TYPE_CHECKING:
     from omlx.protocols.admin import wire as admin
@@ -32,14 +37,10 @@ def command(args: tuple[str, ...], verbose: bool) -> None:
     says how the weights are held, OFF what a self-test has switched off; `omlx show` says why. Notes below the table
     say which names share memory.
     """
-    from omlx.cli.console import out, run_async
-
     out(run_async(_ps(args[0] if args else "", verbose)), end="")
 
 
 async def _ps(prefix: str, verbose: bool) -> str:
-    from omlx.cli.console import connected
-
     async with connected() as client:
         models, now = await client.loaded(), datetime.now().astimezone()
         return loaded_table(models, now, prefix, await client.status() if verbose else None)
@@ -49,9 +50,6 @@ def loaded_table(
     models: Sequence[wire.LoadedModel], now: datetime, prefix: str = "", status: admin.StatusResponse | None = None
 ) -> str:
     """The loaded models whose name starts with `prefix`; `now` is what UNTIL counts from, `status` adds columns."""
-    from omlx.cli import tables
-    from omlx.units import human_bytes
-
     more = {model.name: _activity(model, status.places) for model in status.models} if status else {}
     rows = [
         (
@@ -92,8 +90,6 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _activity(model: admin.ModelStatus, places: int) -> tuple[str, ...]:
-    from omlx.cli.tables import percent
-
     return (
         model.weights.partition(" (")[0],
         ", ".join(model.off) or "-",
@@ -121,8 +117,6 @@ def processor(size: int, size_vram: int) -> str:
 
 def until(expires: datetime, now: datetime) -> str:
     """When a model goes: "4 minutes from now", "Forever", "Stopping..."."""
-    from omlx.units import human_time
-
     if expires.year == 1:
         return "Never"
     if expires < now:

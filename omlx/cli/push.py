@@ -5,6 +5,9 @@ from __future__ import annotations
 import rich_click as click
 
 from omlx.cli.command import Count, verb
+from omlx.cli.connect import connected
+from omlx.cli.console import out, run_async
+from omlx.cli.progress import Display, follow
 
 
 @verb("push", usage="MODEL", count=Count(1, 1), models=True)
@@ -15,15 +18,10 @@ def command(args: tuple[str, ...], insecure: bool) -> None:
     MODEL is hf.co/ORG/NAME; `omlx cp` gives a model that name. Needs HF_TOKEN with write access, in the environment
     of the server.
     """
-    from omlx.cli.console import run_async
-
     run_async(_push(args[0], insecure))
 
 
 async def _push(model: str, insecure: bool) -> None:
-    from omlx.cli.console import connected, out
-    from omlx.cli.progress import Display, follow
-
     async with connected() as client:
         with Display() as display:
             await follow(client.push(model, insecure=insecure), display)

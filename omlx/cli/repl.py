@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from omlx.cli.answer import TerminalAnswer, print_numbers
-from omlx.cli.command import CliError
 from omlx.cli.console import effective, err, out, until_interrupted
 from omlx.cli.media import attach, begins_with_path
 from omlx.cli.progress import Display
 from omlx.cli.repl_commands import Commands
 from omlx.cli.repl_input import Interrupted, LineReader, Lines, history_file, unquoted
 from omlx.cli.repl_talk import Talk
-from omlx.client import ClientError
+from omlx.errors import UserError
 
 if TYPE_CHECKING:
-    from omlx.cli.run import Session
+    from omlx.cli.session import Session
     from omlx.client import Client
     from omlx.protocols.ollama import wire as wire
 
@@ -41,7 +40,7 @@ async def converse(client: Client, session: Session, shown: wire.ShowResponse, t
         try:
             if not await _handle(line, talk, commands):
                 return
-        except (ClientError, CliError) as error:
+        except UserError as error:
             err(f"Error: {error}")
 
 

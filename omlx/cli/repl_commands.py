@@ -9,7 +9,7 @@ from omlx.cli.command import CliError
 from omlx.cli.console import err, out, until_interrupted
 from omlx.cli.listing import model_table
 from omlx.cli.repl_input import Lines, unquoted
-from omlx.cli.run import THINK_VALUES, parse_think
+from omlx.cli.session import THINK_VALUES, parse_think
 from omlx.cli.show import describe
 from omlx.client import ClientError
 
@@ -118,6 +118,7 @@ class Commands:
                 out(f"Unknown command '/set {name}'. Type /? for help")
 
     def _set_parameter(self, words: list[str]) -> None:
+        # The registry takes 150 ms to import, before the first prompt; few sessions set a parameter.
         from omlx_registry.errors import ModelfileError
         from omlx_registry.modelfile import parse_parameter
 

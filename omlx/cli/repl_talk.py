@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from omlx.cli.console import columns, is_terminal, out
 from omlx.cli.progress import Display
-from omlx.cli.run import adopt
+from omlx.cli.session import Session, adopt
 from omlx.cli.wordwrap import WordWrap
 
 if TYPE_CHECKING:
-    from omlx.cli.run import Session
     from omlx.client import Client
     from omlx.protocols.ollama import wire as wire
 

@@ -8,37 +8,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import rich_click as click
 
+from omlx.cli.answer import TerminalAnswer, print_numbers
 from omlx.cli.command import CliError, Count, GoInt, OptionalValue, verb
+from omlx.cli.connect import connected
+from omlx.cli.console import is_terminal, out, run_async, until_interrupted
+from omlx.cli.media import Media, attach
+from omlx.cli.progress import Display
+from omlx.cli.pull import pull
+from omlx.cli.session import Session, adopt, parse_think
+from omlx.cli.typeahead import typing_ahead
+from omlx.client import Client, ClientError
+from omlx.protocols.ollama import wire as wire
+from omlx.units import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-    from omlx.client import Client
-    from omlx.protocols.ollama import wire as wire
-
-THINK_VALUES = ("true", "false", "high", "medium", "low", "max")
-
-
-class Session(msgspec.Struct, kw_only=True):
-    """What a run was asked to do; the interactive session changes some of it."""
-
-    model: str
-    format: Any = None
-    """None, "json" or a JSON schema."""
-    think: bool | str | None = None
-    """What the user chose; None: think if the model can."""
-    can_think: bool = False
-    hide_thinking: bool = False
-    keep_alive: str | None = None
-    verbose: bool = False
-    wrap: bool = True
-    multimodal: bool = False
-
-    def fields(self) -> dict[str, Any]:
-        """What goes into every request."""
-        think = self.think if self.think is not None or not self.can_think else True
-        found = {"format": self.format, "think": think, "keep_alive": self.keep_alive}
-        return {name: value for name, value in found.items() if value is not None}
 
 
 @verb(
@@ -69,9 +53,6 @@ def command(args: tuple[str, ...], **flags: Any) -> None:
     With a prompt, as arguments or on stdin, prints the answer and ends. Without one, starts a session; `/?` lists its
     commands. A model that is not there is pulled first. Where no server listens, one is started in the background.
     """
-    from omlx.cli.console import is_terminal, run_async
-    from omlx.units import parse_duration
-
     session = Session(
         model=args[0],
         format=_format(flags["format"]),
@@ -87,8 +68,6 @@ def command(args: tuple[str, ...], **flags: Any) -> None:
         except ValueError as error:
             raise CliError(str(error)) from error
     if len(args) == 1 and is_terminal(sys.stdin) and is_terminal(sys.stdout):
-        from omlx.cli.typeahead import typing_ahead
-
         with typing_ahead() as typed:
             run_async(_run(session, [], flags, typed))
     else:
@@ -104,19 +83,8 @@ def _format(text: str) -> Any:
         raise CliError(f"invalid value for --format: it must be json or a JSON schema ({error})") from error
 
 
-def parse_think(text: str | None) -> bool | str | None:
-    """The value of `--think`. Raises CliError."""
-    if text is None or text in {"true", "false"}:
-        return None if text is None else text == "true"
-    if text not in THINK_VALUES:
-        raise CliError(f'invalid value for --think: "{text}" (must be true, false, high, medium, low, or max)')
-    return text
-
-
 async def _run(session: Session, words: list[str], flags: dict[str, Any], typed: str = "") -> None:
     """`typed`: what the user typed before a session could begin."""
-    from omlx.cli.console import connected, is_terminal, until_interrupted
-
     async with connected() as client:
         shown = await _show_or_pull(client, session.model, insecure=flags["insecure"])
         piped = "" if is_terminal(sys.stdin) else sys.stdin.buffer.read().decode("utf-8", "replace")
@@ -125,23 +93,14 @@ async def _run(session: Session, words: list[str], flags: dict[str, Any], typed:
         if "embedding" in shown.capabilities:
             await _embed(client, session, prompt, flags)
         elif not prompt and not words and is_terminal(sys.stdin) and is_terminal(sys.stdout):
-            from omlx.cli.repl import converse
+            from omlx.cli.repl import converse  # prompt_toolkit takes 80 ms to import
 
             await converse(client, session, shown, typed)
         else:
             await until_interrupted(_ask(client, session, prompt))
 
 
-def adopt(session: Session, shown: wire.ShowResponse) -> None:
-    """Fit the session to what the model can do."""
-    session.multimodal = bool({"vision", "audio"} & set(shown.capabilities))
-    session.can_think = "thinking" in shown.capabilities
-
-
 async def _show_or_pull(client: Client, model: str, *, insecure: bool) -> wire.ShowResponse:
-    from omlx.cli.pull import pull
-    from omlx.client import ClientError
-
     try:
         return await client.show(model)
     except ClientError as error:
@@ -152,8 +111,6 @@ async def _show_or_pull(client: Client, model: str, *, insecure: bool) -> wire.S
 
 
 async def _embed(client: Client, session: Session, prompt: str, flags: dict[str, Any]) -> None:
-    from omlx.cli.console import out
-
     if not prompt:
         raise CliError(f'embedding models require input text. Usage: omlx run {session.model} "your text here"')
     fields: dict[str, Any] = {"truncate": flags["truncate"]}
@@ -166,10 +123,6 @@ async def _embed(client: Client, session: Session, prompt: str, flags: dict[str,
 
 async def _ask(client: Client, session: Session, prompt: str) -> None:
     """One prompt, one answer on stdout. An empty prompt loads the model."""
-    from omlx.cli.answer import TerminalAnswer, print_numbers
-    from omlx.cli.progress import Display
-    from omlx.protocols.ollama import wire as wire
-
     answer = TerminalAnswer(wrap=session.wrap, hide_thinking=session.hide_thinking)
     last = None
     with Display() as waiting:
@@ -197,8 +150,6 @@ def _chunks(
     client: Client, session: Session, prompt: str
 ) -> AsyncIterator[wire.GenerateResponse] | AsyncIterator[wire.ChatResponse]:
     """The answer as it comes. Videos are part of a message: only /api/chat takes them."""
-    from omlx.cli.media import Media, attach
-
     media = attach(prompt) if session.multimodal else Media(prompt, [], [])
     body = {"model": session.model, **session.fields()}
     if media.videos:

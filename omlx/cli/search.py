@@ -5,6 +5,11 @@ from __future__ import annotations
 import rich_click as click
 
 from omlx.cli.command import Count, verb
+from omlx.cli.connect import connected
+from omlx.cli.console import out, run_async
+from omlx.cli.progress import Display
+from omlx.cli.tables import render
+from omlx.units import human_bytes
 
 
 @verb("search", usage="TEXT", count=Count(1))
@@ -14,17 +19,10 @@ def command(args: tuple[str, ...], limit: int) -> None:
 
     Lists MLX repositories whose names match, the most downloaded first. Any of them can be pulled by the name shown.
     """
-    from omlx.cli.console import run_async
-
     run_async(_search(" ".join(args), limit))
 
 
 async def _search(text: str, limit: int) -> None:
-    from omlx.cli.console import connected, out
-    from omlx.cli.progress import Display
-    from omlx.cli.tables import render
-    from omlx.units import human_bytes
-
     async with connected() as client:
         with Display() as waiting:
             waiting.step("")

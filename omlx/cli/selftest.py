@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from omlx.cli.command import Count, verb
+from omlx.cli.connect import connected
+from omlx.cli.console import err, out, run_async
+from omlx.selftest.run import clear, run
 
 if TYPE_CHECKING:
     from omlx.messages.selftest import Check, Outcome, SelfTestResponse
@@ -26,8 +29,6 @@ def command(args: tuple[str, ...], as_json: bool, clear: bool) -> int:
     idle. The exit code is 1 if a feature is switched off, 2 if a check was inconclusive.
     """
     import msgspec
-
-    from omlx.cli.console import out, run_async
 
     found = run_async(_clear(args[0]) if clear else _test(args[0], quiet=as_json))
     if clear and not as_json:
@@ -56,17 +57,11 @@ def _conclusion(found: SelfTestResponse) -> str:
 
 
 async def _clear(model: str) -> SelfTestResponse:
-    from omlx.cli.console import connected
-    from omlx.selftest.run import clear
-
     async with connected() as client:
         return await clear(client, model)
 
 
 async def _test(model: str, *, quiet: bool) -> SelfTestResponse:
-    from omlx.cli.console import connected, err, out
-    from omlx.selftest.run import run
-
     def said(check: Check) -> None:
         if not quiet:
             out(f"{check.outcome:12} {check.name:8} {check.detail}")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import rich_click as click
 
 from omlx import settings
 from omlx.cli.command import Count, OptionalValue, verb
+from omlx.server import serve
 from omlx.units import format_duration, human_bytes
+
+if TYPE_CHECKING:
+    from omlx.server.app import Balancer
 
 NOT_FOR_THE_SERVER = {"autostart", "no_history"}
 """Settings of the other verbs: `serve` has no flags for them."""
@@ -50,13 +54,19 @@ def command(args: tuple[str, ...], **given: Any) -> int:
     Runs the server in the foreground; it logs to stderr and ends with Ctrl+C or SIGTERM.
     A value comes from the flag, else its variable, else the config file (see `omlx config`).
     """
-    from omlx.server import serve
-
     flags = {name: value for name, value in given.items() if value is not None}
     loaded = settings.load(flags, os.environ)
     for warning in loaded.warnings:
         click.echo(f"warning: {warning}", err=True)
-    return serve(loaded)
+    return serve(loaded, _balancer(loaded.settings))
+
+
+def _balancer(loaded: settings.Settings) -> Balancer | None:
+    if not loaded.replicas:
+        return None
+    from omlx.replicas import balance  # its HTTP client takes a third of the start
+
+    return balance(loaded)
 
 
 command.params.extend(_option(setting) for setting in settings.describe() if setting.name not in NOT_FOR_THE_SERVER)

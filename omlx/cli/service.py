@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import rich_click as click
 
 from omlx.cli.command import CliError, Count, verb
-
-if TYPE_CHECKING:
-    from omlx.service import Manager
+from omlx.cli.connect import own_client
+from omlx.cli.console import err, out, run_async
+from omlx.client import Unreachable
+from omlx.service.job import ServiceError, server_job
+from omlx.service.manager import Manager, manager
 
 _ACTIONS = ("install", "uninstall", "status")
 
@@ -24,8 +25,6 @@ def command(args: tuple[str, ...], show: bool) -> int:
     HF_… variables of this shell; run it again to change them. The config file counts as always. `uninstall` ends the
     service and removes the file. `omlx stop --server` ends a server that is a service until the next login.
     """
-    from omlx.service import ServiceError, manager
-
     (action,) = args
     if action not in _ACTIONS:
         raise CliError(f"service does not know {action}: say install, uninstall or status")
@@ -45,9 +44,6 @@ def command(args: tuple[str, ...], show: bool) -> int:
 
 
 def _install(held_by: Manager, show: bool) -> None:
-    from omlx.cli.console import err, out, run_async
-    from omlx.service import server_job
-
     job = server_job(os.environ)
     if show:
         out(held_by.text(job), end="")
@@ -64,9 +60,6 @@ def _install(held_by: Manager, show: bool) -> None:
 
 async def _nobody_listens() -> None:
     """The service could not have the address of a server that runs already, and would fail again and again."""
-    from omlx.cli.console import own_client
-    from omlx.client import Unreachable
-
     async with own_client() as client:
         try:
             await client.alive()
@@ -76,15 +69,11 @@ async def _nobody_listens() -> None:
 
 
 def _uninstall(held_by: Manager) -> None:
-    from omlx.cli.console import out
-
     out(f"removed {held_by.file}" if held_by.uninstall() else "the service was not installed")
 
 
 def _status(held_by: Manager) -> int:
     """Like `systemctl status`: 0 if it runs, 3 if it does not, 4 if there is none."""
-    from omlx.cli.console import out
-
     state = held_by.state()
     if not state.installed:
         out("not installed")

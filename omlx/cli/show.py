@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
+from omlx.cli import tables
 from omlx.cli.command import CliError, Count, verb
+from omlx.cli.connect import connected
+from omlx.cli.console import columns, is_terminal, out, printable, run_async
+from omlx.units import human_parameters
 
 if TYPE_CHECKING:
     from omlx.protocols.ollama import wire as wire
@@ -27,8 +31,6 @@ _ARRAY_WIDTH = 10
 @click.option("-v", "--verbose", is_flag=True, help="Show detailed model information")
 def command(args: tuple[str, ...], verbose: bool, **parts: bool) -> None:
     """Show information for a model"""
-    from omlx.cli.console import is_terminal, out, printable, run_async
-
     wanted = [name for name in _PARTS if parts[name]]
     if len(wanted) > 1:
         raise CliError(
@@ -46,8 +48,6 @@ def command(args: tuple[str, ...], verbose: bool, **parts: bool) -> None:
 
 
 async def _show(model: str, verbose: bool) -> wire.ShowResponse:
-    from omlx.cli.console import connected
-
     async with connected() as client:
         return await client.show(model, verbose=verbose)
 
@@ -71,16 +71,12 @@ def describe(model: wire.ShowResponse, *, verbose: bool = False) -> str:
 
 
 def _section(title: str, rows: Sequence[Sequence[str]]) -> str:
-    from omlx.cli import tables
-
     width = _text_width() if title in {"System", "License", "Self-test"} else tables.MAX_CELL
     return f"  {title}\n{tables.render([['', *row] for row in rows], max_cell=width)}\n"
 
 
 def _text_width() -> int:
     """Ollama's 100 columns, or what fits between the blanks of a narrower terminal."""
-    from omlx.cli.console import columns, is_terminal
-
     fits = columns(sys.stdout) - 8 if is_terminal(sys.stdout) else _TEXT_WIDTH
     return max(1, min(_TEXT_WIDTH, fits))
 
@@ -118,8 +114,6 @@ def _projector_rows(info: dict[str, Any]) -> list[list[str]]:
 
 
 def _count(value: Any) -> str:
-    from omlx.units import human_parameters
-
     return human_parameters(int(value)) if isinstance(value, int | float) else ""
 
 

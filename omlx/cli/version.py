@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from omlx import __version__
 from omlx.cli.console import effective, out, run_async
+from omlx.client import Client, ClientError
+from omlx.settings import client_url
 
 
 def print_version() -> None:
-    from omlx.client import Client, ClientError
-    from omlx.settings import client_url
-
     async def ask() -> tuple[str, str]:
         """Whose version, and which. A genuine Ollama has one only."""
         async with Client(client_url(effective())) as client:

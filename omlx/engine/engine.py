@@ -38,6 +38,7 @@ from omlx.engine.tensors import launch, read
 from omlx.engine.vision.media import Media
 from omlx.messages.constraint import Grammar
 from omlx.messages.context import effective_context
+from omlx.messages.failures import running_failed
 from omlx.messages.request import FailureKind, FinishReason, Limits, Sampling
 
 log = logging.getLogger(__name__)
@@ -498,7 +499,7 @@ class Engine:
     def _fail(self, sequences: list[Sequence], error: Exception) -> list[Output]:
         log.error("request(s) %s failed", ", ".join(one.spec.trace or "?" for one in sequences), exc_info=error)
         alive = [sequence for sequence in sequences if sequence.phase != "done"]
-        failure: tuple[FailureKind, str] = ("internal", f"the model failed while it generated: {error}")
+        failure: tuple[FailureKind, str] = ("internal", running_failed(error))
         self._forget({sequence.id for sequence in sequences})
         return [Output(id=sequence.id, failure=failure) for sequence in alive]
 
@@ -598,7 +599,7 @@ class Engine:
     def _companions(self, first: Sequence, budget: int) -> list[tuple[Sequence, int]]:
         """The started sequence `first` and those to prefill with it, each with its tokens; 0: only its last is left."""
         if not self._model.can_prefill_together or self._ranks.size > 1 or not _may_share(first):
-            return [(first, 0)] if first.remaining == 1 and _may_share(first) else [(first, first.remaining)]
+            return [(first, 0 if _only_last(first) and _may_share(first) else first.remaining)]
         known = {first.id: first}
         done: list[tuple[Sequence, int]] = []
 
@@ -611,13 +612,13 @@ class Engine:
                 if other.phase == "waiting":
                     self._prefill.start(other)
                 if other.remaining == 1:
-                    done.append((other, 0))
+                    done.extend([(other, 0)] if _only_last(other) else [])
                     continue
                 known[other.id] = other
                 yield Chunk(other.id, self._prefill.chunk(other, budget), other.position == 0)
 
         if first.remaining == 1:
-            return [(first, 0)]
+            return [(first, 0 if _only_last(first) else 1)]
         own = Chunk(first.id, self._prefill.chunk(first, budget), first.position == 0)
         chosen = choose_together(own, chunks(), budget, padding=self._padding)
         return [*((known[id], count) for id, count in chosen.items()), *done]
@@ -711,6 +712,11 @@ def _calibrated(model: LoadedModel, max_gap_s: float) -> PrefillBudget:
 
 def _unusable(error: GrammarError) -> tuple[FailureKind, str]:
     return "invalid", f"the format cannot be used: {error}"
+
+
+def _only_last(sequence: Sequence) -> bool:
+    """Whether its caches hold all of its prompt but the last token. Empty caches cannot be joined to others."""
+    return sequence.remaining == 1 and sequence.position > 0
 
 
 def _may_share(sequence: Sequence) -> bool:

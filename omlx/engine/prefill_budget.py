@@ -17,6 +17,8 @@ from omlx.engine.scheduler import DECODE_SHARE, EAGER_S, EAGER_TOKENS, IDLE_S
 
 _GROWTH = 4
 """A chunk is at most so many times as long as the longest that was measured."""
+_LONGEST_S = 1.0
+"""Of prefill between two decode steps, however slow these are: clients give up on streams that stand still."""
 _SPILL = 2
 """Steps until a chunk has shown in the time between two reads."""
 _WINDOW = 6
@@ -128,7 +130,7 @@ class PrefillBudget:
     def _slow_room_s(self) -> float:
         """Time for prompts between two steps where the gap is not held anyway: short beside a step, it would only make
         more steps while few rows are in them."""
-        return max(4 * self.step_s, 2 * self._latency.least_s)
+        return max(min(4 * self.step_s, _LONGEST_S), 2 * self._latency.least_s)
 
     def idle(self) -> None:
         """Nothing runs: the time until the next step says nothing."""

@@ -7,14 +7,20 @@ hands clicks over with `click`, from any thread, and is told each new look by `s
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 
 import msgspec
 
 from omlx.client import Client, ClientError, Unreachable
+from omlx.errors import UserError
 from omlx.menubar import login
 from omlx.menubar.menu import Act
 from omlx.menubar.seen import ServerState
+from omlx.service.autostart import may_start, start_server
+from omlx.service.ending import end_server
+from omlx.service.manager import manager
+from omlx.settings import Settings
 
 EVERY_S = 3.0
 _ANSWER_S = 10.0
@@ -25,12 +31,9 @@ _DOING = {"start": "Starting the server…", "stop": "Stopping the server…", "
 class Control:
     """One server, seen from the menu bar. `run` until `end`."""
 
-    def __init__(self, show: Callable[[ServerState], None]) -> None:
-        from omlx.cli.console import effective, own_client
-        from omlx.service.autostart import may_start
-
-        self._settings = effective()
-        self._client: Client = own_client()
+    def __init__(self, settings: Settings, show: Callable[[ServerState], None]) -> None:
+        self._settings = settings
+        self._client = Client.for_settings(settings)
         self._show = show
         self._loop = asyncio.new_event_loop()
         self._ended = asyncio.Event()
@@ -74,15 +77,12 @@ class Control:
         task.add_done_callback(self._tasks.discard)
 
     async def _do(self, act: Act) -> None:
-        from omlx.cli.command import CliError
-        from omlx.service import ServiceError
-
         self._doing, self._complaint = _DOING.get(act.kind, "").format(act.model), ""
         if self._doing:
             await self._look()
         try:
             await self._perform(act)
-        except (ClientError, CliError, ServiceError, OSError) as error:
+        except (UserError, OSError) as error:
             self._complaint = str(error)
         finally:
             self._doing = ""
@@ -93,8 +93,6 @@ class Control:
             case "start":
                 await self._start()
             case "stop":
-                from omlx.cli.stop import end_server
-
                 await end_server(self._client, self._settings)
             case "load":
                 await self._client.load(act.model)
@@ -107,14 +105,11 @@ class Control:
 
     async def _start(self) -> None:
         """By the service manager where it holds the server, else in the background as any command does."""
-        from omlx.service import manager
-        from omlx.service.autostart import start_server
-
         held_by = manager()
         if held_by.state().installed and held_by.state().known:
             await asyncio.to_thread(held_by.start)
         else:
-            await start_server(self._client, self._settings)
+            await start_server(self._client, self._settings, _log)
 
     async def _look(self) -> None:
         seen = ServerState(
@@ -142,3 +137,7 @@ class Control:
         return msgspec.structs.replace(
             seen, overview=overview, models=tuple(model.name for model in models), pinned=frozenset(status.pinned)
         )
+
+
+def _log(text: str) -> None:
+    sys.stderr.write(f"{text}\n")

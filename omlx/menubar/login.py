@@ -46,7 +46,7 @@ def _agent() -> str:
 
 def _entry() -> str:
     words = " ".join(_quoted(word) for word in command())
-    return f"[Desktop MenuEntry]\nType=Application\nName=oMLX\nExec={words}\nX-GNOME-Autostart-enabled=true\n"
+    return f"[Desktop Entry]\nType=Application\nName=oMLX\nExec={words}\nX-GNOME-Autostart-enabled=true\n"
 
 
 def _quoted(word: str) -> str:

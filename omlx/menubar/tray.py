@@ -20,6 +20,7 @@ from omlx.menubar import clipboard
 from omlx.menubar.control import Control
 from omlx.menubar.menu import SEPARATOR, Act, MenuEntry, entries, status_line
 from omlx.menubar.seen import ServerState
+from omlx.settings import Settings
 
 _BACKEND = "PYSTRAY_BACKEND"
 _SIZE = 64
@@ -30,9 +31,12 @@ class NoTray(Exception):
     """There is no status item here; the message says what is missing."""
 
 
-def run(*, start: bool) -> None:
-    """Show the status item until it is quit. Needs the main thread. Raises NoTray."""
-    Tray(_pystray()).run(start=start)
+def run(settings: Settings, *, start: bool) -> None:
+    """Show the status item of the server with these settings until it is quit.
+
+    Needs the main thread. Raises NoTray.
+    """
+    Tray(_pystray(), settings).run(start=start)
 
 
 def _pystray() -> Any:
@@ -59,9 +63,9 @@ def _pystray() -> Any:
 class Tray:
     """The status item. Without menus (plain X11) a click opens the dashboard."""
 
-    def __init__(self, pystray: Any) -> None:
+    def __init__(self, pystray: Any, settings: Settings) -> None:
         self._pystray = pystray
-        self._control = Control(self._see)
+        self._control = Control(settings, self._see)
         self._drawn: tuple[MenuEntry, ...] = ()
         self._lit = ""
         self._quit = False

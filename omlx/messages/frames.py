@@ -170,6 +170,8 @@ class Ready(msgspec.Struct, tag="ready", kw_only=True):
     """Measured at the load: what a forward over a chunk of a prompt needs beside weights and KV."""
     kv_bytes_per_token: int
     num_ctx: int
+    longest_text: int = 0
+    """Characters beyond which a text has more tokens than the longest context; 0: not known."""
     checks: LoadChecks | None = None
     """Of a text generator."""
 
@@ -191,10 +193,11 @@ class PrefillProgress(msgspec.Struct, tag="prefill"):
 
 
 class Embedded(msgspec.Struct, tag="embedded"):
-    """Answer to `Embed`: one row per input, L2-normalised float32."""
+    """Answer to `Embed`: one row per input, L2-normalised."""
 
     id: int
-    vectors: list[list[float]]
+    vectors: list[bytes]
+    """float32, in the order of this machine: as numbers they would take seconds to encode and to decode."""
     prompt_tokens: int
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from omlx.messages.frames import CacheCall, Embedded, Ranked
 from omlx.messages.request import Delta, Finish, GenerateRequest
@@ -24,16 +24,26 @@ from omlx.runner.host import CRASHED, RequestFailed, RunnerHost
 if TYPE_CHECKING:
     from omlx_registry import ModelSpec
 
-    from omlx.pool.pool import Pool
-
 log = logging.getLogger("omlx.pool")
 T = TypeVar("T")
+
+
+class SlotOwner(Protocol):
+    """What a lease needs of the pool."""
+
+    async def enter(self, spec: ModelSpec, keep_alive: float | None, *, again: bool = False) -> Slot: ...
+
+    def release(self, slot: Slot) -> None: ...
+
+    def release_from_anywhere(self, slot: Slot) -> None: ...
+
+    def worked(self, slot: Slot) -> None: ...
 
 
 class Lease:
     """Made by `Pool.acquire`; an async context manager. `load_ns` is how long it took until the model was available."""
 
-    def __init__(self, pool: Pool, slot: Slot, load_ns: int) -> None:
+    def __init__(self, pool: SlotOwner, slot: Slot, load_ns: int) -> None:
         self._pool = pool
         self._slot: Slot | None = slot
         self._reviving = asyncio.Lock()
@@ -77,27 +87,26 @@ class Lease:
         `whole`: all of them at the end, so that it can be replayed until then.
         """
         refuse_what_is_off(request, self._held.off)
-        if not request.render_only:
-            self._held.serve_context(request.limits.num_ctx)
         replayed = started = False
         timing = current().begin(request)
         while True:
             host = self._host
             kept: list[Delta | Finish] = []
             try:
-                async with aclosing(host.generate(request)) as events:
-                    async for event in events:
-                        started = not whole
-                        if isinstance(event, Finish):
-                            self._pool.worked(self._held)
-                            if not request.render_only:
-                                timing.finish(event)
-                        else:
-                            timing.piece()
-                        if whole:
-                            kept.append(event)
-                        else:
-                            yield event
+                with self._serving(request):
+                    async with aclosing(host.generate(request)) as events:
+                        async for event in events:
+                            started = not whole
+                            if isinstance(event, Finish):
+                                self._pool.worked(self._held)
+                                if not request.render_only:
+                                    timing.finish(event)
+                            else:
+                                timing.piece()
+                            if whole:
+                                kept.append(event)
+                            else:
+                                yield event
                 for event in kept:
                     yield event
                 return
@@ -106,6 +115,10 @@ class Lease:
                     raise
             replayed = True
             await self._revive(host)
+
+    def _serving(self, request: GenerateRequest) -> AbstractContextManager[None]:
+        """While it is open /api/ps shows the context of the request, unless its prompt is only to be rendered."""
+        return nullcontext() if request.render_only else self._held.serving(request.limits.num_ctx)
 
     async def embed(
         self,

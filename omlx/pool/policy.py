@@ -47,7 +47,7 @@ class Evict(msgspec.Struct, frozen=True):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """LoadLimits comes only when something ends: `drain` names the busy model that shall go when its requests are done.
+    """Room comes only when something ends: `drain` names the busy model that shall go when its requests are done.
 
     None: models that are leaving already make enough room.
     """
@@ -56,9 +56,7 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class Never(msgspec.Struct, frozen=True):
-    """Waiting does not help: what holds the room is pinned, or the model alone is larger than the budget."""
-
-    reason: Literal["pinned", "too_large"]
+    """Waiting does not help: what holds the room is pinned."""
 
 
 def victim_order(resident: Resident) -> tuple[float, float]:
@@ -99,7 +97,7 @@ def make_room(residents: Sequence[Resident], need: int, room: LoadLimits) -> Fit
     if busy:
         ready = [r for r in busy if r.state == "ready"] or busy
         return Wait(min(ready, key=victim_order).digest)
-    return Wait(None) if leaving else Never("pinned")
+    return Wait(None) if leaving else Never()
 
 
 def expires_in(*, keep_alive: float, pinned: bool) -> float | None:

@@ -35,7 +35,7 @@ from omlx.pool.spare import Spare
 from omlx.pool.supervisor import supervise
 from omlx.record import current
 from omlx.runner.host import CLOSE_GRACE_S, LoadError, RunnerHost, in_time
-from omlx.runner.launch import find_machines
+from omlx.runner.launch import GroupPlan, find_machines
 from omlx.runner.process import RUNNER
 from omlx.settings import Settings
 from omlx.units import human_bytes
@@ -125,6 +125,7 @@ class Pool:
             self._spare.close(), *(host.close(grace=self._grace) for host in hosts), return_exceptions=True
         )
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._spare.close()  # once more: loads that were given up meanwhile leave theirs
         self._slots.clear()
 
     # ------------------------------------------------------------ what others ask for
@@ -176,13 +177,6 @@ class Pool:
         """All models that are loading, ready or leaving, the one that expires last first, as Ollama lists them."""
         models = [slot.snapshot(crashes=self._crashes.get(slot.spec.digest, 0)) for slot in self._slots.values()]
         return sorted(models, key=lambda model: model.expires_at, reverse=True)
-
-    def set_keep_alive(self, digest: str, keep_alive: float) -> None:
-        """Change how long a loaded model stays, as a request with `keep_alive` would."""
-        slot = self._slots.get(digest)
-        if slot is not None:
-            self._join(slot, keep_alive)
-            self.release(slot)
 
     async def cache(self, digest: str, op: CacheCall) -> dict[str, Any] | None:
         """Ask a loaded model's KV store something, which does not make the model stay longer; None if it isn't loaded.
@@ -407,6 +401,7 @@ class Pool:
     async def _load(self, slot: Slot) -> None:
         """Bring a slot from "loading" to "ready", or remove it and tell those who wait why."""
         host: RunnerHost | None = None
+        group: GroupPlan | None = None
         try:
             await asyncio.sleep(policy.restart_delay(self._crashes.get(slot.spec.digest, 0)))
             begun = self._now()
@@ -434,6 +429,9 @@ class Pool:
             ready = await load_watch.within(host, limit, loading, processes=slot.processes, reserves=not slot.gpu)
             self._become_ready(slot, host, hello, ready, self._now() - begun)
         except BaseException as error:
+            if host is not None and group is None and slot.host is None and self._may_keep(error):
+                self._spare.keep(host)  # it was told nothing yet, and its imports take seconds
+                host = None
             self._give_up(slot, host, error)
             if not isinstance(error, LoadError | PoolError | OSError):
                 raise
@@ -460,6 +458,11 @@ class Pool:
         notes = [*(found.notes if found is not None else ()), *(ready.checks.notes if ready.checks is not None else ())]
         for note in notes:
             log.warning("%s: %s", slot.spec.name, note)
+
+    def _may_keep(self, error: BaseException) -> bool:
+        """Whether a runner without a model may wait for the next load, where this one ends with `error`."""
+        given_up = isinstance(error, asyncio.CancelledError | PoolError)
+        return given_up and not self._closed and self._governor.room_for_spare
 
     def _give_up(self, slot: Slot, host: RunnerHost | None, error: BaseException) -> None:
         if host is not None:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -98,6 +101,8 @@ class Slot:
         """Tokens a request gets that asks for none."""
         self._context_in_use = 0
         """Tokens the last request got that asked for a context of its own; 0: it asked for none."""
+        self._contexts_served: Counter[int] = Counter()
+        """How many of the present requests have a context of so many tokens."""
         self.gpu = False
         self.go_when_idle = False
         """An unload was asked for while it was busy."""
@@ -132,6 +137,22 @@ class Slot:
         trained = self.spec.context_length
         self._context_in_use = effective_context(num_ctx, self.context, trained) if num_ctx > 0 else 0
 
+    @contextmanager
+    def serving(self, num_ctx: int) -> Iterator[None]:
+        """`serve_context`, for as long as the request runs."""
+        self.serve_context(num_ctx)
+        context = self._context_in_use or self.context
+        self._contexts_served[context] += 1
+        try:
+            yield
+        finally:
+            self._contexts_served -= Counter((context,))
+
+    @property
+    def _context_shown(self) -> int:
+        """The largest that a present request has; without any, that of the last one."""
+        return max(self._contexts_served, default=self._context_in_use or self.context)
+
     def stop_timer(self) -> None:
         if self.timer is not None:
             self.timer.cancel()
@@ -159,7 +180,7 @@ class Slot:
             state=self.state,
             size=size,
             size_vram=size if self.gpu else 0,
-            context_length=self._context_in_use or self.context,
+            context_length=self._context_shown,
             default_context=self.context,
             expires_at=self._expiry(),
             keep_alive=self.keep_alive,

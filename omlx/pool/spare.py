@@ -40,6 +40,8 @@ class Spare:
         self._host: RunnerHost | None = None
         self._refilling = asyncio.Lock()
         self._ending: set[asyncio.Task[None]] = set()
+        self._left: set[asyncio.Task[RunnerHost]] = set()
+        """Processes that start for loads that were given up."""
 
     async def take(self) -> RunnerHost:
         """The spare, or a process started now; a spare that does not answer is nobody's to wait for."""
@@ -49,10 +51,29 @@ class Spare:
                 if not await is_hung(host):
                     return host
             except BaseException:
-                self._end(host)
+                self.keep(host)
                 raise
             self._give_up(host)
-        return await RunnerHost.spawn(self._command)
+        making = asyncio.create_task(RunnerHost.spawn(self._command), context=contextvars.Context())
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            self._left.add(making)
+            making.add_done_callback(self._keep_made)
+            raise
+
+    def keep(self, host: RunnerHost) -> None:
+        """Take back a runner that was not told to load anything: it is the spare, or ended where there is one."""
+        if self._enabled and host.alive and (self._host is None or not self._host.alive):
+            host.name = "spare"
+            self._host = host
+        else:
+            self._end(host)
+
+    def _keep_made(self, making: asyncio.Task[RunnerHost]) -> None:
+        self._left.discard(making)
+        if not making.cancelled() and making.exception() is None:
+            self.keep(making.result())
 
     async def hello(self) -> Hello:
         """What a runner says of this machine: the spare, which stays, or else one that is started for it.
@@ -94,6 +115,7 @@ class Spare:
         if not self._enabled:
             return
         async with self._refilling:
+            await asyncio.gather(*self._left, return_exceptions=True)
             if self._host is None or not self._host.alive:
                 try:
                     self._host = await RunnerHost.spawn(self._command)

@@ -17,6 +17,8 @@ from omlx.protocols.http_error import HTTPError
 
 _ID_LETTERS = string.ascii_lowercase + string.digits
 _CHOICES = (None, "", "none", "auto", "required")
+_NAMING = ("function", "custom")
+"""Types of a choice that names a tool."""
 
 
 class ToolChoice(NamedTuple):
@@ -32,7 +34,7 @@ def read_choice(tools: Sequence[dict[str, Any]], choice: Any) -> ToolChoice:
     Where one is named the others are offered all the same: the prompt is then the one that the cache knows.
     """
     offered = list(tools)
-    if not isinstance(choice, Mapping) and choice not in _CHOICES:
+    if not _is_choice(choice):
         raise HTTPError(400, 'tool_choice must be "none", "auto", "required" or name a function')
     if choice == "none":
         return ToolChoice()
@@ -50,9 +52,16 @@ def read_choice(tools: Sequence[dict[str, Any]], choice: Any) -> ToolChoice:
     return ToolChoice(offered, name)
 
 
+def _is_choice(choice: Any) -> bool:
+    if not isinstance(choice, Mapping):
+        return choice in _CHOICES
+    kind = choice.get("type", "function")
+    return kind == "allowed_tools" or (kind in _NAMING and _name(choice) != "")
+
+
 def _name(tool: Mapping[str, Any]) -> str:
     """The function that a choice names, in the shape of chat completions or of responses; "" for any other tool."""
-    function = tool.get("function")
+    function = tool.get("function", tool.get("custom"))
     name = function.get("name") if isinstance(function, Mapping) else tool.get("name")
     return name if isinstance(name, str) else ""
 

@@ -23,9 +23,10 @@ from omlx.replicas.choice import ReplicaRequest
 from omlx.replicas.fleet import Fleet, Replica, reason
 from omlx.server.body import parse, read_bytes
 from omlx.server.body_memory import BodyReservation
-from omlx.server.error_formats import worded_for
+from omlx.server.error_formats import error_text
 from omlx.server.errors import JSON_TYPE, ClientGone, Problem
 from omlx.server.inflate import inflate
+from omlx.server.route_info import ProtocolName, RouteTable
 from omlx.urls import climbs
 
 if TYPE_CHECKING:
@@ -33,13 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("omlx.server")
 
-_PASSED = {
-    *("/api/generate", "/api/chat", "/api/embed", "/api/embeddings", "/api/show", "/rerank"),
-    *("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/rerank", "/v1/models"),
-    *("/v1/messages", "/v1/messages/count_tokens", "/v1/responses"),
-}
-_PASSED_BELOW = ("/v1/models/", "/v1/responses/")
-_KEPT_THERE = {"/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete", "/api/omlx/pin", "/api/omlx/import"}
+_UNITED = {"/api/tags": "tags", "/api/ps": "running"}
 _NOT_PASSED = {
     *(b"host", b"origin", b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade"),
     *(b"proxy-authorization", b"proxy-connection", b"content-length", b"expect"),
@@ -54,6 +49,7 @@ class _Heard(NamedTuple):
 
     method: str
     path: str
+    protocol: ProtocolName
     target: str
     headers: list[tuple[bytes, bytes]]
     body: bytes
@@ -63,38 +59,37 @@ class _Heard(NamedTuple):
 class Front:
     """Passes requests to the fleet; `app` is our own server, for everything that concerns no model."""
 
-    def __init__(self, app: ASGIApp, fleet: Fleet, max_body: int) -> None:
+    def __init__(self, app: ASGIApp, routes: RouteTable, fleet: Fleet, max_body: int) -> None:
         self._app = app
+        self._routes = routes
         self._fleet = fleet
         self._max_body = max_body
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
-        if scope["type"] != "http":
+        route = self._routes.find(path) if scope["type"] == "http" else None
+        if route is None:
             await self._app(scope, receive, send)
-        elif path == "/api/tags":
-            await _answer(send, 200, {"models": _union(self._fleet, "tags")})
-        elif path == "/api/ps":
-            await _answer(send, 200, {"models": _union(self._fleet, "running")})
-        elif path in _KEPT_THERE or path.startswith("/api/blobs/"):
+        elif route.balancing == "united":
+            await _answer(send, 200, {"models": _union(self._fleet, _UNITED[path])})
+        elif route.balancing == "each":
             where = ", ".join(replica.name for replica in self._fleet.replicas)
-            await _refuse(
-                send, path, Problem(400, f"this address stands for several servers; do this on each: {where}")
-            )
+            problem = Problem(400, f"this address stands for several servers; do this on each: {where}")
+            await _refuse(send, route.protocol, problem)
         elif climbs(path):
-            await _refuse(send, path, Problem(400, _CLIMBS))
-        elif path in _PASSED or path.startswith(_PASSED_BELOW):
+            await _refuse(send, route.protocol, Problem(400, _CLIMBS))
+        elif route.balancing == "passed":
             try:
-                heard = await self._hear(scope, receive)
-            except HTTPError as refusal:
-                await _refuse(send, path, Problem(refusal.status, refusal.message))
+                heard = await self._hear(scope, receive, route.protocol)
+            except HTTPError as error:
+                await _refuse(send, route.protocol, Problem(error.status, error.message))
                 return
             if heard is not None:
                 await self._pass(heard, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    async def _hear(self, scope: Any, receive: Receive) -> _Heard | None:
+    async def _hear(self, scope: Any, receive: Receive, protocol: ProtocolName) -> _Heard | None:
         """The whole request; None where its client has left."""
         headers = [(name, value) for name, value in scope["headers"] if name not in _NOT_PASSED]
         encoding = next((value.decode("latin-1") for name, value in headers if name == b"content-encoding"), "")
@@ -107,7 +102,7 @@ class Front:
             return None
         query = scope["query_string"].decode("latin-1")
         target = scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
-        return _Heard(scope["method"], scope["path"], target, headers, body, asked)
+        return _Heard(scope["method"], scope["path"], protocol, target, headers, body, asked)
 
     async def _pass(self, heard: _Heard, receive: Receive, send: Send) -> None:
         """Try replicas until one answers; end when the client leaves."""
@@ -128,7 +123,7 @@ class Front:
             left = [replica for replica in self._fleet.healthy if replica not in tried]
             view = choice.choose((replica.view for replica in left), heard.asked)
             if view is None:
-                await _refuse(send, heard.path, Problem(503, _NONE_THERE))
+                await _refuse(send, heard.protocol, Problem(503, _NONE_THERE))
                 return
             replica = next(replica for replica in left if replica.url == view.url)
             tried.append(replica)
@@ -154,22 +149,22 @@ class Front:
                 return False
             headers = [(name, value) for name, value in answer.headers.raw if name.lower() not in _NOT_PASSED]
             await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
-            async for part in _parts(answer, heard.path, replica.name):
+            async for part in _parts(answer, heard.protocol, replica.name):
                 await send({"type": "http.response.body", "body": part, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         return True
 
 
-async def _parts(answer: httpx.Response, path: str, name: str) -> AsyncIterator[bytes]:
+async def _parts(answer: httpx.Response, protocol: ProtocolName, name: str) -> AsyncIterator[bytes]:
     """The body as it comes; where it breaks off, an error in the words of its dialect."""
     try:
         async for part in answer.aiter_raw():
             yield part
     except httpx.HTTPError as error:
         log.warning("an answer from %s broke off: %s", name, reason(error))
-        text = worded_for(path, Problem(500, _BROKE_OFF))
+        text = error_text(protocol, Problem(500, _BROKE_OFF))
         if answer.headers.get("content-type", "").startswith("text/event-stream"):
-            named = "event: error\n" if path.startswith("/v1/messages") else ""
+            named = "event: error\n" if protocol == "anthropic" else ""
             yield f"{named}data: {text}\n\n".encode()
         else:
             yield f"{text}\n".encode()
@@ -189,8 +184,8 @@ def _union(fleet: Fleet, what: str) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-async def _refuse(send: Send, path: str, problem: Problem) -> None:
-    await _write(send, problem.status, worded_for(path, problem).encode())
+async def _refuse(send: Send, protocol: ProtocolName, problem: Problem) -> None:
+    await _write(send, problem.status, error_text(protocol, problem).encode())
 
 
 async def _answer(send: Send, status: int, body: Any) -> None:

@@ -34,7 +34,7 @@ def main(fd: int) -> int:
     sys.setswitchinterval(0.0005)
     used = blas.prepare()
     with limits_kept():
-        from omlx.runner.serve import Runner
+        from omlx.runner.serve import Runner  # imports MLX, whose libraries change the limits
 
     return Runner(channel, used).run()
 

@@ -20,6 +20,7 @@ from omlx.engine.encode.chunked import Parts
 from omlx.engine.encode.chunks import EncodeBudget, Pick, choose
 from omlx.engine.encode.embed import normalised
 from omlx.engine.encode.rows import BadTokens, Encoder, Row, Text, TooLong
+from omlx.messages.failures import INPUT_FAILED, running_failed
 from omlx.messages.frames import MAX_FRAME, Embed, Embedded, Ranked, Rerank
 from omlx.messages.request import Failure
 
@@ -34,7 +35,7 @@ _HELPERS = 2
 _SLICE_TEXTS = 256
 _SLICE_CHARS = 200_000
 _NUMBER_BYTES = 9
-"""Of one number in a frame."""
+"""Of one number in an answer."""
 _RANK = {"interactive": 0, "batch": 1, "background": 2}
 
 Answer = Embedded | Ranked | Failure
@@ -71,7 +72,8 @@ class _Job:
             return Ranked(self.id, [float(scores[0]) for scores in self.found], tokens)
         if not self.found:
             return Embedded(self.id, [], 0)
-        return Embedded(self.id, normalised(np.stack(self.found), self.frame.dimensions).tolist(), tokens)
+        vectors = normalised(np.stack(self.found), self.frame.dimensions).astype(np.float32, copy=False)
+        return Embedded(self.id, [vector.tobytes() for vector in vectors], tokens)
 
 
 def texts_of(frame: Embed | Rerank) -> list[Text]:
@@ -173,9 +175,9 @@ class EncodeJobs:
             job.failure = Failure(job.id, "too_long", TOO_LONG)
         except BadTokens as error:
             job.failure = Failure(job.id, "invalid", str(error))
-        except Exception as error:  # a tokenizer may raise anything
+        except Exception:  # a tokenizer may raise anything
             log.exception("[%s] the texts could not be read", job.frame.trace)
-            job.failure = Failure(job.id, "internal", f"the input could not be tokenized: {error}")
+            job.failure = Failure(job.id, "internal", INPUT_FAILED)
         self._slices += 1
         if job.failure is None and len(job.rows) < len(job.texts) and job.id in self._preparing:
             self._helpers.submit(self._prepare, job)
@@ -274,4 +276,4 @@ class EncodeJobs:
         (job,) = jobs
         del self._jobs[job.id]
         log.error("[%s] the request failed", job.frame.trace, exc_info=error)
-        return [Failure(job.id, "internal", f"an error was encountered while running the model: {error}")]
+        return [Failure(job.id, "internal", running_failed(error))]

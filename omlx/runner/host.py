@@ -52,8 +52,10 @@ from omlx.messages.frames import (
     encode,
 )
 from omlx.messages.request import Delta, Failure, FailureKind, Finish, GenerateRequest, Priority
+from omlx.record import current
 from omlx.runner import launch
 from omlx.runner import process as runner_process
+from omlx.runner.clip import clip, clip_request
 from omlx.runner.launch import GroupPlan
 from omlx.runner.mailbox import Item, Mailbox
 from omlx.runner.process import Started
@@ -185,6 +187,10 @@ class RunnerHost:
         return not self.gone.is_set() and not self._closing
 
     @property
+    def _longest_text(self) -> int:
+        return self.ready.longest_text if self.ready is not None else 0
+
+    @property
     def open_requests(self) -> int:
         return len(self._open)
 
@@ -254,12 +260,15 @@ class RunnerHost:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta | Finish, None]:
         """The events of one generation, ending with a Finish. Raises RequestFailed; closing it cancels the request."""
         with self._request() as (number, mailbox):
-            await self._submit(Generate(msgspec.structs.replace(request, id=number)))
+            fitting = clip_request(request, self._longest_text)
+            await self._submit(Generate(msgspec.structs.replace(fitting, id=number)))
             while True:
                 item = await in_time(mailbox.get(), request.deadline)
                 match item:
                     case Delta():
                         yield item
+                    case PrefillProgress():
+                        current().reads(item.done, item.total)
                     case Finish():
                         yield item
                         return
@@ -281,8 +290,9 @@ class RunnerHost:
         with self._request() as (number, mailbox):
             await self._submit(
                 Embed(
-                    id=number, inputs=inputs, truncate=truncate, num_ctx=num_ctx, dimensions=dimensions,
-                    priority=priority, trace=trace,
+                    id=number,
+                    inputs=[clip(text, self._longest_text) if isinstance(text, str) else text for text in inputs],
+                    truncate=truncate, num_ctx=num_ctx, dimensions=dimensions, priority=priority, trace=trace,
                 )
             )  # fmt: skip
             return await _answer(mailbox, Embedded, deadline)
@@ -315,7 +325,9 @@ class RunnerHost:
 
     async def cache(self, op: CacheCall, text: str = "", *, session: str = "") -> dict[str, Any]:
         """Ask the KV store of this model something. Raises RequestFailed."""
-        return await self._ask(lambda number: CacheOp(id=number, op=op, text=text, session=session))
+        return await self._ask(
+            lambda number: CacheOp(id=number, op=op, text=clip(text, self._longest_text), session=session)
+        )
 
     async def _ask(self, frame: Callable[[int], ToRunner]) -> dict[str, Any]:
         with self._request() as (number, mailbox):

@@ -91,7 +91,8 @@ class Encoder:
         full = list(tokenizer.encode("a"))
         starts = [at for at in range(len(full)) if full[at : at + len(plain)] == plain]
         self.begin: list[int] = full[: starts[0]] if starts else []
-        self._longest = max((len(piece) for piece in tokenizer.get_vocab()), default=1)
+        self.longest = max((len(piece) for piece in tokenizer.get_vocab()), default=1)
+        """Characters of the longest token."""
 
     def encode(
         self, text: str, *, add_special: bool, most: int | None = None, check: Callable[[], None] = tokenization.nothing
@@ -142,7 +143,7 @@ class Encoder:
 
     def at_least(self, text: str) -> int:
         """A number of tokens that `text` has at least, found without tokenizing it (megabytes take seconds)."""
-        return len(text) // self._longest
+        return len(text) // self.longest
 
     def first_ids(
         self, text: str, most: int | None = None, check: Callable[[], None] = tokenization.nothing

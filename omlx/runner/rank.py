@@ -36,7 +36,7 @@ def main(server: str, backend: str, control: str, parallel: str) -> int:
 
     def join() -> Group:
         with limits_kept():
-            from omlx.runner.group import join_group
+            from omlx.runner.group import join_group  # imports MLX, as the modules below do
 
         return join_group(backend, control, secret, parallel)  # type: ignore[arg-type]
 
@@ -47,11 +47,11 @@ def main(server: str, backend: str, control: str, parallel: str) -> int:
         channel.start()
         sys.setswitchinterval(0.0005)
         with limits_kept():
-            from omlx.runner.serve import Runner
+            from omlx.runner.serve import Runner  # imports MLX
 
         return Runner(channel, used, join).run()
     with limits_kept():
-        from omlx.runner.follow import follow
+        from omlx.runner.follow import follow  # rank 0 has no use for it
 
     return follow(join())
 

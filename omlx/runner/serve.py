@@ -133,6 +133,7 @@ def _ready(spec: LoadSpec, served: BuiltModel) -> Ready:
         transient_bytes=model.transient_bytes,
         kv_bytes_per_token=model.kv_bytes_per_token,
         num_ctx=effective_context(0, spec.num_ctx, model.max_context),
+        longest_text=model.max_context * served.encoder.longest,
         checks=served.checks,
     )
 

@@ -19,6 +19,7 @@ from omlx.engine.engine import Engine
 from omlx.engine.sequence import EngineError, Output, SequenceSpec
 from omlx.messages.constraint import Grammar, ThinkLimit
 from omlx.messages.context import effective_context
+from omlx.messages.failures import PROMPT_FAILED, running_failed
 from omlx.messages.request import Delta, Event, Failure, Finish, GenerateRequest, TokenLogprob, TokenUsage, ToolCall
 from omlx.prompting.constraint import constrain, limit_thinking
 from omlx.prompting.output import PLAIN, OutputDialect, OutputParser, Segment
@@ -27,8 +28,6 @@ from omlx.runner.prompt import Prompt, Prompter, PromptError
 
 log = logging.getLogger("omlx.runner")
 
-RUNNING_FAILED = "an error was encountered while running the model: "
-"""Ollama's words; the reason follows."""
 _HELPERS = 2
 _OPENERS = 4
 """They only wait: pictures are decoded in other processes."""
@@ -190,9 +189,9 @@ class Session:
             return
         except (PromptError, EngineError) as error:
             outcome = Failure(request.id, error.kind, error.message)
-        except Exception as error:  # a template or tokenizer may raise anything
+        except Exception:  # a template or tokenizer may raise anything
             log.exception("[%s] the prompt could not be made", request.trace)
-            outcome = Failure(request.id, "internal", f"the prompt could not be made: {error}")
+            outcome = Failure(request.id, "internal", PROMPT_FAILED)
         self._prepared.put(_Prepared(request, outcome))
         self._wake()
 
@@ -255,7 +254,7 @@ class Session:
             return Failure(request.id, error.kind, error.message)
         except Exception as error:  # whatever is wrong with this request, the others go on
             log.exception("[%s] the request could not be started", request.trace)
-            return Failure(request.id, "internal", RUNNING_FAILED + str(error))
+            return Failure(request.id, "internal", running_failed(error))
         self._rows[request.id] = row
         return None
 
@@ -301,7 +300,7 @@ class Session:
             rows = list(self._rows)
             for number in rows:
                 self._engine.cancel(number)
-            return [Output(id=number, failure=("internal", RUNNING_FAILED + str(error))) for number in rows]
+            return [Output(id=number, failure=("internal", running_failed(error))) for number in rows]
 
     def _tell(self, output: Output) -> list[Event]:
         row = self._rows.get(output.id)
@@ -314,7 +313,7 @@ class Session:
         except Exception as error:  # host work of this row only
             log.exception("[%s] the output could not be read", row.request.trace)
             self._engine.cancel(output.id)
-            events = [Failure(output.id, "internal", RUNNING_FAILED + str(error))]
+            events = [Failure(output.id, "internal", running_failed(error))]
         if events and not isinstance(events[-1], Delta):
             self._forget(output.id)
         return events

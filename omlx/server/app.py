@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from tempfile import gettempdir
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from litestar import Litestar
 from litestar.di import Provide
 from omlx_registry import Registry
 
 from omlx.pool import Pool
-from omlx.server import errors
+from omlx.server import error_formats, errors
 from omlx.server.body_memory import BodyMemory
-from omlx.server.guards import Gate, Hosts, Origins, Policy, Routes
+from omlx.server.guards import Gate, Hosts, Origins, Policy
 from omlx.server.hidden_paths import folders_of_the_program
 from omlx.server.keys import keys_of
 from omlx.server.responses_store import ResponsesStore
+from omlx.server.route_info import RouteTable, routes_of
 from omlx.server.routes import (
     admin,
     anthropic,
@@ -34,12 +35,10 @@ from omlx.server.routes import (
     rerank,
 )
 from omlx.server.telemetry import Telemetry
-from omlx.settings import SettingError, Settings, bind_address
+from omlx.settings import Settings, bind_address
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp, ControllerRouterHandler
-
-    from omlx.replicas import Fleet
 
 HANDLERS: Sequence[ControllerRouterHandler] = (
     *(ollama_info.root, ollama_info.version, ollama_info.status),
@@ -58,15 +57,28 @@ HANDLERS: Sequence[ControllerRouterHandler] = (
 )
 
 
-def create_app(settings: Settings, registry: Registry, pool: Pool, address: str = "127.0.0.1") -> Gate:
+class Balancer(NamedTuple):
+    """Another application in front of the routes: it answers what other servers are there for."""
+
+    wrap: Callable[[ASGIApp, RouteTable], ASGIApp]
+    start: Callable[[], Awaitable[None]]
+    close: Callable[[], Awaitable[None]]
+
+
+def create_app(
+    settings: Settings,
+    registry: Registry,
+    pool: Pool,
+    address: str = "127.0.0.1",
+    balancer: Balancer | None = None,
+) -> Gate:
     """The whole server as one ASGI application; its lifespan starts and closes the pool. `address`: the IP address of
     the socket that it listens on.
 
-    Raises OriginError where `settings.origins` holds an entry that cannot be used, SettingError for other settings.
+    Raises OriginError where `settings.origins` holds an entry that cannot be used.
     """
     errors.hide_paths([settings.models, settings.paged_ssd_cache_dir, gettempdir(), *folders_of_the_program()])
     responses, telemetry = ResponsesStore(), Telemetry(settings, registry, pool)
-    fleet = open_fleet(settings)
     origins, hosts = Origins(settings.origins), Hosts(address, bind_address(settings)[0])
     with _hidden("pydantic", "attrs"):
         app = Litestar(
@@ -78,39 +90,20 @@ def create_app(settings: Settings, registry: Registry, pool: Pool, address: str 
                 "telemetry": Provide(lambda: telemetry, sync_to_thread=False),
                 "responses": Provide(lambda: responses, sync_to_thread=False),
             },
-            exception_handlers={Exception: errors.answer},
-            on_startup=[pool.start, telemetry.start, *([fleet.start] if fleet else [])],
-            on_shutdown=[*([fleet.close] if fleet else []), telemetry.close, pool.close],
+            exception_handlers={Exception: error_formats.answer},
+            on_startup=[pool.start, telemetry.start, *([balancer.start] if balancer else [])],
+            on_shutdown=[*([balancer.close] if balancer else []), telemetry.close, pool.close],
             openapi_config=None,
             logging_config=None,
         )
+    routes = RouteTable(routes_of(app))
     return Gate(
-        _front(app, fleet, settings.max_body),
-        Policy(origins, hosts, Routes(paths(app))),
+        balancer.wrap(app, routes) if balancer else app,
+        Policy(origins, hosts, routes),
         keys_of(settings),
         telemetry,
         BodyMemory(settings.max_body),
     )
-
-
-def open_fleet(settings: Settings) -> Fleet | None:
-    """The servers that this one stands for; None: it serves models itself. Raises SettingError."""
-    if not settings.replicas:
-        return None
-    from omlx.replicas import Fleet  # its HTTP client takes a third of the start
-
-    try:
-        return Fleet(settings.replicas)
-    except ValueError as error:
-        raise SettingError(f"replicas: {error}") from error
-
-
-def _front(app: Litestar, fleet: Fleet | None, max_body: int) -> ASGIApp:
-    if fleet is None:
-        return app
-    from omlx.replicas import Front
-
-    return Front(app, fleet, max_body)
 
 
 @contextmanager
@@ -125,13 +118,3 @@ def _hidden(*modules: str) -> Iterator[None]:
         for name in modules:
             del sys.modules[name]
         sys.modules.update(before)
-
-
-def paths(app: Litestar) -> Mapping[str, Sequence[str]]:
-    """Each path with its methods; Litestar's own OPTIONS handlers do not count: the gate answers those."""
-    table: dict[str, list[str]] = {}
-    for route in app.routes:
-        path = "/".join(part if isinstance(part, str) else f"{{{part.full}}}" for part in ("", *route.path_components))
-        methods = sorted(str(method) for method in route.methods if method != "OPTIONS")
-        table.setdefault(path or "/", []).extend(methods)
-    return table

@@ -91,7 +91,10 @@ def _note_priority(text: str) -> None:
 
 
 async def read_bytes(request: Request[Any, Any, Any], limit: int) -> bytes:
-    """The whole body, at most `limit` bytes. A large one waits for its reservation before it is read on."""
+    """The whole body, at most `limit` bytes. A large one waits for its reservation before it is read on.
+
+    One that does not say its size reserves a modest part first. HTTPError 503: too many of those became large.
+    """
     header = request.headers.get("content-length", "")
     announced = int(header) if header.isdigit() else 0
     reservation, parts, size = BodyReservation.of(request.scope), list[bytes](), 0
@@ -102,8 +105,16 @@ async def read_bytes(request: Request[Any, Any, Any], limit: int) -> bytes:
     while part := await _next(arriving, reservation, due=began + _GRACE_S + size / _SLOWEST):
         parts.append(part)
         size += len(part)
+        grows = not announced and "content-encoding" not in request.headers
         if size > SMALL and not reservation.size:
-            await reservation.take(_room_for(request, announced, limit))
+            wanted = _room_for(request, announced, limit)
+            await reservation.take(min(wanted, reservation.memory.modest) if grows else wanted)
+            began = time.monotonic()
+        if grows and 0 < reservation.size < room_for(size):
+            if not await reservation.grow(_room_for(request, announced, limit)):
+                raise HTTPError(
+                    503, "too many large bodies come without a Content-Length; send one, or try again later"
+                )
             began = time.monotonic()
     reservation.arrived = True
     return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -1,8 +1,10 @@
 """*BodyMemory*: the memory that the bodies of all requests together may take. Who wants much of it waits for a turn.
 
 A body of up to SMALL bytes needs none. A larger one takes its *reservation* once, before it is read, for all it may
-become, so nobody waits while holding one; the reservation shrinks to what is kept and ends with the request. Work
-that costs memory only while it lasts (counting what a compressed body would become, reading JSON) is done for one
+become; the reservation shrinks to what is kept and ends with the request. Only a body that does not say its size may
+wait while it holds one: it takes a modest one first and *grows* to the largest when it has filled that. Those who grow
+come before all others who want much, and no more of them wait than leave room for one of them, so one always gets on.
+Work that costs memory only while it lasts (counting what a compressed body would become, reading JSON) is done for one
 large body at a time.
 """
 
@@ -36,7 +38,9 @@ class BodyMemory:
         self._reserve = size // 8
         self.free = size
         """Below 0 where JSON became more than its reservation."""
-        self._queues: tuple[deque[_Waiting], ...] = (deque(), deque(), deque())
+        self._growing: deque[_Waiting] = deque()
+        self._large: deque[_Waiting] = deque()
+        self._queues: tuple[deque[_Waiting], ...] = (deque(), deque(), self._growing, self._large)
         self.counting = asyncio.Lock()
         self.parsing = asyncio.Lock()
 
@@ -45,11 +49,18 @@ class BodyMemory:
         """How many requests wait."""
         return sum(map(len, self._queues))
 
+    def may_grow(self, size: int) -> bool:
+        """Whether one more modest reservation may wait for `size` bytes more: it holds its memory meanwhile."""
+        return size + self._reserve <= self.size - (len(self._growing) + 1) * self.modest
+
     async def wait(self, reservation: BodyReservation, size: int) -> None:
-        """Until `share` may have `size` bytes, in order of arrival among its like; it has them then. 0: until nothing
-        is owed."""
-        queue = self._queues[0 if size == 0 else 1 if size <= self.modest else 2]
-        if not queue and self._fits(size):
+        """Until `reservation` may have `size` bytes more, in order of arrival among its like; it has them then.
+        0: until nothing is owed."""
+        if reservation.size and size:
+            queue = self._growing
+        else:
+            queue = self._queues[0 if size == 0 else 1] if size <= self.modest else self._large
+        if not queue and not (queue is self._large and self._growing) and self._fits(size, queue):
             self._give(reservation, size)
             return
         entry: _Waiting = (reservation, size, asyncio.get_running_loop().create_future())
@@ -65,14 +76,17 @@ class BodyMemory:
     def admit(self) -> None:
         """Let those in whom there is memory for now."""
         for queue in self._queues:
-            while queue and (queue[0][2].done() or self._fits(queue[0][1])):
+            if queue is self._large and self._growing:
+                return
+            while queue and (queue[0][2].done() or self._fits(queue[0][1], queue)):
                 reservation, size, turn = queue.popleft()
                 if not turn.done():  # a client may just have left
                     self._give(reservation, size)
                     turn.set_result(None)
 
-    def _fits(self, size: int) -> bool:
-        return size <= self.free - (self._reserve if size > self.modest else 0)
+    def _fits(self, size: int, queue: deque[_Waiting]) -> bool:
+        wants_much = queue is self._growing or queue is self._large
+        return size <= self.free - (self._reserve if wants_much else 0)
 
     def _give(self, reservation: BodyReservation, size: int) -> None:
         reservation.size += size
@@ -105,6 +119,16 @@ class BodyReservation:
         """
         if not self.size:
             await self._patiently(self.memory.wait(self, max(1, min(size, self.memory.most))))
+
+    async def grow(self, size: int) -> bool:
+        """Wait until a modest reservation is one of `size` bytes, or of all there is for one request. False, at once:
+        too many others wait for the same."""
+        more = min(size, self.memory.most) - self.size
+        if more > 0:
+            if not self.memory.may_grow(more):
+                return False
+            await self._patiently(self.memory.wait(self, more))
+        return True
 
     def settle(self, size: int) -> None:
         """The reservation is `size` bytes from now on, whether there is memory for more or not."""

@@ -20,7 +20,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from omlx.server.connection_limits import BODY_PIECE, Connections
-from omlx.server.http_versions import head_without_upgrade, send_unframed
+from omlx.server.http_versions import head_without_upgrade, keep_probing, send_unframed
 
 if TYPE_CHECKING:
     from typing import Any
@@ -96,12 +96,14 @@ class Connection(HttpToolsProtocol):
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
         running = self._running
-        waiting = self._answering and running is not None and not running.response_started
-        # HTTP/1.0 has no interim answers; a proxy that speaks it and closes has lost its client.
-        if not waiting or running is None or running.scope["http_version"] == "1.0":
+        if not self._answering or running is None or running.response_started:
             return None
         self._ended = True
-        self.transport.write(_INTERIM)
+        if running.scope["http_version"] == "1.0":
+            # It has no interim answers. The system can ask, and is told when the client has forgotten the connection.
+            keep_probing(self.transport.get_extra_info("socket"))
+        else:
+            self.transport.write(_INTERIM)
         self._ask_whether_it_listens(0)
         return True
 

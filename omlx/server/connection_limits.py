@@ -9,10 +9,7 @@ answered, a new connection gets 503.
 from __future__ import annotations
 
 import resource
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from omlx.server.connection import Connection
+from typing import NamedTuple, Protocol
 
 _OPEN_FILES = 8192
 _MOST_REFUSED = 16
@@ -34,37 +31,44 @@ class Times(NamedTuple):
 BODY_PIECE = 4096
 
 
+class Droppable(Protocol):
+    """A connection, as far as its limits go."""
+
+    def drop(self) -> None:
+        """Close it at once."""
+
+
 class Connections:
     """All open connections of a server. `most`: how many there may be."""
 
     def __init__(self, most: int, times: Times | None = None) -> None:
         self.most = most
         self.times = times or Times()
-        self._open: set[Connection] = set()
-        self._refused: set[Connection] = set()
-        self._unfinished: dict[Connection, None] = {}
+        self._open: set[Droppable] = set()
+        self._refused: set[Droppable] = set()
+        self._unfinished: dict[Droppable, None] = {}
         """The one that was silent for longest is first."""
 
-    def opened(self, connection: Connection) -> bool:
+    def opened(self, connection: Droppable) -> bool:
         """Take a new connection; False: it is one too many."""
         if len(self._open) >= self.most and not self._drop_one():
             return False
         self._open.add(connection)
         return True
 
-    def refused(self, connection: Connection) -> bool:
+    def refused(self, connection: Droppable) -> bool:
         """A connection that was one too many may stay until it has been told so; False: too many of those."""
         if len(self._refused) >= _MOST_REFUSED:
             return False
         self._refused.add(connection)
         return True
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: Droppable) -> None:
         self._refused.discard(connection)
         self._open.discard(connection)
         self._unfinished.pop(connection, None)
 
-    def heard(self, connection: Connection, *, unfinished: bool) -> None:
+    def heard(self, connection: Droppable, *, unfinished: bool) -> None:
         """Something has happened on a connection: bytes, or the end of an answer."""
         self._unfinished.pop(connection, None)
         if unfinished and connection in self._open:

@@ -1,14 +1,14 @@
-"""The *envelope* of an error: how OpenAI's and Anthropic's clients expect to be told about a problem.
+"""*Error formats*: how the clients of each protocol expect to be told about a problem.
 
-The statuses and sentences are those of `errors`; only the wrapping differs. Each dialect has a body, the
-handlers its routes need, and a Framing for streams.
+The statuses and sentences are those of `errors`; only the wrapping differs. Each protocol has a body, and a Framing
+for streams.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 from litestar import Request, Response
@@ -16,11 +16,9 @@ from litestar import Request, Response
 from omlx.pool import RequestFailed
 from omlx.protocols.ollama.gojson import EmptyBody
 from omlx.server import errors
-from omlx.server.errors import JSON_TYPE, Problem
+from omlx.server.errors import JSON_TYPE, Problem, native_error
+from omlx.server.route_info import ProtocolName, protocol_of
 from omlx.server.stream import EVENT_STREAM, Framing, event
-
-if TYPE_CHECKING:
-    from litestar.types import ExceptionHandlersMap
 
 _OPENAI_TYPES = {
     404: "not_found_error",
@@ -67,40 +65,39 @@ OPENAI = Framing(EVENT_STREAM, lambda found: event(openai_error(found)))
 ANTHROPIC = Framing(EVENT_STREAM, lambda found: event(anthropic_error(found), "error"))
 
 
-def _answer_openai(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    found = _problem(request, error)
-    return _response(found, openai_error(found))
+_BODIES: Mapping[ProtocolName, Callable[[Problem], dict[str, Any]]] = {
+    "ollama": native_error,
+    "omlx": native_error,
+    "openai": openai_error,
+    "anthropic": anthropic_error,
+}
 
 
-def _answer_anthropic(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    found = _problem(request, error)
-    return _response(found, anthropic_error(found))
+def error_text(protocol: ProtocolName, found: Problem) -> str:
+    """The JSON of an error that no route has answered, in the words of a protocol; Ollama's has a sentence only."""
+    if _BODIES[protocol] is native_error:
+        found = Problem(found.status, found.message)
+    return msgspec.json.encode(_BODIES[protocol](found)).decode()
 
 
-OPENAI_ERRORS: ExceptionHandlersMap = {Exception: _answer_openai}
-ANTHROPIC_ERRORS: ExceptionHandlersMap = {Exception: _answer_anthropic}
-
-
-def worded_for(path: str, found: Problem) -> str:
-    """The body of an error that no route has answered, in the words of the dialect that `path` belongs to."""
-    if path.startswith("/v1/messages"):
-        body = anthropic_error(found)
-    else:
-        body = openai_error(found) if path.startswith("/v1/") else {"error": found.message}
-    return msgspec.json.encode(body).decode()
-
-
-def _problem(request: Request[Any, Any, Any], error: Exception) -> Problem:
+def answer(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """Litestar's handler for every exception of a route: in the format of the protocol that the route names."""
+    protocol = protocol_of(request.scope)
     found = errors.problem(error, errors.request_id(request.scope))
+    if _BODIES[protocol] is not native_error:
+        found = _for_other_protocols(found, error)
+    return Response(
+        msgspec.json.encode(_BODIES[protocol](found)),
+        status_code=found.status,
+        media_type=JSON_TYPE,
+        headers=errors.headers(found),
+    )
+
+
+def _for_other_protocols(found: Problem, error: Exception) -> Problem:
     if isinstance(error, EmptyBody):
         return found._replace(message="EOF")
     if isinstance(error, RequestFailed) and error.kind == "too_long":
         # Agents look for this code to shorten their conversation.
         return found._replace(extra={"code": "context_length_exceeded"})
     return found
-
-
-def _response(found: Problem, body: dict[str, Any]) -> Response[bytes]:
-    return Response(
-        msgspec.json.encode(body), status_code=found.status, media_type=JSON_TYPE, headers=errors.headers(found)
-    )

@@ -12,8 +12,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import msgspec
-from litestar import Request, Response
 from litestar.exceptions import HTTPException
 from omlx_registry import CreateError, InvalidDigest, InvalidName, NotFound, RegistryError
 
@@ -94,19 +92,13 @@ def hide_paths(folders: Iterable[str | Path]) -> None:
 _hide: Callable[[str], str] = str
 
 
-def body(found: Problem) -> bytes:
-    """The native envelope."""
-    return msgspec.json.encode({"error": found.message, **found.extra})
+def native_error(found: Problem) -> dict[str, Any]:
+    """`{"error": message}`, as in Ollama."""
+    return {"error": found.message, **found.extra}
 
 
 def headers(found: Problem) -> dict[str, str]:
     return {"retry-after": "1"} if found.status == 503 else {}
-
-
-def answer(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """Litestar's handler for every exception of a native route."""
-    found = problem(error, request_id(request.scope))
-    return Response(body(found), status_code=found.status, media_type=JSON_TYPE, headers=headers(found))
 
 
 def request_id(scope: Any) -> str:

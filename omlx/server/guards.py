@@ -14,17 +14,18 @@ import itertools
 import re
 import secrets
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from omlx.pool.errors import SHUTTING_DOWN
 from omlx.server.body_memory import BodyMemory, BodyReservation
-from omlx.server.error_formats import worded_for
+from omlx.server.error_formats import error_text
 from omlx.server.errors import JSON_TYPE, Problem
 from omlx.server.keys import WELCOME, Admission, Keys, is_loopback, note
 from omlx.server.log import logger, spell
 from omlx.server.request_headers import REQUEST_HEADERS, RequestHeaderError, read_request_headers
+from omlx.server.route_info import RouteTable
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp, Receive, Send
@@ -124,7 +125,9 @@ class Hosts:
 
     def __init__(self, address: str, name: str = "") -> None:
         self.checked = is_loopback(address)
-        self.own_names = {"", "localhost", socket.gethostname().lower(), name.lower()}
+        self.own_names = {"", "localhost", socket.gethostname().lower()}
+        if not is_address(name):
+            self.own_names.add(name.lower())
 
     def allow(self, header: str) -> bool:
         if not self.checked:
@@ -163,29 +166,6 @@ def _is_local(host: str) -> bool:
     return any(is_address(text) and ipaddress.ip_address(text) == address for text in own)
 
 
-class Routes:
-    """The paths that exist and their methods; `{x}` in a path stands for one segment, `{x:path}` for any number."""
-
-    def __init__(self, table: Mapping[str, Iterable[str]]) -> None:
-        self._static = {path: tuple(methods) for path, methods in table.items() if "{" not in path}
-        self._patterns = [
-            (re.compile(re.sub(r"\{[^}]*\}", _part, path)), tuple(methods))
-            for path, methods in table.items()
-            if "{" in path
-        ]
-
-    def methods(self, path: str) -> tuple[str, ...]:
-        """The methods registered for `path`; empty where there is no such path."""
-        found = self._static.get(path)
-        if found is not None:
-            return found
-        return next((methods for pattern, methods in self._patterns if pattern.fullmatch(path)), ())
-
-
-def _part(parameter: re.Match[str]) -> str:
-    return ".+" if parameter[0].endswith(":path}") else "[^/]+"
-
-
 class Verdict(NamedTuple):
     """What the gate does with a request: answer it itself (`status`), or pass it on and add `headers`."""
 
@@ -199,7 +179,7 @@ class Policy(NamedTuple):
 
     origins: Origins
     hosts: Hosts
-    routes: Routes
+    routes: RouteTable
 
     def judge(
         self, method: str, path: str, query: str, host: str, origin: str | None, admission: Admission = WELCOME
@@ -219,9 +199,9 @@ class Policy(NamedTuple):
         if method == "OPTIONS" and self.hosts.checked and self.hosts.named(host):
             return Verdict(204, cors)
         if not admission.known:
-            return Verdict(401, (*cors, ("www-authenticate", "Bearer")), worded_for(path, _UNKNOWN_KEY))
+            return Verdict(401, (*cors, ("www-authenticate", "Bearer")), self._error(path, _UNKNOWN_KEY))
         if admission.retry_after:
-            return Verdict(429, (*cors, ("retry-after", str(admission.retry_after))), worded_for(path, _TOO_OFTEN))
+            return Verdict(429, (*cors, ("retry-after", str(admission.retry_after))), self._error(path, _TOO_OFTEN))
         return self._route(method, path, query, cors)
 
     def _cors(self, origin: str, *, preflight: bool) -> tuple[tuple[str, str], ...]:
@@ -238,20 +218,24 @@ class Policy(NamedTuple):
         if method in allowed:
             return Verdict(headers=cors)
         if allowed:
-            return Verdict(405, (*cors, ("allow", ", ".join(allowed))), _not_here(path, 405, "405 method not allowed"))
+            return Verdict(
+                405, (*cors, ("allow", ", ".join(allowed))), self._not_here(path, 405, "405 method not allowed")
+            )
         bare = path.rstrip("/")
         if path == bare + "/" and method in self.routes.methods(bare):
             # The path came decoded: it may hold anything, line ends too, and a header takes neither those nor "€".
             place = quote(bare, safe=_PLAIN_IN_PATHS) + (f"?{query}" if query else "")
             return Verdict(301 if method == "GET" else 307, (*cors, ("location", place)))
-        return Verdict(404, cors, _not_here(path, 404, "404 page not found"))
+        return Verdict(404, cors, self._not_here(path, 404, "404 page not found"))
 
+    def _not_here(self, path: str, status: int, text: str) -> str:
+        """Plain text, as in Ollama; OpenAI's and Anthropic's clients are told in their own format what is missing."""
+        if self.routes.protocol(path) in {"ollama", "omlx"}:
+            return text
+        return self._error(path, Problem(status, f"{text}: {path}"))
 
-def _not_here(path: str, status: int, text: str) -> str:
-    """Plain text, as in Ollama; OpenAI's and Anthropic's clients are told in their own shape what is missing."""
-    if not path.startswith("/v1/"):
-        return text
-    return worded_for(path, Problem(status, f"{text}: {path}"))
+    def _error(self, path: str, problem: Problem) -> str:
+        return error_text(self.routes.protocol(path), problem)
 
 
 class Gate:
@@ -282,7 +266,8 @@ class Gate:
         scope["omlx.request_id"] = name
         share = BodyReservation(self.room, receive)
         share.put(scope)
-        number, record = self.telemetry.open(name, scope)
+        protocol = self.policy.routes.protocol(path)
+        number, record = self.telemetry.open(name, scope, protocol)
         record.key, record.traceparent = admission.name, fields.get(b"traceparent", "")
         if hosts > 1:
             # A proxy in front may have looked at another of them.
@@ -293,7 +278,7 @@ class Gate:
             try:
                 record.priority, record.deadline_s, record.num_ctx = read_request_headers(fields)
             except RequestHeaderError as error:
-                verdict = Verdict(400, verdict.headers, worded_for(path, Problem(400, str(error))))
+                verdict = Verdict(400, verdict.headers, error_text(protocol, Problem(400, str(error))))
         status, complete = 0, False
         extra = [(field.encode(), value.encode("latin-1")) for field, value in verdict.headers]
         extra.append((_ID_HEADER, name.encode()))
@@ -315,7 +300,7 @@ class Gate:
         except asyncio.CancelledError:  # the server ends
             if status:
                 raise
-            ending = worded_for(path, Problem(503, SHUTTING_DOWN))
+            ending = error_text(protocol, Problem(503, SHUTTING_DOWN))
             extra.append((b"retry-after", b"1"))
             await _answer(watched, Verdict(503, text=ending))
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 _UPGRADE_FIELDS = {b"upgrade", b"http2-settings"}
+_PROBE_EVERY_S = 5
 
 
 def head_without_upgrade(method: bytes, url: bytes, version: str, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -42,3 +44,15 @@ def send_unframed(cycle: RequestResponseCycle) -> None:
         await framed(message)
 
     cycle.send = send  # type: ignore[method-assign]
+
+
+def keep_probing(connection: socket.socket) -> None:
+    """Have the system send probes that the other side must answer, every few seconds.
+
+    A client that has left answers them like one that listens for about a minute, then with a reset.
+    """
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name in ("TCP_KEEPIDLE", "TCP_KEEPALIVE", "TCP_KEEPINTVL"):  # macOS calls the first TCP_KEEPALIVE
+        option = getattr(socket, name, None)
+        if option is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, option, _PROBE_EVERY_S)

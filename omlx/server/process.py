@@ -29,7 +29,7 @@ from omlx.pool import Pool, PoolError
 from omlx.protocols.generation import check_template
 from omlx.runner.launch import LaunchError
 from omlx.server import keys, log
-from omlx.server.app import create_app
+from omlx.server.app import Balancer, create_app
 from omlx.server.connection import Connection
 from omlx.server.connection_limits import Connections, allow_open_files
 from omlx.server.guards import OriginError
@@ -44,7 +44,7 @@ _LOOK_S = 0.02
 _IDLE_CONNECTION_S = 120
 
 
-def run(settings: Settings) -> int:
+def run(settings: Settings, balancer: Balancer | None = None) -> int:
     log.configure(
         "debug" if settings.debug else settings.log_level, form=settings.log_format, prompts=settings.log_prompts
     )
@@ -59,7 +59,7 @@ def run(settings: Settings) -> int:
         registry, pool = Registry(Path(settings.models), check_template=check_template), Pool(settings)
         registry.bring_up_to_date()
         listener = _listen(settings)
-        app = create_app(settings, registry, pool, listener.getsockname()[0])
+        app = create_app(settings, registry, pool, listener.getsockname()[0], balancer)
     except (LaunchError, OriginError, OSError, RegistryError) as error:
         return _refuse(str(error))
     config = uvicorn.Config(

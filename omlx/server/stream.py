@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from omlx.pool.errors import SHUTTING_DOWN
-from omlx.server.errors import JSON_TYPE, ClientGone, Problem, body, problem, request_id
+from omlx.server.errors import JSON_TYPE, ClientGone, Problem, native_error, problem, request_id
 
 if TYPE_CHECKING:
     from litestar.types import Receive, Scope, Send
@@ -50,7 +50,7 @@ class Framing(NamedTuple):
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
-NDJSON = Framing(b"application/x-ndjson", lambda found: body(found) + b"\n")
+NDJSON = Framing(b"application/x-ndjson", lambda found: msgspec.json.encode(native_error(found)) + b"\n")
 
 
 EVENT_STREAM = b"text/event-stream"

@@ -4,8 +4,3 @@ launchd on macOS, systemd's user instance on Linux. A `ServiceJob` says what is 
 its system's words and tells the system about it. Where the system's own program (`launchctl`, `systemctl`) is
 missing, files are still written and nothing is run.
 """
-
-from omlx.service.job import ServiceError, ServiceJob, server_job
-from omlx.service.manager import Manager, State, manager
-
-__all__ = ["Manager", "ServiceError", "ServiceJob", "State", "manager", "server_job"]

@@ -9,48 +9,35 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import os
 import subprocess
-import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import platformdirs
-
-from omlx.cli.command import CliError
-from omlx.cli.console import err
-from omlx.settings import DEFAULT_PORT, Settings, bind_address, client_url
-
-if TYPE_CHECKING:
-    from omlx.client import Client
+from omlx.client import Client, Unreachable, is_loopback
+from omlx.service.job import ServiceError, absolute, log_file, serve_command
+from omlx.settings import Settings, bind_address, client_url
 
 PATIENCE_S = 30.0
 POLL_S = 0.05
 TAIL_LINES = 15
 LOG_LIMIT = 5_000_000
-_PATHS = ("OMLX_MODELS", "OLLAMA_MODELS", "OMLX_PAGED_SSD_CACHE_DIR", "OMLX_CONFIG")
 
 
 def may_start(settings: Settings) -> bool:
     """Whether a server may be started for this address: it must be loopback, plain HTTP, without a path."""
-    from omlx.client import is_loopback
-
     host, port = bind_address(settings)
     plain = client_url(settings) in {f"http://{host}:{port}", f"http://[{host}]:{port}"}
     return settings.autostart and plain and is_loopback(settings.host)
 
 
-def log_file(settings: Settings) -> Path:
-    """Where a server started in the background writes; one file per port."""
-    _, port = bind_address(settings)
-    name = "server.log" if port == DEFAULT_PORT else f"server-{port}.log"
-    return Path(platformdirs.user_log_dir("omlx", appauthor=False)) / name
+async def start_server(client: Client, settings: Settings, say: Callable[[str], None]) -> None:
+    """Return once a server answers at `client`'s address. `say` gets the line that tells of the start.
 
-
-async def start_server(client: Client, settings: Settings) -> None:
-    """Return once a server answers at `client`'s address. CliError, with the end of the log, if none comes up."""
+    Raises ServiceError, with the end of the log, if none comes up.
+    """
     log = log_file(settings)
     try:
         log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -60,10 +47,10 @@ async def start_server(client: Client, settings: Settings) -> None:
             _rotate(log)
             begun = log.stat().st_size if log.exists() else 0
             process = _spawn(log)
-            err(f"Starting the oMLX server in the background (process {process.pid}, log {_short(log)})")
+            say(f"Starting the oMLX server in the background (process {process.pid}, log {_short(log)})")
             await _wait(client, process, log, begun)
     except OSError as error:
-        raise CliError(f"the server cannot be started in the background: {error}; run 'omlx serve'") from error
+        raise ServiceError(f"the server cannot be started in the background: {error}; run 'omlx serve'") from error
 
 
 async def _wait(client: Client, process: subprocess.Popen[bytes], log: Path, begun: int) -> None:
@@ -71,17 +58,15 @@ async def _wait(client: Client, process: subprocess.Popen[bytes], log: Path, beg
         if await _answers(client):
             return
         if process.poll() is not None:
-            raise CliError(
+            raise ServiceError(
                 f"the server ended with exit code {process.returncode} before it answered. {_tail(log, begun)}"
             )
         await asyncio.sleep(POLL_S)
     process.terminate()
-    raise CliError(f"the server did not answer within {PATIENCE_S:.0f} seconds. {_tail(log, begun)}")
+    raise ServiceError(f"the server did not answer within {PATIENCE_S:.0f} seconds. {_tail(log, begun)}")
 
 
 async def _answers(client: Client) -> bool:
-    from omlx.client import Unreachable
-
     try:
         await client.alive()
     except Unreachable:
@@ -92,7 +77,7 @@ async def _answers(client: Client) -> bool:
 def _spawn(log: Path) -> subprocess.Popen[bytes]:
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as output:
         return subprocess.Popen(
-            [sys.executable, "-m", "omlx", "serve"],
+            serve_command(),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -103,23 +88,9 @@ def _spawn(log: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def absolute(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment with relative paths made absolute, for a process in another folder."""
-    found = dict(environ)
-    for name in _PATHS:
-        if found.get(name):
-            found[name] = str(Path(found[name].strip("\"'")).expanduser().absolute())
-    if found.get("PYTHONPATH"):
-        parts = found["PYTHONPATH"].split(os.pathsep)
-        found["PYTHONPATH"] = os.pathsep.join(str(Path(part).absolute()) for part in parts)
-    return found
-
-
 @asynccontextmanager
 async def _only_one(path: Path) -> AsyncIterator[None]:
     """Hold the lock file; waits for another starter. The system frees it if its holder dies."""
-    import fcntl
-
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         while True:

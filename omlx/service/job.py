@@ -8,10 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+import platformdirs
 
 from omlx import settings
-from omlx.service.autostart import absolute, log_file
+from omlx.errors import UserError
+from omlx.settings import DEFAULT_PORT, Settings, bind_address
 
+_PATHS = ("OMLX_MODELS", "OLLAMA_MODELS", "OMLX_PAGED_SSD_CACHE_DIR", "OMLX_CONFIG")
 _BEYOND_SETTINGS = (
     "OMLX_CONFIG", "HF_TOKEN", "HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
     "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "CUDA_VISIBLE_DEVICES",
@@ -19,8 +22,8 @@ _BEYOND_SETTINGS = (
 """What a server reads beside its settings. A service manager gives its children none of the shell's variables."""
 
 
-class ServiceError(Exception):
-    """The service cannot be written or started; the message says why and what to do."""
+class ServiceError(UserError):
+    """A server cannot be installed, started or ended; the message says why and what to do."""
 
 
 class ServiceJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +36,29 @@ class ServiceJob(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path
 
 
+def serve_command() -> list[str]:
+    return [os.path.abspath(sys.executable), "-m", "omlx", "serve"]  # noqa: PTH100 (a venv's link must stay)
+
+
+def log_file(settings: Settings) -> Path:
+    """Where a server writes that has no terminal; one file per port."""
+    _, port = bind_address(settings)
+    name = "server.log" if port == DEFAULT_PORT else f"server-{port}.log"
+    return Path(platformdirs.user_log_dir("omlx", appauthor=False)) / name
+
+
+def absolute(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment with relative paths made absolute, for a process in another folder."""
+    variables = dict(environ)
+    for name in _PATHS:
+        if variables.get(name):
+            variables[name] = str(Path(variables[name].strip("\"'")).expanduser().absolute())
+    if variables.get("PYTHONPATH"):
+        parts = variables["PYTHONPATH"].split(os.pathsep)
+        variables["PYTHONPATH"] = os.pathsep.join(str(Path(part).absolute()) for part in parts)
+    return variables
+
+
 def server_job(environ: Mapping[str, str]) -> ServiceJob:
     """`omlx serve` with the variables of `environ` that it reads. Raises SettingError or ServiceError for a bad one."""
     effective = settings.load({}, environ).settings
@@ -43,7 +69,7 @@ def server_job(environ: Mapping[str, str]) -> ServiceJob:
             raise ServiceError(f"the variable {name} has line breaks or control characters: a service cannot keep it")
     return ServiceJob(
         description="oMLX, an Ollama-compatible server for MLX models",
-        command=[os.path.abspath(sys.executable), "-m", "omlx", "serve"],  # noqa: PTH100 (a venv's link must stay)
+        command=serve_command(),
         environment=absolute(kept),
         log=log_file(effective),
         folder=Path.home(),

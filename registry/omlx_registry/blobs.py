@@ -232,10 +232,10 @@ class BlobStore:
                 if _BLOB_FILE.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                     yield entry.name.replace("-", ":"), entry.stat(follow_symlinks=False)
 
-    def sweep(self, partials_before: float) -> int:
+    def sweep(self, partials_before: float, *, dry_run: bool = False) -> int:
         """Remove temporary files, and partial downloads last written before that time (seconds since 1970).
 
-        Only for a caller who knows that no writer lives. Returns the bytes freed.
+        Only for a caller who knows that no writer lives. Returns the bytes freed; `dry_run`: that would be.
         """
         freed = 0
         for path in self.folder.glob("*") if self.folder.is_dir() else ():
@@ -243,7 +243,9 @@ class BlobStore:
             partial = _PARTIAL.fullmatch(path.name) and status.st_mtime < partials_before
             if not partial and not path.name.startswith(_TEMPORARY):
                 continue
-            if path.is_dir() and not path.is_symlink():
+            if dry_run:
+                freed += 0 if path.is_dir() else status.st_size
+            elif path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 freed += status.st_size

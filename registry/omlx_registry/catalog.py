@@ -7,14 +7,13 @@ user's aliases come first. A *target* is what a pull has to do: fetch a reposito
 from __future__ import annotations
 
 import difflib
-import functools
 import re
-import tomllib
 from collections.abc import Iterable
-from importlib.resources import files
 
 import msgspec
 
+from omlx_registry.catalog_file import Family, Size, current
+from omlx_registry.errors import PullError
 from omlx_registry.names import DEFAULT_TAG, Name
 
 _BITS = {
@@ -42,61 +41,37 @@ class Target(msgspec.Struct, frozen=True):
     """Something the user must know about what is pulled."""
 
 
-class Size(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One size of a family and where its quantizations lie."""
-
-    repo: str = ""
-    quants: list[str] = []
-    files: dict[str, str] = {}
-    source: str = ""
-
-    def repositories(self) -> dict[str, str]:
-        """Quantization → repository."""
-        return {quant: f"{self.repo}-{quant}" for quant in self.quants} | self.files
-
-    def words(self) -> set[str]:
-        """What its repositories' names are made of, in lower case."""
-        return {word for path in self.repositories().values() for word in path.rpartition("/")[2].lower().split("-")}
-
-    def unquantized(self) -> str:
-        """The repository to quantize from; "" where there is none."""
-        return self.source or self.repositories().get("bf16", "")
-
-
-class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A short name: its sizes, the one behind `latest`, and the quantization behind a bare size."""
-
-    latest: str
-    sizes: dict[str, Size]
-    default: str = "4bit"
-    also: list[str] = []
-    """Further short names that mean this family."""
-    capabilities: list[str] = []
-    note: str = ""
-
-
-@functools.cache
 def families() -> dict[str, Family]:
-    """The shipped catalog by family name."""
-    text = files("omlx_registry").joinpath("catalog.toml").read_text("utf-8")
-    shipped = msgspec.convert(tomllib.loads(text), dict[str, Family])
-    return shipped | {other: family for family in shipped.values() for other in family.also}
+    """The catalog by family name."""
+    return current().families
 
 
 def resolve(name: Name) -> Target | None:
-    """The target a name stands for; None where neither the catalog nor the name itself says one."""
+    """The target a name stands for; None where neither the catalog nor the name itself says one. Raises PullError for
+    a model that is known not to run here, with what to use instead.
+    """
     if name.repository is not None:
         return Target(name.repository, None if name.tag.lower() == DEFAULT_TAG else name.tag)
     family = families().get(name.model.lower())
+    tag = name.tag.lower()
+    if family is not None and family.refused:
+        raise PullError(family.refused)
+    if tag == "cloud" or tag.endswith("-cloud"):
+        raise PullError(f"{name.short} runs on Ollama's servers only{_here_instead(name, family)}")
+    return None if family is None else _in_family(family, tag)
+
+
+def _here_instead(name: Name, family: Family | None) -> str:
     if family is None:
-        return None
-    return _in_family(family, name.tag.lower())
+        return ": oMLX runs models on this machine; `omlx search TEXT` finds some"
+    size = name.tag.lower().removesuffix("cloud").removesuffix("-")
+    return f": on this machine use {name.model.lower()}:{size if size in family.sizes else family.latest}"
 
 
 def _in_family(family: Family, tag: str) -> Target | None:
     size_name, quant = _split(family, family.latest if tag == DEFAULT_TAG else tag)
     size = family.sizes.get(size_name)
-    found = _in_size(size, quant, family.default) if size is not None else None
+    found = _in_size(size, quant, size.default or family.default) if size is not None else None
     return found and msgspec.structs.replace(found, capabilities=family.capabilities, note=family.note)
 
 

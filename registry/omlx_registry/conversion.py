@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from omlx_registry.assemble import Overrides, Texts
-from omlx_registry.errors import CreateError, PullError
+from omlx_registry.errors import CreateError, PullError, PullRefused
 from omlx_registry.folders import add_model_folder
 from omlx_registry.names import Name
 from omlx_registry.spec import Progress
@@ -23,7 +23,7 @@ WHOLE_MODEL: Final = "sha256:model"
 
 
 async def run_lines(job: Job) -> AsyncGenerator[Progress | JobResult]:
-    """A worker's lines as Ollama's, its failures as PullError."""
+    """A worker's lines as Ollama's, its failures as PullError, refusals of what it was given as PullRefused."""
     try:
         async with aclosing(run_job(job)) as lines:
             async for line in lines:
@@ -32,7 +32,8 @@ async def run_lines(job: Job) -> AsyncGenerator[Progress | JobResult]:
                 else:
                     yield Progress(line.status, line.digest, line.total, line.completed)
     except CreateError as error:
-        raise PullError(error.message) from error
+        refused = PullRefused if error.status == 400 else PullError
+        raise refused(error.message) from error
 
 
 async def convert(

@@ -165,13 +165,15 @@ class _Making(msgspec.Struct):
     new: set[str] = set()
 
 
-async def create(store: Store, name: Name, request: CreateRequest) -> AsyncGenerator[Progress]:
+async def create(store: Store, name: Name, request: CreateRequest, *, source: str = "") -> AsyncGenerator[Progress]:
     """Make the model; a base or draft model that the request names is here. The last status is `writing manifest`.
+
+    `source`: where the files come from, kept in the manifest.
 
     Raises CreateError, NotFound, InvalidModel, Damaged; then nothing is listed, and blobs made on the way are removed.
     Inner generators are closed at once on any way out, so that a worker has ended before its folder is removed.
     """
-    made = _Making()
+    made = _Making(overrides=Overrides(source=source))
     replaced: set[str] = set()
     files, adapters, drafts = (
         {path: canonical_digest(digest) for path, digest in given.items()}
@@ -185,8 +187,8 @@ async def create(store: Store, name: Name, request: CreateRequest) -> AsyncGener
                 _begin_with(store, store.get(request.source), made)
             if request.draft:
                 layers = store.get(request.draft).manifest.layers
-                files = {layer.name: layer.digest for layer in layers if layer.media_type in {WEIGHTS, FILE}}
-                request = msgspec.structs.replace(request, draft_files=files)
+                drafted = {layer.name: layer.digest for layer in layers if layer.media_type in {WEIGHTS, FILE}}
+                request = msgspec.structs.replace(request, draft_files=drafted)
             if request.files:
                 async with aclosing(_take_files(store, request.files, made, space / "converted")) as lines:
                     async for progress in lines:
@@ -208,6 +210,8 @@ async def create(store: Store, name: Name, request: CreateRequest) -> AsyncGener
             yield Progress("writing manifest")
             overrides = plan_overrides(request, made.overrides)
             _, replaced = await asyncio.to_thread(assemble, store, name, made.layers, overrides)
+            # What was uploaded to be converted is not needed any more.
+            replaced |= {*files.values(), *adapters.values(), *drafts.values()}
     except InvalidModel as error:
         raise CreateError(error.message) from error
     finally:

@@ -70,6 +70,10 @@ class PullError(RegistryError):
     """A pull could not be done."""
 
 
+class PullRefused(PullError):
+    """What a repository holds cannot be run: another try changes nothing, and what was fetched is not needed."""
+
+
 class CreateError(RegistryError):
     """A create request is wrong (`status` 400) or could not be done (`status` 500)."""
 

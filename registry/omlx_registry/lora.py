@@ -23,7 +23,6 @@ from omlx_registry.weights import Tensor, read_header
 
 CONFIG_FILE: Final = "adapter_config.json"
 MLX_WEIGHTS: Final = "adapters.safetensors"
-PEFT_WEIGHTS: Final = "adapter_model.safetensors"
 _PEFT_KEY: Final = re.compile(r"(?:base_model\.model\.)?(.+\.layers\.\d+\.(.+))\.lora_([AB])(?:\.default)?\.weight")
 _WIDTHS: Final = {"F32": 4, "F16": 2, "BF16": 2, "F64": 8}
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ import numpy as np
 from mlx.utils import tree_flatten
 from numpy.typing import NDArray
 
+from omlx_registry import mxfp4
 from omlx_registry.errors import CreateError, InvalidModel
 from omlx_registry.quantize import DType, Quantization, Recipe, quantization_config, recipe, require_unquantized
 from omlx_registry.sanitized_folder import inert_folder, without_inert_folder
@@ -67,7 +68,8 @@ def _quantize_folder(
     dtype = _DTYPES[chosen.dtype] if chosen.dtype else mx.bfloat16 if original == mx.float32 else original
     groups = _promises(model, dtype)
     del model  # from here on `groups` alone keeps the weights
-    slots = [slot for arrays in groups for slot in _slots(arrays)]
+    by_hand = {path for path, module in modules.items() if _is_slow(module)}
+    slots = [slot for arrays in groups for slot in _slots(arrays, by_hand)]
     folder.mkdir(parents=True, exist_ok=True)
     written, size = 0, sum(slot.nbytes for slot in slots)
     require_space(folder, size)
@@ -77,8 +79,9 @@ def _quantize_folder(
             arrays = groups.pop()
             mx.eval([array for _, array in arrays])
             for tensor, array in arrays:
-                out.write(tensor, 0, _bytes(array))
-                written += array.nbytes
+                for stored, values in _stored(tensor, array, by_hand):
+                    out.write(stored, 0, values)
+                    written += values.nbytes
             del arrays
             report(status, total * written // size, total)
         files = list(out.files)
@@ -149,10 +152,15 @@ def _quantize(model: nn.Module, chosen: Recipe, config: dict[str, Any]) -> dict[
         if picked is None or module.weight.shape[-1] % picked.group_size:
             return False
         modules[path] = picked
-        return picked.as_config()
+        # What MLX does slowly is done when the weight is written.
+        return False if _is_slow(picked) else picked.as_config()
 
     nn.quantize(model, base.group_size, base.bits, mode=base.mode, class_predicate=decide)
     return modules
+
+
+def _is_slow(quantization: Quantization) -> bool:
+    return quantization.mode == "mxfp4" and bool(mx.default_device() == mx.cpu)
 
 
 def _is_tower(path: str, config: dict[str, Any]) -> bool:
@@ -172,13 +180,37 @@ def _promises(model: nn.Module, dtype: Any) -> list[list[tuple[str, Any]]]:
     return list(groups.values())
 
 
-def _slots(arrays: list[tuple[str, Any]]) -> list[Slot]:
+def _slots(arrays: list[tuple[str, Any]], by_hand: set[str]) -> list[Slot]:
     slots = []
     for name, array in arrays:
         if array.dtype not in _SAFETENSORS:
             raise CreateError(f"the model's tensor {name!r} has the type {array.dtype}, which cannot be stored", 500)
-        slots.append(Slot(name, _SAFETENSORS[array.dtype], tuple(array.shape)))
+        shape = tuple(array.shape)
+        if _by_hand(name, by_hand):
+            slots.append(Slot(name, "U32", (*shape[:-1], shape[-1] // 8)))
+            slots.append(Slot(_scales(name), "U8", (*shape[:-1], shape[-1] // mxfp4.GROUP)))
+        else:
+            slots.append(Slot(name, _SAFETENSORS[array.dtype], shape))
     return slots
+
+
+def _stored(name: str, array: Any, by_hand: set[str]) -> Iterator[tuple[str, NDArray[Any]]]:
+    """The tensors that a parameter is stored as, evaluated."""
+    if not _by_hand(name, by_hand):
+        yield name, _bytes(array)
+        return
+    weights, scales = mxfp4.quantize(np.array(array.astype(mx.float32), copy=False))
+    yield name, weights
+    yield _scales(name), scales
+
+
+def _by_hand(name: str, by_hand: set[str]) -> bool:
+    path, _, leaf = name.rpartition(".")
+    return leaf == "weight" and path in by_hand
+
+
+def _scales(name: str) -> str:
+    return f"{name.removesuffix('weight')}scales"
 
 
 def _bytes(array: Any) -> NDArray[Any]:

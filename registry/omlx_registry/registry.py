@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from omlx_registry import catalog_file
 from omlx_registry.aliases import Aliases
 from omlx_registry.assemble import Overrides, Texts
 from omlx_registry.blobs import BlobWriter, Transfer
@@ -37,7 +38,15 @@ from omlx_registry.local_models import find, places
 from omlx_registry.manifest_cache import CachedManifest, Memory
 from omlx_registry.names import Name, parse_name
 from omlx_registry.spec import ModelShow, ModelSpec, Progress
-from omlx_registry.store import PruneReport, Store, Stored, StoredManifest, VerifyReport
+from omlx_registry.store import (
+    PARTIAL_GRACE_S,
+    UPLOAD_GRACE_S,
+    PruneReport,
+    Store,
+    Stored,
+    StoredManifest,
+    VerifyReport,
+)
 from omlx_registry.versions import bring_up_to_date
 from omlx_registry.worker_client import FoundRepository
 
@@ -76,6 +85,7 @@ class Registry:
         self.store = Store(root)
         self.aliases = Aliases(root / "omlx" / "aliases.json")
         """Names the user gave to repositories."""
+        catalog_file.keep_in(root / "omlx")
         self.sources = default_sources(self.aliases) if sources is None else [*sources]
         """Asked in order by `pull`; the first that offers the name is used."""
         self._check_template = check_template
@@ -143,10 +153,20 @@ class Registry:
             _, replaced = self.store.write(target, self.store.get(source).manifest)
         self.store.drop(replaced)
 
-    def delete(self, name: str) -> None:
-        """Forget the name and what only it needed. Works on a damaged model too. Raises InvalidName, NotFound."""
+    def delete(self, name: str) -> int:
+        """Forget the name and what only it needed; returns the bytes freed (0 while another model is being made).
+
+        Works on a damaged model too. Raises InvalidName, NotFound.
+        """
         with storage_errors(self.store.root):
-            self.store.remove(self.store.get(name))
+            try:
+                entry = self.store.get(name).entry
+            except Damaged:
+                torn = self.store.find(parse_name(name))
+                if torn is None:
+                    raise NotFound(name) from None
+                entry = torn
+            return self.store.remove(entry)
 
     def add_model_folder(
         self,
@@ -176,10 +196,14 @@ class Registry:
         """Takes the bytes of a blob and verifies them: `with registry.blob_writer(digest) as w: w.write(data)`."""
         return self.store.blob_writer(digest)
 
-    def prune(self) -> PruneReport:
-        """Remove blobs that no model needs. Raises Damaged, StorageError."""
+    def prune(self, *, now: bool = False, partial: bool = False, dry_run: bool = False) -> PruneReport:
+        """Remove blobs that no model needs. Raises Damaged, StorageError.
+
+        `now`: also those that were uploaded a moment ago; `partial`: also downloads that could be continued.
+        `dry_run`: only report what would be removed.
+        """
         with storage_errors(self.store.root):
-            return self.store.prune()
+            return self.store.prune(0 if now else UPLOAD_GRACE_S, 0 if partial else PARTIAL_GRACE_S, dry_run=dry_run)
 
     def verify(self, *, repair: bool = False, report: Callable[[int, int], None] | None = None) -> VerifyReport:
         """Read and hash everything again (minutes); `repair` drops what is corrupt, so that a pull fetches it again.
@@ -251,10 +275,11 @@ class Registry:
         yield Progress("retrieving manifest")
         try:
             spec = await asyncio.to_thread(self.resolve, name)
+            stored = await asyncio.to_thread(self.store.get, name)
         except NotFound:
             yield Progress("couldn't retrieve manifest")
             raise
-        async with aclosing(push(wanted, spec.path)) as lines:
+        async with aclosing(push(wanted, self.store, stored, spec)) as lines:
             async for progress in lines:
                 yield progress
         yield Progress("success")

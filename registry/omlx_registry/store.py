@@ -72,7 +72,10 @@ class PruneReport(msgspec.Struct, frozen=True):
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """One blob that is not what it should be. `reason`: missing, truncated or corrupt."""
+    """One blob that is not what it should be. `reason`: missing, truncated or corrupt.
+
+    Or, with the digest "" and the reason "unreadable manifest", a name that stands for no model any more.
+    """
 
     digest: str
     reason: str
@@ -229,9 +232,9 @@ class Store:
                     "choose another name, or give oMLX a folder of its own (OMLX_MODELS)",
                 )
 
-    def remove(self, stored: Stored) -> None:
-        """Forget a name, and delete the blobs that only it needed."""
-        path = Path(stored.entry.path)
+    def remove(self, entry: StoredManifest) -> int:
+        """Forget a name, and delete the blobs that only it needed; returns the bytes freed, see `drop`."""
+        path = Path(entry.path)
         with locks.exclusive(self._changing):
             digests = _mentioned(path)
             path.unlink(missing_ok=True)
@@ -240,10 +243,10 @@ class Store:
                     folder.rmdir()
                 except OSError:
                     break  # Not empty: other tags, models or namespaces live here.
-        self.drop(digests)
+        return self.drop(digests)
 
     def drop(self, digests: Iterable[str]) -> int:
-        """Remove those of the blobs that nothing mentions any more; returns how many.
+        """Remove those of the blobs that nothing mentions any more; returns their bytes.
 
         While somebody makes a model, which may need any of them, nothing is removed: it is done when that work ends, or
         by `prune` if the work is another process's.
@@ -264,9 +267,7 @@ class Store:
             doomed = candidates - survey.blobs
             # First the folders, which may be links to blobs: a model is there or not, never in part.
             self.views.keep_only(survey.manifests)
-            for digest in doomed:
-                self.blobs.remove(digest)
-            return len(doomed)
+            return sum(self.blobs.remove(digest) for digest in doomed)
 
     def materialize(self, stored: Stored) -> Path:
         """The model as a folder of files. Raises Damaged where a blob is missing or truncated."""
@@ -275,15 +276,18 @@ class Store:
 
     # Blobs
 
-    def prune(self, grace_s: float = UPLOAD_GRACE_S, partial_grace_s: float = PARTIAL_GRACE_S) -> PruneReport:
+    def prune(
+        self, grace_s: float = UPLOAD_GRACE_S, partial_grace_s: float = PARTIAL_GRACE_S, *, dry_run: bool = False
+    ) -> PruneReport:
         """Remove blobs no manifest mentions, old partial downloads and the litter of killed processes.
 
         Does nothing while somebody makes a model. Raises Damaged, removing nothing, where a manifest cannot be read.
+        `dry_run`: only report what would be removed.
         """
         with locks.exclusive(self._changing), locks.try_exclusive(self._working) as alone:
             if not alone:
                 return PruneReport(busy=True)
-            freed = self._sweep_manifests()
+            freed = 0 if dry_run else self._sweep_manifests()
             survey, latest = self._survey(), time.time() - grace_s
             # The change time, not the modification time: a blob linked in from elsewhere keeps its old one of these.
             doomed = [
@@ -291,6 +295,9 @@ class Store:
                 for digest, status in self.blobs.list()
                 if digest not in survey.blobs and status.st_ctime <= latest
             ]
+            if dry_run:
+                sizes = sum(self.blobs.size(digest) or 0 for digest in doomed)
+                return PruneReport(len(doomed), sizes + self.blobs.sweep(time.time() - partial_grace_s, dry_run=True))
             freed += sum(self.blobs.remove(digest) for digest in doomed)
             freed += self.blobs.sweep(time.time() - partial_grace_s)
             shutil.rmtree(self.workplaces, ignore_errors=True)
@@ -312,12 +319,13 @@ class Store:
         `report` is called with the bytes read so far and in all.
         """
         wanted: dict[str, tuple[int, list[str]]] = {}
-        for stored in self._ours():
+        torn: list[str] = []
+        for stored in self._ours(torn):
             for layer in (stored.manifest.config, *stored.manifest.layers):
                 models = wanted.setdefault(layer.digest, (layer.size, []))[1]
                 if stored.entry.name.short not in models:
                     models.append(stored.entry.name.short)
-        damaged: list[Damage] = []
+        damaged = [Damage("", "unreadable manifest", [name]) for name in sorted(torn)]
         total, done = sum(size for size, _ in wanted.values()), 0
         for digest, (size, models) in wanted.items():
             if report is not None:
@@ -330,7 +338,7 @@ class Store:
             report(done, total)
         if repair:
             with locks.exclusive(self._changing):
-                for damage in damaged:
+                for damage in (it for it in damaged if it.digest):
                     self.blobs.remove(damage.digest)
         return VerifyReport(len(wanted), total, damaged, repair and bool(damaged))
 
@@ -342,11 +350,15 @@ class Store:
             return "truncated" if actual < size else "corrupt"
         return None if hash_file(self.blobs.path(digest))[0] == digest else "corrupt"
 
-    def _ours(self) -> Iterator[Stored]:
+    def _ours(self, torn: list[str]) -> Iterator[Stored]:
+        """Our models; `torn` takes the names whose manifests cannot be read."""
         for entry in self.entries():
             try:
                 stored = self.read(entry)
+            except FileNotFoundError:
+                continue
             except (Damaged, OSError):
+                torn.append(entry.name.short)
                 continue
             if stored.manifest.is_ours:
                 yield stored

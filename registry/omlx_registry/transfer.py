@@ -1,22 +1,27 @@
 """A transfer: one file of a repository brought to disk, whole and verified.
 
-huggingface_hub lists files and knows tokens, but it neither verifies a hash nor resumes after a killed process. So the
-bytes are fetched here: with Range from where the partial file ends, retried with back-off while progress is made, and
-hashed. The partial file belongs to the transfer; the verified file is handed to the caller by rename.
+huggingface_hub lists files and knows tokens, but it neither verifies a hash nor resumes after a killed process, and
+its Xet client does not resume either. So the bytes are fetched here: several ranges at once into one file of the final
+size (see `partial_file`), each retried with back-off while progress is made, and hashed at the end. The partial file
+belongs to the transfer; the verified file is handed to the caller by rename.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
-import time
+import threading
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 
 import httpx
 import msgspec
 
 from omlx_registry.errors import PullError
+from omlx_registry.partial_file import PARALLEL, PartialFile, Segment, record_path, remove_partial
 
 _CHUNK = 1 << 20
 _TIMEOUT = httpx.Timeout(30.0, connect=20.0)
@@ -55,25 +60,45 @@ class _Retry(Exception):
         self.after_s = after_s
 
 
+class _NoRanges(Exception):
+    """The server sends the whole file whatever it is asked for."""
+
+
+class _Stopped(Exception):
+    """Another segment of the file failed for good."""
+
+
+def connections() -> threading.Semaphore:
+    """A limit on connections for transfers that run at the same time."""
+    return threading.Semaphore(PARALLEL)
+
+
 def fetch(
     file: RemoteFile,
     partial: Path,
     client: httpx.Client,
     on_bytes: Callable[[int], None],
     policy: RetryPolicy | None = None,
+    lanes: threading.Semaphore | None = None,
 ) -> str:
     """Bring `file` to `partial` and return its SHA-256 (hex). Continues a partial file that is already there.
 
-    `on_bytes` is called with the number of bytes on disk so far. Raises PullError: a wrong hash (the partial file is
-    removed, one fresh try is made first), a refusal, no network, a full disk (the partial file stays for the next try).
+    `on_bytes` is called with the number of bytes on disk so far, by several threads; `lanes` limits the connections
+    (see `connections`). Raises PullError: a wrong hash (the partial file is removed, one fresh try is made first), a
+    refusal, no network, a full disk (the partial file stays for the next try).
     """
-    policy = policy or RetryPolicy()
+    policy, lanes = policy or RetryPolicy(), lanes or connections()
     for last_try in (False, True):
-        _receive(file, partial, client, on_bytes, policy)
+        try:
+            with PartialFile(partial, file.size) as content:
+                _Transfer(file, content, client, on_bytes, policy, lanes).run()
+        except OSError as error:
+            raise PullError(_disk_sentence(error, file)) from error
         digest, right = _verify(file, partial)
         if right:
+            record_path(partial).unlink(missing_ok=True)
             return digest
-        partial.unlink(missing_ok=True)
+        remove_partial(partial)
         if last_try:
             raise PullError(
                 f"digest mismatch, file must be downloaded again: want {file.sha256 or file.git_sha1}, got {digest} "
@@ -82,68 +107,154 @@ def fetch(
     raise AssertionError("unreachable")
 
 
-def _receive(
-    file: RemoteFile, partial: Path, client: httpx.Client, on_bytes: Callable[[int], None], policy: RetryPolicy
-) -> None:
-    failures = 0
-    while (have := size_on_disk(partial)) != file.size or not partial.exists():
-        if have > file.size:
-            partial.unlink()
-            have = 0
+class _Transfer:
+    """One try at all that is missing of a file."""
+
+    def __init__(
+        self,
+        file: RemoteFile,
+        content: PartialFile,
+        client: httpx.Client,
+        on_bytes: Callable[[int], None],
+        policy: RetryPolicy,
+        lanes: threading.Semaphore,
+    ) -> None:
+        self._file = file
+        self._content = content
+        self._client = client
+        self._on_bytes = on_bytes
+        self._policy = policy
+        self._lanes = lanes
+        self._stop = threading.Event()
+        self._direct: httpx.URL | None = None
+        """Where the Hub redirected to: further ranges go there at once."""
+
+    def run(self) -> None:
         try:
-            _attempt(file, partial, have, client, on_bytes)
-            reason, after_s = "the connection closed early", None
-        except _Retry as retry:
-            reason, after_s = str(retry), retry.after_s
-        except (httpx.TransportError, httpx.DecodingError) as error:
-            reason, after_s = f"{type(error).__name__}: {error}".rstrip(": "), None
-        except OSError as error:
-            if error.errno == errno.ENOSPC:
-                raise PullError(
-                    f"the disk is full: {file.path} needs {file.size} bytes. Free some space and pull again: "
-                    "what was downloaded is kept"
-                ) from error
-            raise PullError(f"{partial} cannot be written: {error.strerror or error}") from error
-        if size_on_disk(partial) == file.size and partial.exists():
+            self._all_segments()
+        except _NoRanges:
+            self._segment(self._content.join())
+
+    def _all_segments(self) -> None:
+        open_segments = [segment for segment in self._content.segments if segment.missing]
+        if len(open_segments) <= 1:
+            for segment in open_segments:
+                self._segment(segment)
             return
-        failures = 1 if size_on_disk(partial) > have else failures + 1
-        if failures >= policy.attempts:
-            raise PullError(f"downloading {file.path} failed {failures} times in a row: {reason}")
-        time.sleep(policy.pause(failures, after_s))
+        pool = ThreadPoolExecutor(min(PARALLEL, len(open_segments)))
+        running = [pool.submit(self._segment, segment) for segment in open_segments]
+        try:
+            wait(running, return_when=FIRST_EXCEPTION)
+            for error in (future.exception() for future in running if future.done()):
+                if error is not None and not isinstance(error, _Stopped):
+                    raise error
+        finally:
+            self._stop.set()
+            # A connection may be stalled. What it still brings is refused by the partial file, which is closed.
+            pool.shutdown(wait=False, cancel_futures=True)
+            self._stop = threading.Event()
 
+    def _segment(self, segment: Segment) -> None:
+        """Fill one segment. Raises PullError, OSError, _NoRanges."""
+        stop = self._stop
+        failures: list[str] = []
+        while segment.missing:
+            before = segment.done
+            try:
+                with self._lanes:
+                    self._attempt(segment, stop)
+                reason, after_s = "the connection closed early", None
+            except _Retry as retry:
+                reason, after_s = str(retry), retry.after_s
+            except (httpx.TransportError, httpx.DecodingError) as error:
+                reason, after_s = f"{type(error).__name__}: {error}".rstrip(": "), None
+            if not segment.missing:
+                return
+            if segment.done > before:
+                failures.clear()
+            failures.append(reason)
+            if len(failures) >= self._policy.attempts:
+                raise PullError(
+                    f"downloading {self._file.path} failed {len(failures)} times in a row: {_causes(failures)}"
+                )
+            stop.wait(self._policy.pause(len(failures), after_s))
 
-def size_on_disk(path: Path) -> int:
-    """Bytes of a file; 0 where there is none."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
-
-
-def _attempt(file: RemoteFile, partial: Path, have: int, client: httpx.Client, on_bytes: Callable[[int], None]) -> None:
-    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
-    with client.stream("GET", file.url, headers=headers, timeout=_TIMEOUT, follow_redirects=True) as response:
-        if response.status_code == 416:
-            # What lies here is no prefix of the file: begin again.
-            partial.unlink(missing_ok=True)
-            raise _Retry("the server refused to resume")
-        _raise_for_status(response, file)
-        resumed = response.status_code == 206 and _starts_at(response, have)
-        if response.status_code == 206 and not resumed:
-            raise _Retry("the server sent another part than asked for")
-        with partial.open("ab" if resumed else "wb") as out:
-            done = have if resumed else 0
+    def _attempt(self, segment: Segment, stop: threading.Event) -> None:
+        if stop.is_set():
+            raise _Stopped
+        with contextlib.closing(self._request(segment)) as response:
+            if response.status_code == 416:
+                # What lies here is no part of the file: begin again.
+                self._content.empty(segment)
+                raise _Retry("the server refused to resume")
+            self._check(response, segment)
+            whole = segment.length == self._file.size
+            if response.status_code != 206:
+                if not whole:
+                    raise _NoRanges
+                self._content.empty(segment)
             for chunk in response.iter_bytes():
-                done += len(chunk)
-                if done > file.size:
-                    partial.unlink(missing_ok=True)
+                if stop.is_set():
+                    raise _Stopped
+                if whole and len(chunk) > segment.missing:
+                    self._content.empty(segment)
                     raise _Retry("the server sent more than the file's size")
-                out.write(chunk)
-                on_bytes(done)
+                # A server may send on to the end of the file: the rest is another segment's.
+                self._content.write(segment, chunk[: segment.missing])
+                self._on_bytes(self._content.done)
+                if not segment.missing and not whole:
+                    break
+
+    def _request(self, segment: Segment) -> httpx.Response:
+        headers = {"Accept-Encoding": "identity"}
+        if segment.done or segment.length < self._file.size:
+            headers["Range"] = f"bytes={segment.position}-{segment.start + segment.length - 1}"
+        direct = self._direct
+        request = self._client.build_request("GET", direct or self._file.url, headers=headers, timeout=_TIMEOUT)
+        if direct is not None and direct.host != httpx.URL(self._file.url).host:
+            # As a redirect does: the token is the Hub's alone.
+            request.headers.pop("Authorization", None)
+        response = self._client.send(request, stream=True, follow_redirects=True)
+        if direct is None and response.history and response.status_code < 400:
+            self._direct = response.url
+        elif direct is not None and response.status_code in {401, 403, 404, 410}:
+            self._direct = None  # Its signature is out of date: ask the Hub for another.
+            response.close()
+            raise _Retry(f"the server answered {response.status_code}", 0.0)
+        return response
+
+    def _check(self, response: httpx.Response, segment: Segment) -> None:
+        _raise_for_status(response, self._file)
+        if response.status_code == 206:
+            if not str(response.headers.get("Content-Range", "")).startswith(f"bytes {segment.position}-"):
+                raise _Retry("the server sent another part than asked for")
+        elif is_web_page(response) and not self._file.path.endswith((".html", ".htm")):
+            raise _Retry(WEB_PAGE)
 
 
-def _starts_at(response: httpx.Response, position: int) -> bool:
-    return str(response.headers.get("Content-Range", "")).startswith(f"bytes {position}-")
+WEB_PAGE = (
+    "the network answered with a web page instead of the file: sign in to the network (a captive portal), or check "
+    "HTTPS_PROXY and HF_ENDPOINT"
+)
+
+
+def is_web_page(response: httpx.Response) -> bool:
+    """Whether an answer is HTML, which the Hub's files and lists never are."""
+    return str(response.headers.get("Content-Type", "")).partition(";")[0].strip().lower() == "text/html"
+
+
+def _causes(failures: list[str]) -> str:
+    """The causes of failed attempts, each once: "the server answered 500 (3 times), ReadTimeout"."""
+    return ", ".join(f"{cause} ({times} times)" if times > 1 else cause for cause, times in Counter(failures).items())
+
+
+def _disk_sentence(error: OSError, file: RemoteFile) -> str:
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return (
+            f"the disk is full: {file.path} needs {file.size / 1e9:.2f} GB. Free some space and pull again: what was "
+            "downloaded is kept"
+        )
+    return f"the download of {file.path} cannot be written: {error.strerror or type(error).__name__}"
 
 
 def _raise_for_status(response: httpx.Response, file: RemoteFile) -> None:
@@ -153,6 +264,9 @@ def _raise_for_status(response: httpx.Response, file: RemoteFile) -> None:
     if status in {429, 500, 502, 503, 504, 408}:
         asked = response.headers.get("Retry-After", "")
         raise _Retry(f"the server answered {status}", float(asked) if asked.isdigit() else None)
+    if status in {401, 403} and response.history:
+        # The Hub gave access and a signed address; what was signed may be out of date by now.
+        raise _Retry(f"the server answered {status}")
     if status in {401, 403}:
         raise PullError(
             f"unauthorized: access denied to {file.path} (status {status}). Accept the model's licence on its Hugging "

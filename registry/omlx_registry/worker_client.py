@@ -54,13 +54,15 @@ class Quantize(msgspec.Struct, tag_field="job", tag="quantize", frozen=True):
 class PullHub(msgspec.Struct, tag_field="job", tag="pull_hub", frozen=True):
     """Fetch what a model needs of a Hugging Face repository into the folder `blobs`; the result is a `Fetched`.
 
-    `gguf`: take the GGUF file of that quantization; None: safetensors, or a GGUF where there are none.
+    `tag`: what the user asked for: the quantization of safetensors, or which GGUF file. None: as it is, or the usual
+    kind that fits `memory` bytes.
     """
 
     repository: str
     blobs: str
     revision: str = "main"
-    gguf: str | None = None
+    tag: str | None = None
+    memory: int = 0
     attempts: int = 6
     """Failures in a row without a new byte before a file is given up."""
 

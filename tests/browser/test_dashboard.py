@@ -152,6 +152,21 @@ def test_a_chat_streams_and_stops(page: Any, server: LocalServer) -> None:
     assert eventually(lambda: server.running() == 0)
 
 
+def test_a_chat_says_how_far_a_long_prompt_is_read(page: Any, server: LocalServer) -> None:
+    go(page, "chat")
+    page.locator("#chat-model").select_option("plain:latest")
+    page.get_by_label("Your message").fill("read 2100 5000")
+    page.get_by_label("Your message").press("Enter")
+    page.locator(".turn.assistant").get_by_text("Reading the prompt … 42 %").wait_for()
+    go(page, "requests")
+    page.locator("#journal").get_by_text("reading", exact=True).wait_for()
+    go(page, "chat")
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_text("stopped").wait_for()
+    assert page.get_by_text("Reading the prompt").count() == 0
+    assert eventually(lambda: server.running() == 0)
+
+
 def test_an_error_in_the_chat_keeps_the_text_and_leaves_no_trace_in_the_history(page: Any) -> None:
     go(page, "chat")
     page.locator("#chat-model").select_option("thinker:latest")

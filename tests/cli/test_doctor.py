@@ -70,7 +70,7 @@ def test_doctor_tells_a_port_that_others_have(omlx: Omlx, tmp_path: Path) -> Non
 
 
 def test_a_server_that_says_nothing_does_not_hold_up(inline: Omlx, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omlx.cli.stop._ANSWER_S", 0.5)
+    monkeypatch.setattr("omlx.service.ending._ANSWER_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         ran = inline("stop", "--server", host=f"127.0.0.1:{silent.getsockname()[1]}")
     assert ran.code == 1

@@ -106,6 +106,7 @@ def test_copy_and_remove_say_what_they_did(real: Omlx) -> None:
     assert real("run", "me/copy:v1", "Hello").out == HELLO
     assert real("rm", "me/copy:v1") == (0, "deleted 'me/copy:v1'\n", "")
     assert "me/copy" not in real("list").out
+    assert PLAIN in real("ps").out, "the same model under its other name stays in memory"
     assert real("rm", "me/copy:v1") == (1, "", "Error: model 'me/copy:v1' not found\n")
     assert real("cp", "nobody", "x") == (1, "", 'Error: model "nobody" not found\n')
 

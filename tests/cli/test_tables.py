@@ -164,8 +164,8 @@ def test_show_keeps_a_value_with_blanks_whole_and_texts_inside_a_narrow_terminal
     model = shown(parameters='stop                           "a  b"', license="Permission is hereby granted " * 9)
     assert '    stop    "a  b"    \n' in describe(model)
     assert max(map(len, describe(model).splitlines())) > 80
-    monkeypatch.setattr("omlx.cli.console.is_terminal", lambda stream: True)
-    monkeypatch.setattr("omlx.cli.console.columns", lambda stream: 60)
+    monkeypatch.setattr("omlx.cli.show.is_terminal", lambda stream: True)
+    monkeypatch.setattr("omlx.cli.show.columns", lambda stream: 60)
     assert max(map(len, describe(model).splitlines())) <= 60
 
 

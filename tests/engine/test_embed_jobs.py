@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from omlx.engine.encode.rows import Row, Text, TooLong
+from omlx.messages.failures import INPUT_FAILED, running_failed
 from omlx.messages.frames import Embed, Embedded, Ranked, Rerank
 from omlx.messages.request import Failure
 from omlx.runner.encode_jobs import NOT_FINITE, Answer, EncodeJobs
@@ -102,7 +103,8 @@ def test_answers_come_back_in_the_order_of_the_inputs(bench: Bench) -> None:
     answers = bench.finish()
     embedded, ranked, empty = (answers[number] for number in (1, 2, 3))
     assert isinstance(embedded, Embedded) and isinstance(ranked, Ranked) and isinstance(empty, Embedded)
-    ratios = [vector[1] / vector[0] for vector in embedded.vectors]
+    rows = [memoryview(vector).cast("f") for vector in embedded.vectors]
+    ratios = [row[1] / row[0] for row in rows]
     assert ratios == pytest.approx([2, 50, 1, 4, 100], rel=1e-5)
     assert embedded.prompt_tokens == 2 + 50 + 1 + 4 + 100
     assert (ranked.scores, ranked.prompt_tokens) == ([1.0, 1.0], 6)
@@ -206,8 +208,8 @@ def test_what_cannot_be_embedded_fails_alone_with_the_reason(bench: Bench) -> No
     assert sorted(failures) == [2, 3, 4, 5]
     assert (failures[2].kind, failures[2].message) == ("too_long", "the input length exceeds the context length")
     assert failures[3].message == NOT_FINITE == "embedding contains NaN or Inf values"
-    assert "what is this?" in failures[4].message
-    assert failures[5].message == "an error was encountered while running the model: out of memory"
+    assert failures[4].message == INPUT_FAILED, "what the tokenizer says goes to the log"
+    assert failures[5].message == running_failed(MemoryError())
     assert bench.vectors.open == 0
 
 

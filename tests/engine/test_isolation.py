@@ -24,6 +24,7 @@ from omlx.engine.sampling import Sampler
 from omlx.engine.sequence import Sequence
 from omlx.engine.vision.media import Media
 from omlx.messages.constraint import Grammar
+from omlx.messages.failures import running_failed
 from omlx.messages.request import Limits, Sampling
 from tests.engine.support import Replies, bare, engine, loaded, prompt, run, spec, store_for
 from tests.support.zoo import build
@@ -55,7 +56,7 @@ def assert_others_are_right(replies: Replies, *, culprit_fails: bool = True) -> 
             assert replies.tokens[at] == bare("llama", prompt(length, at), NEW), f"request {at}"
     if culprit_fails:
         failure = replies.ends[CULPRIT].failure
-        assert failure is not None and failure[0] == "internal"
+        assert failure == ("internal", running_failed(Injected()))
 
 
 def fails_for_culprit(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from typing import Any
 
 import mlx.core as mx
@@ -188,7 +187,7 @@ def test_a_request_reports_its_counts_and_durations() -> None:
 
 def test_short_prompts_are_not_stuck_behind_long_ones() -> None:
     machine = engine(endless=True, max_concurrent=8)
-    machine.add(spec(0, prompt(2000), new=2))
+    machine.add(spec(0, prompt(4000), new=2))  # longer than the first chunk of any device
     machine.step()
     machine.add(spec(1, prompt(30), new=2))
     replies = run(machine, [])
@@ -206,6 +205,5 @@ def test_running_sequences_go_on_while_a_long_prompt_is_read() -> None:
     )
     assert while_reading >= 10
     machine.cancel(0)
-    begun = time.monotonic()
     run(machine, [])
-    assert time.monotonic() - begun < 5
+    assert not machine._known

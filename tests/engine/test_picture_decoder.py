@@ -48,7 +48,7 @@ def many_chunks(count: int, kind: bytes = b"abCd", content: bytes = b"") -> byte
 
 
 def children() -> set[int]:
-    return {child.pid for child in psutil.Process().children() if "picture_decoder" in " ".join(child.cmdline())}
+    return {child.pid for child in psutil.Process().children() if "image_decoder" in " ".join(child.cmdline())}
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "AVIF"])

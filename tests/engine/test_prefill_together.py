@@ -11,11 +11,12 @@ from omlx.engine.engine import Engine, EngineConfig
 from omlx.engine.prefill import Prefill
 from omlx.engine.scheduler import Chunk, choose_together
 from omlx.engine.sequence import Sequence
+from omlx.messages.failures import running_failed
 from omlx.messages.request import Sampling
 from tests.engine.support import bare, engine, loaded, prompt, run, spec, store_for
 from tests.engine.test_exactness import BATCHABLE
 
-LENGTHS = [40, 33, 48, 47, 2, 90, 41, 3, 44]
+LENGTHS = [40, 33, 1, 48, 47, 2, 90, 41, 1, 3, 44]
 NEW = 9
 
 
@@ -109,7 +110,7 @@ def test_a_forward_that_fails_ends_only_the_prompt_that_causes_it(monkeypatch: p
     for at in (0, 1, 3, 4):
         assert replies.tokens[at] == bare("llama", prompt(40 + 2 * at, at), NEW)
     failure = replies.ends[2].failure
-    assert failure is not None and failure[0] == "internal"
+    assert failure == ("internal", running_failed(RuntimeError("injected")))
 
 
 # -------------------------------------------------------------------- policy

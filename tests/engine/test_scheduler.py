@@ -139,6 +139,15 @@ def test_the_pace_learns_from_the_time_between_reads_and_keeps_the_decodes_their
     assert 0.02 < longest < 0.09
 
 
+@pytest.mark.parametrize(("step_s", "room_s"), [(0.2, 0.8), (0.4, 1.0), (3.0, 1.0)])
+def test_a_device_that_cannot_hold_the_gap_lets_no_stream_stand_still(step_s: float, room_s: float) -> None:
+    """Chunks may take four steps, but no longer than a second where steps are slow: an overloaded processor."""
+    budget = PrefillBudget(step_s=step_s, fixed_s=0.02, token_s=0.001, largest=512, max_gap_s=0.1)
+    seconds = budget.seconds(decoding=True, eager=True)
+    assert seconds == pytest.approx(room_s)
+    assert budget.cost(PrefillChunks((budget.tokens(seconds),))) <= room_s
+
+
 @pytest.mark.parametrize(
     ("policy", "device", "quantized", "free_gb", "expected"),
     [

@@ -20,7 +20,8 @@ from omlx.engine.precision import VARIABLE
 
 ROOT = Path(__file__).parents[2]
 FULL = ("tests/gpu", "tests/engine", "tests/cache", "tests/runner")
-TF32 = ("tests/gpu", "tests/engine", "tests/cache/test_exactness.py")
+TF32 = ("tests/gpu",)
+"""The other tests compare token for token, which 10 bits of mantissa do not allow."""
 
 
 def main() -> int:

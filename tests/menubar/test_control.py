@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import plistlib
 import subprocess
 import sys
@@ -11,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from omlx.cli.console import effective
 from omlx.menubar import clipboard, login
 from omlx.menubar.control import Control
 from omlx.menubar.menu import Act
 from omlx.menubar.seen import ServerState
-from omlx.settings import Settings
+from omlx.settings import Settings, load
 from tests.server.local import SCRIPTED, LocalServer, eventually, stocked
 from tests.support.server import free_port
 
@@ -35,8 +35,7 @@ def begin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Begin]:
 
     def begun(url: str) -> Control:
         monkeypatch.setenv("OMLX_HOST", url)
-        effective.cache_clear()
-        control = Control(lambda seen: None)
+        control = Control(load({}, os.environ).settings, lambda seen: None)
         thread = threading.Thread(target=control.run, kwargs={"start": False})
         thread.start()
         running.append((control, thread))
@@ -47,7 +46,6 @@ def begin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Begin]:
         control.end()
         thread.join(20)
         assert not thread.is_alive()
-    effective.cache_clear()
 
 
 def becomes(control: Control, holds: Callable[[ServerState], bool], timeout_s: float = 30) -> bool:
@@ -112,6 +110,7 @@ def test_what_starts_at_login_is_this_program(python: str, tmp_path: Path, monke
     wanted = [python, "-m", "omlx", "menubar", "--start"]
     monkeypatch.setattr(sys, "platform", "linux")
     login.switch(True)
+    assert login.file().read_text().startswith("[Desktop Entry]\n")
     (line,) = [line for line in login.file().read_text().splitlines() if line.startswith("Exec=")]
     unescaped = line.removeprefix("Exec=").replace("\\\\", "\\")
     words = subprocess.run(["sh", "-c", f"printf '%s\\n' {unescaped}"], capture_output=True, text=True, check=True)

@@ -66,8 +66,8 @@ def test_victims_go_in_this_order(residents: list[Resident], order: list[str]) -
         ([model("a", 90, busy=True), model("b", 10)], 20, Wait("a")),
         ([model("a", 90, state="loading", busy=True)], 20, Wait("a")),
         # pinned ones stay for good
-        ([model(name, pinned=True) for name in "abc"], 10, Never("pinned")),
-        ([model("a", 90, pinned=True, busy=True)], 20, Never("pinned")),
+        ([model(name, pinned=True) for name in "abc"], 10, Never()),
+        ([model("a", 90, pinned=True, busy=True)], 20, Never()),
         ([model("a", 50, pinned=True), model("b", 50, busy=True)], 20, Wait("b")),
     ],
 )

@@ -190,6 +190,22 @@ async def test_the_spare_runner_makes_the_next_load_faster(tmp_path: Path) -> No
             assert isinstance((await answer(lease, question()))[1], Finish)
 
 
+async def test_a_load_that_is_given_up_leaves_its_process_for_the_next(tmp_path: Path) -> None:
+    """Clients that leave while a process starts do not make the next load pay its imports."""
+    async with running_pool(tmp_path, spare_runner=True) as pool:
+        for name in ("a", "b", "c"):
+            leaving = asyncio.create_task(touch(pool, spec(name)))
+            await until(lambda: len(psutil.Process().children()) == 1)
+            (started,) = psutil.Process().children()
+            leaving.cancel()
+            await asyncio.wait([leaving])
+            await until(lambda: pool.loaded() == [])
+            await until(lambda: pool._spare._host is not None)
+            assert [child.pid for child in psutil.Process().children()] == [started.pid]
+        assert await ask(pool, spec("d")) == HELLO
+        assert {model.pid for model in pool.loaded()} == {started.pid}
+
+
 async def stopped_spare(pool: Pool, *, starting: bool) -> psutil.Process:
     """The spare runner, stopped before or after its imports."""
     taken = {model.pid for model in pool.loaded()}

@@ -51,10 +51,10 @@ def test_same_as_go(source: str, outcome: str, expected: str) -> None:
     ],
 )
 def test_hostile_templates_end_in_an_error(source: str) -> None:
-    started = time.monotonic()
+    started = time.thread_time()
     with pytest.raises(TemplateError):
         GoTemplate(source).execute({}, cpu_s=0.2)
-    assert time.monotonic() - started < 10
+    assert time.thread_time() - started < 10
 
 
 @pytest.mark.parametrize("make", ["print $a $a", 'printf "%s%s%s%s" $a $a $a $a', 'printf "%q" $a'])

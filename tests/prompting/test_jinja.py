@@ -84,10 +84,10 @@ def test_what_foreign_code_may_not_or_cannot_do_is_a_template_error(source: str)
     ],
 )
 def test_time_and_room_are_bounded(source: str) -> None:
-    started = time.monotonic()
+    started = time.thread_time()
     with pytest.raises(TemplateError):
         JinjaTemplate(source, cpu_s=0.2).render({})
-    assert time.monotonic() - started < 10
+    assert time.thread_time() - started < 10
 
 
 def test_threads_that_share_a_template_do_not_share_its_clock() -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
-from omlx_registry import InvalidName, RegistryError
+from omlx_registry import InvalidName, PullError, RegistryError, catalog_file
 from omlx_registry.aliases import Aliases
 from omlx_registry.catalog import Target, families, near, resolve, unknown_name
-from omlx_registry.hub.files import gguf_files, is_safe_path, is_wanted, select
+from omlx_registry.catalog_update import update
+from omlx_registry.hub.files import is_safe_path, is_wanted, select
 from omlx_registry.names import parse_name
 
 PROMISED = [
@@ -19,6 +23,14 @@ PROMISED = [
     "gemma3", "gemma3n", "mistral", "mistral-small", "devstral", "phi4", "phi4-mini", "deepseek-r1", "gpt-oss",
     "smollm2", "granite", "olmo2", "glm4", "nomic-embed-text", "mxbai-embed-large", "all-minilm", "bge-m3",
     "qwen3-embedding", "qwen3-reranker",
+]  # fmt: skip
+
+TYPED = [
+    "olmo-3", "glm-4.7-flash", "snowflake-arctic-embed", "snowflake-arctic-embed2", "llava", "minicpm-v", "qwen3.6",
+    "qwen3-coder-next", "qwen3-next", "ministral-3", "devstral-small-2", "nemotron-3-nano", "mixtral", "qwq", "llama4",
+    "llama2", "codellama", "phi3", "phi3.5", "phi4-reasoning", "magistral", "codestral", "mistral-large", "deepseek-v3",
+    "deepseek-v3.1", "deepseek-coder", "deepseek-coder-v2", "granite4.1", "smollm3", "lfm2", "command-r", "aya",
+    "hermes3", "dolphin3", "falcon3", "tinyllama", "moondream", "functiongemma", "nomic-embed-text-v2-moe",
 ]  # fmt: skip
 
 
@@ -31,6 +43,10 @@ def test_a_name_people_use_with_ollama_resolves(name: str) -> None:
 
 def test_every_entry_of_the_catalog_is_reachable_and_well_formed() -> None:
     for family, entry in families().items():
+        assert bool(entry.refused) != bool(entry.sizes), family
+        if entry.refused:
+            continue
+        assert entry.seen, family
         assert entry.latest in entry.sizes, family
         for size, made in entry.sizes.items():
             assert made.repositories(), (family, size)
@@ -64,6 +80,19 @@ def test_every_entry_of_the_catalog_is_reachable_and_well_formed() -> None:
         ("llama3.1:8b-instruct-q8_0", Target("mlx-community/Meta-Llama-3.1-8B-Instruct-8bit")),
         ("deepseek-r1:7b-qwen-distill-q8_0", Target("mlx-community/DeepSeek-R1-Distill-Qwen-7B-8bit")),
         ("qwen3:4b-2507", None),
+        ("qwen3:4b", Target("mlx-community/Qwen3-4B-Thinking-2507-4bit")),
+        ("qwen3:4b-q4_K_M", Target("mlx-community/Qwen3-4B-4bit")),
+        ("qwen3:4b-fp16", Target("mlx-community/Qwen3-4B-bf16")),
+        ("qwen3:30b", Target("mlx-community/Qwen3-30B-A3B-Thinking-2507-4bit")),
+        ("qwen3:235b", Target("mlx-community/Qwen3-235B-A22B-Thinking-2507-4bit")),
+        ("qwen3:235b-a22b-q8_0", Target("mlx-community/Qwen3-235B-A22B-8bit")),
+        ("gemma4:e2b", Target("mlx-community/gemma-4-e2b-it-4bit")),
+        ("gemma4:12b", Target("mlx-community/gemma-4-12B-it-4bit")),
+        ("qwen3-coder-next:q8_0", Target("mlx-community/Qwen3-Coder-Next-8bit")),
+        ("llama4:scout", Target("mlx-community/Llama-4-Scout-17B-16E-Instruct-4bit")),
+        ("tinyllama", Target("TinyLlama/TinyLlama-1.1B-Chat-v1.0", "4bit")),
+        ("olmo-3:7b-think-q8_0", Target("allenai/Olmo-3-7B-Think", "q8_0")),
+        ("phi3:medium", Target("mlx-community/Phi-3-medium-4k-instruct-4bit")),
         ("qwen3:30b-a3b-q4_K_M", Target("mlx-community/Qwen3-30B-A3B-4bit")),
         ("qwen2.5-coder:7b-base-q4_K_M", None),
         ("qwen3:9b", None),
@@ -85,9 +114,41 @@ def test_an_unknown_name_suggests_near_ones_and_a_search() -> None:
 
 
 def test_what_has_to_be_known_comes_with_the_name() -> None:
-    target = resolve(parse_name("llama3.2-vision"))
+    target = resolve(parse_name("mistral-large"))
     assert target is not None
-    assert "cannot run" in target.note
+    assert "2407" in target.note
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("llava", "qwen3-vl"),
+        ("llava:7b-v1.6-q4_0", "gemma3"),
+        ("bakllava", "qwen3-vl"),
+        ("minicpm-v:8b", "qwen3-vl"),
+        ("moondream", "qwen3-vl:2b"),
+        ("llama3.2-vision:11b", "gemma3"),
+        ("nomic-embed-text-v2-moe", "bge-m3"),
+        ("gpt-oss:120b-cloud", "gpt-oss:120b"),
+        ("qwen3-coder:480b-cloud", "qwen3-coder:480b"),
+        ("deepseek-v3.1:cloud", "deepseek-v3.1:671b"),
+        ("kimi-k2:1t-cloud", "omlx search"),
+    ],
+)
+def test_a_model_that_does_not_run_here_is_refused_with_what_to_use_instead(
+    name: str, instead: str, tmp_path: Path
+) -> None:
+    with pytest.raises(PullError) as refused:
+        resolve(parse_name(name))
+    assert instead in refused.value.message
+    with pytest.raises(PullError):
+        Aliases(tmp_path / "aliases.json").set("mine", name)
+
+
+def test_the_catalog_knows_the_names_people_type() -> None:
+    assert len(families()) >= 120
+    for name in TYPED:
+        assert name in families(), name
 
 
 def test_aliases_are_kept_and_must_mean_something(tmp_path: Path) -> None:
@@ -144,17 +205,95 @@ def test_whatever_is_taken_stays_inside(path: str) -> None:
         assert (base / path).resolve().is_relative_to(base)
 
 
-def test_a_gguf_is_chosen_by_its_quantization() -> None:
-    paths = ["m-Q4_K_M.gguf", "m-Q8_0.gguf", "m-BF16.gguf", "mmproj-m-F16.gguf", "README.md"]
-    assert gguf_files(paths, "q8_0") == ["m-Q8_0.gguf"]
-    assert gguf_files(paths, None) == ["m-Q4_K_M.gguf"]
-    assert gguf_files(paths, "Q2_K") == []
-    assert gguf_files(["only.gguf"], None) == ["only.gguf"]
-
-
 def test_the_users_own_models_are_suggested_first() -> None:
     own = [parse_name(name) for name in ("ex-pirates", "me/ex-pirate:v2", "qwen3-mine:1b", "unrelated")]
     assert near(parse_name("ex-pirate"), own)[:2] == ["me/ex-pirate:v2", "ex-pirates"]
     assert near(parse_name("qwen3:9b"), own)[0] == "qwen3-mine:1b"
     assert "Did you mean me/ex-pirate:v2, ex-pirates" in unknown_name(parse_name("ex-pirat"), own)
     assert len(near(parse_name("ex-pirate"), [parse_name(f"ex-pirate{n}") for n in range(9)])) == 3
+
+
+# ---------------------------------------------------------------- a newer catalog from a publisher
+NEWER = """
+version = 2999010100
+[newcomer]
+latest = "1b"
+seen = "publisher"
+[newcomer.sizes]
+"1b" = { files = { "bf16" = "org/newcomer-1b" } }
+"""
+
+
+class Publisher:
+    """A key, and files under an address."""
+
+    def __init__(self) -> None:
+        self._private = Ed25519PrivateKey.generate()
+        self.key = base64.b64encode(self._private.public_key().public_bytes_raw()).decode()
+        self.files: dict[str, bytes] = {}
+
+    def publish(self, text: str) -> None:
+        self.files = {"u": text.encode(), "u.sig": base64.b64encode(self._private.sign(text.encode()))}
+
+    def fetch(self, url: str) -> bytes:
+        return self.files[url]
+
+
+@pytest.fixture
+def publisher() -> Iterator[Publisher]:
+    yield Publisher()
+    catalog_file.keep_in(Path("/nowhere"))
+
+
+def test_a_signed_newer_catalog_replaces_the_shipped_one(publisher: Publisher, tmp_path: Path) -> None:
+    publisher.publish(NEWER)
+    assert resolve(parse_name("newcomer")) is None
+    now, changed = update(tmp_path, publisher.fetch, "u", publisher.key)
+    assert (now.version, changed) == (2999010100, True)
+    assert resolve(parse_name("newcomer:1b-fp16")) == Target("org/newcomer-1b")
+    # Address and key are known from now on, and an older catalog is not taken.
+    assert update(tmp_path, publisher.fetch)[1] is False
+    publisher.publish(NEWER.replace("2999", "2998"))
+    with pytest.raises(RegistryError, match="is older than 2999010100"):
+        update(tmp_path, publisher.fetch)
+    publisher.publish(NEWER.replace("2999", "3000").replace("newcomer", "latecomer"))
+    assert update(tmp_path, publisher.fetch)[1] is True
+    assert resolve(parse_name("latecomer")) is not None
+
+
+def test_a_catalog_that_the_publisher_did_not_sign_changes_nothing(publisher: Publisher, tmp_path: Path) -> None:
+    publisher.publish(NEWER)
+    publisher.files["u"] += b"# changed on the way"
+    with pytest.raises(RegistryError, match="not signed with the publisher's key"):
+        update(tmp_path, publisher.fetch, "u", publisher.key)
+    publisher.publish(NEWER)
+    with pytest.raises(RegistryError, match="not signed with the publisher's key"):
+        update(tmp_path, publisher.fetch, "u", Publisher().key)
+    with pytest.raises(RegistryError, match="no public key"):
+        update(tmp_path, publisher.fetch, "u", "abc")
+    with pytest.raises(RegistryError, match="no publisher is known"):
+        update(tmp_path, publisher.fetch)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_key_than_before_is_not_taken(publisher: Publisher, tmp_path: Path) -> None:
+    publisher.publish(NEWER)
+    update(tmp_path, publisher.fetch, "u", publisher.key)
+    other = Publisher()
+    other.publish(NEWER)
+    with pytest.raises(RegistryError, match="another key was used before"):
+        update(tmp_path, other.fetch, "u", other.key)
+
+
+def test_a_catalog_of_another_format_asks_for_a_newer_version(publisher: Publisher, tmp_path: Path) -> None:
+    publisher.publish(NEWER + "future = 1")
+    with pytest.raises(RegistryError, match="install a newer oMLX"):
+        update(tmp_path, publisher.fetch, "u", publisher.key)
+
+
+def test_a_damaged_kept_catalog_counts_as_none(publisher: Publisher, tmp_path: Path) -> None:
+    publisher.publish(NEWER)
+    update(tmp_path, publisher.fetch, "u", publisher.key)
+    (tmp_path / "catalog.toml").write_bytes(b"\xff{")
+    assert resolve(parse_name("newcomer")) is None
+    assert resolve(parse_name("qwen3")) is not None

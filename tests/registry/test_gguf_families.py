@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -34,3 +35,22 @@ def test_import_gives_the_logits_of_the_original(family: str, tmp_path: Path) ->
     original, path = make_pair(tmp_path, family)
     convert(path, tmp_path / "imported")
     assert mx.allclose(logits(tmp_path / "imported"), logits(original), rtol=1e-4, atol=1e-4).item()
+
+
+def test_experts_in_mxfp4_stay_mxfp4(tmp_path: Path) -> None:
+    _, path = make_pair(tmp_path, "gpt-oss", lambda name: "MXFP4" if name.endswith("exps.weight") else "Q8_0")
+    convert(path, tmp_path / "imported")
+    convert(path, tmp_path / "dense", "float32")
+    config = json.loads((tmp_path / "imported" / "config.json").read_text())
+    experts = {"group_size": 32, "bits": 4, "mode": "mxfp4"}
+    assert config["quantization"]["model.layers.1.mlp.experts.down_proj"] == experts
+    assert (config["quantization"]["bits"], config["quantization"]["mode"]) == (8, "affine")
+    size = (tmp_path / "imported" / "model.safetensors").stat().st_size
+    assert size < 1.1 * path.stat().st_size
+    ours, dense = (mx.load(str(tmp_path / name / "model.safetensors")) for name in ("imported", "dense"))
+    for part in ("gate", "up", "down"):
+        path_of = f"model.layers.1.mlp.experts.{part}_proj"
+        packed = ours[f"{path_of}.weight"], ours[f"{path_of}.scales"]
+        values = mx.dequantize(*packed, group_size=32, bits=4, mode="mxfp4", dtype=mx.float32)
+        assert mx.array_equal(values, dense[f"{path_of}.weight"]).item()
+    assert mx.isfinite(logits(tmp_path / "imported")).all().item()

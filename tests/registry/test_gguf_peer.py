@@ -29,9 +29,11 @@ from mlx.utils import tree_map
 from mlx_lm.utils import dequantize_model
 from omlx_registry import bundled
 from omlx_registry.gguf.importer import import_gguf
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from tests.registry import llama_cpp_peer
-from tests.registry.tiny_gguf import FAMILIES, make_pair
+from tests.registry.tiny_gguf import FAMILIES, make_pair, write_gguf
+from tests.support import tiny
 
 pytestmark = pytest.mark.slow
 needs_peer = pytest.mark.skipif(not llama_cpp_peer.available(), reason="xllamacpp is not there: set OMLX_TEST_PEER")
@@ -47,6 +49,7 @@ TEXTS = [
     "def f(x):\n    return x**2\n\n\n\tprint('1,234.56')",
     "   \n\n\n  x   y  \r\n",
 ]
+SPECIAL = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
 PROMPTS = ["The capital of France is", "Here is a list of fruits:", "def fibonacci(n):"]
 
 
@@ -86,6 +89,41 @@ def test_tiny_models_of_every_family_agree_with_llama_cpp(family: str, tmp_path:
     agreement, difference = compare(path, tmp_path / "out", TEXTS, TEXTS[:4])
     assert agreement > 0.95
     assert difference < 0.02
+
+
+CUTS = [
+    "gpt-2", "smollm", "llama-bpe", "lfm2", "dbrx", "glm4", "stablelm2", "tekken", "gpt-4o", "seed-coder",
+    "deepseek-v3", "deepseek-llm", "deepseek-coder", "falcon", "viking", "qwen35",
+]  # fmt: skip
+CUT_TEXTS = [
+    *TEXTS,
+    "3.14159 x1234567 $100,000.00 100% ½ ²³ ١٢٣",
+    "snake_case camelCase HTTPServer don't WE'LL `code` a+b=c <tag> ~x^2 |y|",
+    "中文字符和日本語のテキスト、한국어 텍스트。 Привет, мир! été naïve",
+    "tabs\tand\t\ttabs  two   three\r\n\r\nlines \n \n end   ",
+]
+
+
+@needs_peer
+@pytest.mark.parametrize("cut", CUTS)
+def test_text_is_cut_as_llama_cpp_cuts_it(cut: str, tmp_path: Path) -> None:
+    """The vocabulary has merges across every boundary of the texts, so that each cut shows in the ids."""
+    source = tmp_path / "mlx"
+    trained = Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=1200, special_tokens=SPECIAL, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), min_frequency=1
+    )
+    trained.train_from_iterator(CUT_TEXTS * 2, trainer)
+    tiny.make(source, "llama", FAMILIES["llama"][1] | {"vocab_size": trained.get_vocab_size()}, taught=False)
+    trained.save(str(source / "tokenizer.json"))
+    path = tmp_path / "cut.gguf"
+    write_gguf(path, source, lambda name: "F32", {"tokenizer.ggml.pre": cut, "tokenizer.ggml.add_bos_token": False})
+    import_gguf(path, tmp_path / "out", "keep", lambda done, total: None)
+    ours = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
+    for text, ids in zip(CUT_TEXTS, llama_cpp_peer.ask(path, CUT_TEXTS, [], tokens=1)["ids"], strict=True):
+        # Qwen composes characters first, which llama.cpp leaves out: none of the texts has any to compose.
+        assert ours.encode(text).ids == ids, (cut, text, ours.encode(text).tokens)
 
 
 @needs_peer

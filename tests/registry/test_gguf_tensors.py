@@ -13,7 +13,7 @@ import mlx.core as mx
 from gguf import GGMLQuantizationType
 from gguf.quants import dequantize as reference
 from omlx_registry.gguf.container import TENSOR_TYPES
-from omlx_registry.gguf.tensors import ANEW_BITS, KEPT_BITS, dequantize, pack, to_dtype, unpack
+from omlx_registry.gguf.tensors import ANEW, KEPT_BITS, dequantize, mxfp4, pack, to_dtype, unpack
 
 from tests.registry.tiny_gguf import random_blocks
 
@@ -43,14 +43,32 @@ def test_half_precision_scales_lose_nothing(kind: str) -> None:
     assert (to_dtype(biases, "float16").astype(np.float32) == biases).all()
 
 
-@pytest.mark.parametrize("kind", sorted(ANEW_BITS))
-def test_quantizing_anew_stays_close(kind: str) -> None:
-    values = dequantize(kind, random_blocks(kind, rows=8, columns=512))
+def test_mxfp4_stays_what_it_is() -> None:
+    rows = random_blocks("MXFP4", rows=5, columns=512)
+    weights, scales = mxfp4(rows)
+    values = mx.dequantize(mx.array(weights), mx.array(scales), group_size=32, bits=4, mode="mxfp4", dtype=mx.float32)
+    np.testing.assert_array_equal(np.array(values), reference(rows, GGMLQuantizationType.MXFP4))
+    assert weights.nbytes + scales.nbytes == rows.nbytes
+
+
+_MOST_ADDED = {
+    "IQ1_S": 0.3, "IQ1_M": 0.2, "IQ2_XXS": 0.22, "IQ2_XS": 0.13, "IQ2_S": 0.12, "Q2_K": 0.12, "IQ3_XXS": 0.12,
+    "IQ3_S": 0.1, "Q3_K": 0.1, "IQ4_XS": 0.045, "IQ4_NL": 0.035, "Q6_K": 0.005,
+}  # fmt: skip
+"""Relative root mean square error that quantizing anew may add."""
+
+
+@pytest.mark.parametrize("kind", sorted(ANEW))
+def test_quantizing_anew_stays_close_and_does_not_double_the_size(kind: str) -> None:
+    rows, chosen = random_blocks(kind, rows=8, columns=512), ANEW[kind]
+    values = dequantize(kind, rows)
     assert np.isfinite(values).all()
-    parts = mx.quantize(mx.array(values), group_size=32, bits=ANEW_BITS[kind])
-    again = np.array(mx.dequantize(*parts, group_size=32, bits=ANEW_BITS[kind]))
+    parts = mx.quantize(mx.array(values), group_size=chosen.group_size, bits=chosen.bits)
+    again = np.array(mx.dequantize(*parts, group_size=chosen.group_size, bits=chosen.bits))
     error = np.sqrt(np.mean((again - values) ** 2) / np.mean(values**2))
-    assert error < (0.005 if ANEW_BITS[kind] == 8 else 0.025)
+    assert error < _MOST_ADDED[kind]
+    stored = chosen.bits + 32 / chosen.group_size
+    assert stored * values.size / 8 < 2 * rows.nbytes
 
 
 def test_every_type_of_the_table_can_be_read() -> None:

@@ -94,6 +94,16 @@ async def test_a_second_pull_downloads_no_weights_again(hub: FakeHub, registry: 
     assert len(registry.list()) == 1
 
 
+async def test_a_truncated_file_of_the_store_is_fetched_again(hub: FakeHub, registry: Registry) -> None:
+    await pull(registry)
+    digest = max(registry.store.blobs.list(), key=lambda entry: entry[1].st_size)[0]
+    os.truncate(registry.store.blobs.path(digest), 1000)
+    await pull(registry)
+    assert registry.verify().damaged == []
+    assert hub.sent[WEIGHTS] == 2 * size_of_weights(hub)
+    assert (Path(registry.resolve(NAME).path) / WEIGHTS).stat().st_size == size_of_weights(hub)
+
+
 async def test_a_token_goes_to_the_hub_and_never_to_the_cdn(
     hub: FakeHub, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ blas.prepare()
 import mlx.core as mx
 import mlx_lm
 from mlx.utils import tree_flatten
+from omlx_registry import mxfp4
 from omlx_registry.errors import CreateError, InvalidModel
 from omlx_registry.quantize import NAMES, Quantization, find_recipe, recipe, require_unquantized
 from omlx_registry.quantize_model import quantize_model
@@ -234,3 +236,23 @@ def test_memory_holds_a_module_not_a_model(tmp_path: Path) -> None:
     command = [sys.executable, "-c", MEMORY, str(tmp_path / "wide"), str(tmp_path / "out")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120)
     assert int(done.stdout) < size / 2
+
+
+def test_mxfp4_is_what_mlx_makes_of_it() -> None:
+    rng = np.random.default_rng(0)
+    values = (rng.normal(size=(4, 16, 256)) * np.exp(3 * rng.normal(size=(4, 16, 1)))).astype(np.float32)
+    values[0, 0, :32] = 0
+    values[0, 1, :32] = 1e-30
+    values[0, 2, :32] = 6
+    ours = mxfp4.quantize(values)
+    theirs = mx.quantize(mx.array(values), group_size=32, bits=4, mode="mxfp4")
+    np.testing.assert_array_equal(ours[1], np.array(theirs[1]))
+    np.testing.assert_array_equal(ours[0], np.array(theirs[0]))
+
+
+def test_mxfp4_takes_the_nearest_of_values_half_way() -> None:
+    half_way = np.resize(np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5, 6, -0.25, -5], np.float32), (1, 32))
+    weights, scales = mxfp4.quantize(half_way)
+    values = mx.dequantize(mx.array(weights), mx.array(scales), group_size=32, bits=4, mode="mxfp4", dtype=mx.float32)
+    assert np.abs(np.array(values) - half_way).max() == 1.0
+    np.testing.assert_allclose(np.abs(np.array(values) - half_way)[0, :8], [0.25, 0.25, 0.25, 0.25, 0.5, 0.5, 1, 0])

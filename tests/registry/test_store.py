@@ -17,6 +17,8 @@ import omlx_registry
 import pytest
 from omlx_registry import Damaged, DigestMismatch, InvalidDigest, InvalidName, NotFound, Registry, StorageError
 from omlx_registry.manifest import Manifest
+from omlx_registry.names import parse_name
+from omlx_registry.store import PruneReport
 
 from tests.registry.folders import blobs_in, files_below, make_folder, write_safetensors
 
@@ -280,6 +282,42 @@ def test_prune_removes_strays_but_not_fresh_uploads(registry: Registry, folder: 
     assert blobs_in(root) == needed
 
 
+def test_a_dry_run_tells_what_prune_would_remove(registry: Registry, folder: Path, root: Path) -> None:
+    registry.add_model_folder("m", folder)
+    stray = registry.store.blobs.put_bytes(b"a stray" * 100)
+    partial = root / "blobs" / f"sha256-{'ab' * 32}-partial"
+    partial.write_bytes(bytes(5000))
+    would = registry.prune(now=True, partial=True, dry_run=True)
+    assert (would.removed, would.freed) == (1, 5700)
+    assert registry.store.blobs.has(stray.digest)
+    assert registry.prune(now=True) == PruneReport(1, 700)
+    assert partial.exists()
+    assert registry.prune(partial=True) == PruneReport(0, 5000)
+    assert registry.verify().damaged == []
+
+
+def test_a_torn_manifest_is_found_and_can_be_removed(registry: Registry, folder: Path) -> None:
+    registry.add_model_folder("m", folder)
+    registry.add_model_folder("torn", folder)
+    entry = registry.store.find(parse_name("torn"))
+    assert entry is not None
+    data = Path(entry.path).read_bytes()
+    Path(entry.path).write_bytes(data[: len(data) // 2])
+    (found,) = registry.verify(repair=True).damaged
+    assert (found.digest, found.reason, found.models) == ("", "unreadable manifest", ["torn:latest"])
+    registry.delete("torn")
+    assert registry.verify().damaged == []
+    assert [spec.name for spec in registry.list()] == ["m:latest"]
+
+
+def test_a_delete_tells_what_it_freed(registry: Registry, folder: Path) -> None:
+    registry.add_model_folder("m", folder)
+    registry.copy("m", "again")
+    size = sum(status.st_size for _, status in registry.store.blobs.list())
+    assert registry.delete("again") == 0
+    assert registry.delete("m") == size
+
+
 def test_nothing_is_pruned_or_dropped_while_a_model_is_made(registry: Registry, folder: Path, root: Path) -> None:
     registry.add_model_folder("tiny", folder)
     other = Registry(root, [])
@@ -477,7 +515,7 @@ def test_facts_of_an_older_version_are_derived_anew(
 ) -> None:
     spec = registry.add_model_folder("tiny", folder)
     registry.list()
-    for module in ("facts", "describe", "memory"):
+    for module in ("metadata", "describe", "manifest_cache"):
         monkeypatch.setattr(f"omlx_registry.{module}.REVISION", 99)
     monkeypatch.setattr("omlx_registry.metadata.derive_capabilities", lambda *_, **__: ["completion", "new"])
     assert [it.capabilities for it in Registry(root, []).list()] == [["completion", "new"]]

@@ -12,26 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFWriter
+from gguf import GGMLQuantizationType, GGUFWriter, RopeScalingType
 from gguf.quants import quantize
 from omlx_registry.gguf.container import TENSOR_TYPES
 from safetensors.numpy import load_file
 
+from tests.registry import tiny_gguf_families as more
+from tests.registry.tiny_gguf_families import BASE
 from tests.support import tiny
 
-BASE: dict[str, Any] = {
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "intermediate_size": 128,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "rms_norm_eps": 1e-6,
-    "vocab_size": tiny.VOCABULARY,
-    "rope_theta": 10000.0,
-    "max_position_embeddings": 512,
-}
-
-FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = more.FAMILIES | {
     "llama": ("llama", BASE | {"head_dim": 16, "tie_word_embeddings": True}),
     # Mistral Nemo is a llama whose heads are wider than hidden size / heads, with an output layer of its own.
     "mistral": ("llama", BASE | {"head_dim": 32, "tie_word_embeddings": False, "rope_theta": 1e6}),
@@ -98,7 +88,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
-_ARCH = {"gemma3_text": "gemma3", "qwen3_moe": "qwen3moe"}
+_ARCH = more.ARCH | {"gemma3_text": "gemma3", "qwen3_moe": "qwen3moe"}
 _NAMES = {
     "input_layernorm": "attn_norm",
     "self_attn.q_proj": "attn_q",
@@ -118,12 +108,12 @@ _NAMES = {
     "mlp.switch_mlp.up_proj": "ffn_up_exps",
     "mlp.switch_mlp.down_proj": "ffn_down_exps",
 }
-_GEMMA_NAMES = _NAMES | {
-    "post_attention_layernorm": "post_attention_norm",
-    "pre_feedforward_layernorm": "ffn_norm",
-    "post_feedforward_layernorm": "post_ffw_norm",
+_TOP = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "model.embedding_norm": "token_embd_norm",
 }
-_TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 _SCALES_AT = {
     "Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,),
@@ -139,47 +129,57 @@ def make_pair(
     family: str,
     kind_of: KindOf = lambda name: "F32",
     metadata: dict[str, Any] | None = None,
+    split: int = 0,
     **changes: Any,
 ) -> tuple[Path, Path]:
-    """A random MLX model folder and a GGUF file of the same weights; `changes` go into its configuration."""
+    """A random MLX model folder and a GGUF file of the same weights; `changes` go into its configuration.
+
+    `split`: tensors to a part; the path is then the first part's.
+    """
     architecture, config = FAMILIES[family]
     mlx_folder = folder / "mlx"
     tiny.make(mlx_folder, architecture, config | changes, taught=False)
     path = folder / f"{family}.gguf"
-    write_gguf(path, mlx_folder, kind_of, metadata or {})
-    return mlx_folder, path
+    arch = "qwen3vl" if family == "qwen3vl" else None
+    write_gguf(path, mlx_folder, kind_of, metadata or {}, split, arch=arch)
+    return mlx_folder, min(folder.glob(f"{family}-00001-of-*.gguf"), default=path)
 
 
-def write_gguf(path: Path, mlx_folder: Path, kind_of: KindOf, metadata: dict[str, Any]) -> None:
+def write_gguf(
+    path: Path, mlx_folder: Path, kind_of: KindOf, metadata: dict[str, Any], split: int = 0, *, arch: str | None = None
+) -> None:
     config = json.loads((mlx_folder / "config.json").read_text())
-    arch = _ARCH.get(config["model_type"], config["model_type"])
-    writer = GGUFWriter(path, arch)
+    arch = arch or _ARCH.get(config["model_type"], config["model_type"])
+    writer = GGUFWriter(path, arch, split_max_tensors=split)
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_feed_forward_length(config.get("intermediate_size") or config["block_ff_dim"])
     writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_head_count_kv(more.key_value_heads(config))
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(config["rope_theta"])
+    if arch != "cohere2":
+        writer.add_layer_norm_rms_eps(config.get("rms_norm_eps") or config["norm_eps"])
+    writer.add_rope_freq_base((config.get("rope_parameters") or config)["rope_theta"])
     writer.add_rope_dimension_count(int(head_dim * config.get("partial_rotary_factor", 1.0)))
     writer.add_name("tiny")
     if arch == "gemma3":
         writer.add_sliding_window(config["sliding_window"])
-    if arch == "qwen3moe":
-        writer.add_expert_count(config["num_experts"])
-        writer.add_expert_used_count(config["num_experts_per_tok"])
-        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    more.add_keys(writer, arch, config)
+    if arch == "qwen3vl":
+        writer.add_rope_dimension_sections([6, 5, 5, 0])
     _add_rope_scaling(writer, config, head_dim)
-    _add_vocabulary(writer, mlx_folder)
+    metadata = dict(metadata)
+    _add_vocabulary(writer, mlx_folder, metadata.pop("tokenizer.ggml.pre", None))
     for key, value in metadata.items():
-        (writer.add_string if isinstance(value, str) else writer.add_uint32)(key, value)
+        add = writer.add_bool if isinstance(value, bool) else writer.add_uint32
+        (writer.add_string if isinstance(value, str) else add)(key, value)
     for name, values in load_file(mlx_folder / "model.safetensors").items():
         ours, data = _to_ggml(name, values.astype(np.float32), config, arch)
-        kind = GGMLQuantizationType[kind_of(ours)] if data.ndim > 1 else GGMLQuantizationType.F32
+        matrix = data.ndim > 1 and not ours.endswith((".bias", "shortconv.conv.weight"))
+        kind = GGMLQuantizationType[kind_of(ours)] if matrix else GGMLQuantizationType.F32
         writer.add_tensor(ours, _encode(data, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -219,21 +219,31 @@ def random_blocks(kind: str, rows: int, columns: int) -> np.ndarray:
 
 def _to_ggml(name: str, values: np.ndarray, config: dict[str, Any], arch: str) -> tuple[str, np.ndarray]:
     stem, _, leaf = name.rpartition(".")
-    if arch == "gemma3" and stem.endswith("norm"):
+    if arch in more.PLUS_ONE and stem.endswith("norm"):
         values = values + 1
     if stem in _TOP:
         return f"{_TOP[stem]}.{leaf}", values
     _, _, layer, rest = stem.split(".", 3)
-    if arch == "llama" and rest in ("self_attn.q_proj", "self_attn.k_proj"):
+    if leaf == "sinks":
+        return f"blk.{layer}.attn_sinks.weight", values
+    if arch in more.INTERLEAVED and rest in ("self_attn.q_proj", "self_attn.k_proj"):
         heads = config["num_attention_heads" if rest == "self_attn.q_proj" else "num_key_value_heads"]
         shape = values.shape
         values = values.reshape(heads, 2, shape[0] // heads // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
-    return f"blk.{layer}.{(_GEMMA_NAMES if arch == 'gemma3' else _NAMES)[rest]}.{leaf}", values
+    ours = f"blk.{layer}.{more.NAMES.get(arch, _NAMES)[rest]}.{leaf}"
+    return ours, more.reshape(ours, values)
 
 
 def _add_rope_scaling(writer: GGUFWriter, config: dict[str, Any], head_dim: int) -> None:
-    scaling = config.get("rope_scaling")
+    scaling = config.get("rope_scaling") or config.get("rope_parameters")
     if not scaling:
+        return
+    if scaling.get("rope_type") == "yarn":
+        writer.add_rope_scaling_type(RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(scaling["factor"])
+        writer.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
+        if "mscale_all_dim" in scaling:
+            writer.add_rope_scaling_yarn_log_mul(scaling["mscale_all_dim"])
         return
     if scaling.get("type") == "longrope":
         original = config["original_max_position_embeddings"]
@@ -260,7 +270,7 @@ def _add_rope_scaling(writer: GGUFWriter, config: dict[str, Any], head_dim: int)
     writer.add_tensor("rope_freqs.weight", np.array(factors, np.float32))
 
 
-def _add_vocabulary(writer: GGUFWriter, mlx_folder: Path) -> None:
+def _add_vocabulary(writer: GGUFWriter, mlx_folder: Path, cut: str | None) -> None:
     tokenizer = json.loads((mlx_folder / "tokenizer.json").read_text())
     config = json.loads((mlx_folder / "tokenizer_config.json").read_text())
     added = {entry["id"]: entry for entry in tokenizer["added_tokens"]}
@@ -270,7 +280,7 @@ def _add_vocabulary(writer: GGUFWriter, mlx_folder: Path) -> None:
     kinds = [(3 if added[i]["special"] else 4) if i in added else 1 for i in range(len(tokens))]
     writer.add_tokenizer_model("gpt2")
     # transformers gives a "qwen2" model Qwen's pre-tokenizer whatever its files say.
-    writer.add_tokenizer_pre("qwen2" if writer.arch.startswith("qwen") else "gpt-2")
+    writer.add_tokenizer_pre(cut or ("qwen2" if writer.arch.startswith("qwen") else "gpt-2"))
     writer.add_token_list(tokens)
     writer.add_token_types(kinds)
     writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])

@@ -11,6 +11,7 @@ It speaks the real frames over the real socket. Commands, as the last message's 
     mixed                thinking, text, a call, text         cut TEXT    a delta, then the limit is reached
     stop STRING          a delta, then this stop string       cached      a delta; 5 of 7 prompt tokens were cached
     log TEXT             a warning in the log, then a delta
+    read A B             A of B prompt tokens are read, then nothing
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import base64
 import os
 import socket
+import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -83,7 +85,7 @@ class Runner:
         if "fail" in job.inputs:
             self.send(frames.Events([Failure(job.id, "too_long", "the input length exceeds the context length")]))
             return
-        vectors = [[float(len(text)), 0.10000000149011612] for text in job.inputs]
+        vectors = [struct.pack("2f", len(text), 0.1) for text in job.inputs]
         self.send(frames.Embedded(job.id, vectors, sum(len(text) for text in job.inputs)))
 
     def answer(self, request: GenerateRequest) -> None:
@@ -155,6 +157,9 @@ class Runner:
             case "crash":
                 self.delta(Delta(number, content="begun"))
                 os.kill(os.getpid(), 9)
+            case "read":
+                done, total = map(int, rest.split())
+                self.send(frames.PrefillProgress(number, done, total))
             case "hang":
                 pass
             case _:

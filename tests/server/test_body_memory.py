@@ -6,7 +6,9 @@ import gzip
 import json
 import socket
 import threading
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import httpx
@@ -86,12 +88,37 @@ def test_a_large_body_waits_for_its_turn_and_others_do_not(server: LocalServer) 
 
 
 def test_a_body_that_does_not_say_its_size_takes_room_as_it_comes(server: LocalServer) -> None:
-    with begun(server, "Transfer-Encoding: chunked"):
+    """A few megabytes keep nobody waiting; more than a modest part counts as the largest body."""
+    memory, chunked = server.memory, "Transfer-Encoding: chunked"
+    with begun(server, chunked), begun(server, chunked, 10_000_000), server.client() as client:
+        assert eventually(lambda: memory.size - memory.free == 2 * memory.modest)
+        assert client.post("/api/chat", content=chat(LARGE), timeout=120).status_code == 404
+    with begun(server, chunked, 20_000_000):
+        assert eventually(lambda: memory.size - memory.free == 2 * 128_000_000)
         waiting = Sending(server, chat(LARGE))
         with server.client() as client:
             assert client.post("/api/chat", content=chat(1000)).status_code == 404
         assert waiting.waits
     assert waiting.status() == 404
+
+
+def test_bodies_that_grow_at_once_do_not_wait_for_each_other_for_ever(server: LocalServer) -> None:
+    """Each holds a modest part and wants more than all of them leave; some get it in turn, the others are told."""
+    memory = server.memory
+
+    def pieces() -> Iterator[bytes]:
+        content = chat(40_000_000)
+        for start in range(0, len(content), 1_000_000):
+            yield content[start : start + 1_000_000]
+
+    def post() -> int:
+        with server.client() as client:
+            return client.post("/api/chat", content=pieces(), timeout=120).status_code
+
+    with ThreadPoolExecutor(14) as threads:
+        found = Counter(threads.map(lambda _: post(), range(14)))
+    assert set(found) <= {404, 503} and found[404] >= 2, found
+    assert eventually(lambda: memory.free == memory.size and not memory.waiting)
 
 
 def test_who_leaves_while_waiting_gives_the_place_back(server: LocalServer) -> None:

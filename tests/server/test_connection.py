@@ -161,6 +161,16 @@ def test_places_are_given_back(server: LocalServer) -> None:
 
 # ------------------------------------------------------------ half-closed clients
 @pytest.mark.parametrize("body", [BODY, STREAM], ids=["whole", "stream"])
+def test_a_client_of_http_1_0_that_sends_no_more_gets_its_answer(server: LocalServer, body: bytes) -> None:
+    with connect(server) as connection:
+        connection.sendall(request(body, version="1.0"))
+        connection.shutdown(socket.SHUT_WR)
+        reply = rest_of(connection)
+    assert reply.startswith(b"HTTP/1.1 200 OK\r\n"), "no interim answer, which HTTP/1.0 does not know"
+    assert reply.count(b'"done":true') == 1
+
+
+@pytest.mark.parametrize("body", [BODY, STREAM], ids=["whole", "stream"])
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_client_that_sends_no_more_gets_its_answers(server: LocalServer, body: bytes, count: int) -> None:
     with connect(server) as connection:

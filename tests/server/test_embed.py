@@ -66,6 +66,22 @@ def openai_client(server: LocalServer) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
 
 
+def test_many_vectors_are_written_beside_the_event_loop(http: httpx.Client, client: ollama.Client) -> None:
+    """Thousands of vectors, in JSON and in base64, are those of their texts; the server answers others meanwhile."""
+    texts = ["hello world", "the quick brown fox"] * 1000
+    singles = client.embed("bert", texts[:2]).embeddings
+    found = http.post("/api/embed", json={"model": "bert", "input": texts}, timeout=120).json()["embeddings"]
+    np.testing.assert_allclose(found, [*singles] * 1000, atol=1e-6)
+    for encoding in ("float", "base64"):
+        body = {"model": "bert", "input": texts, "encoding_format": encoding}
+        data = http.post("/v1/embeddings", json=body, timeout=120).json()["data"]
+        assert [item["index"] for item in data] == list(range(2000))
+        rows = [item["embedding"] for item in data]
+        if encoding == "base64":
+            rows = [struct.unpack(f"<{WIDTH}f", base64.b64decode(row)) for row in rows]
+        np.testing.assert_allclose(rows, found, atol=1e-7)
+
+
 def test_the_ollama_client_gets_the_vectors_of_the_trained_model(
     client: ollama.Client, folders: dict[str, Any]
 ) -> None:

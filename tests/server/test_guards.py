@@ -8,13 +8,17 @@ from pathlib import Path
 import httpx
 import pytest
 
-from omlx.server.guards import Hosts, OriginError, Origins, Policy, Routes, Verdict
+from omlx.server.guards import Hosts, OriginError, Origins, Policy, Verdict
+from omlx.server.route_info import RouteInfo, RouteTable
 from tests.server.local import LocalServer
 from tests.support.server import ServerProcess
 
-ROUTES = Routes(
-    {"/": ["GET", "HEAD"], "/api/tags": ["GET", "HEAD"], "/api/chat": ["POST"], "/api/blobs/{digest}": ["HEAD", "POST"]}
-)
+ROUTES = RouteTable({
+    "/": RouteInfo(("GET", "HEAD"), "omlx"),
+    "/api/tags": RouteInfo(("GET", "HEAD"), "ollama"),
+    "/api/chat": RouteInfo(("POST",), "ollama"),
+    "/api/blobs/{digest}": RouteInfo(("HEAD", "POST"), "ollama"),
+})  # fmt: skip
 HOST = "127.0.0.1:11434"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.server.local import LocalServer
+from tests.server.local import LocalServer, eventually
 from tests.server.test_request_headers import ASKS, internal
 
 
@@ -80,6 +80,26 @@ def test_the_context_of_ps_is_that_of_the_last_request(http: httpx.Client) -> No
     assert context(http, "thinker") == 128
     ask(http, "thinker")
     assert context(http, "thinker") == default
+
+
+def test_while_several_clients_ask_the_context_of_ps_is_the_largest(http: httpx.Client) -> None:
+    """Else a chat's small request hides the large context that an agent has, for as long as both run."""
+
+    def begin(num_ctx: int) -> Any:
+        body = {"model": "thinker", "prompt": "begin", "options": {"num_ctx": num_ctx}}
+        return http.stream("POST", "/api/generate", json=body)
+
+    with begin(512) as small:
+        small_lines = small.iter_lines()
+        next(small_lines)
+        with begin(1024) as large:
+            large_lines = large.iter_lines()  # closed with its last reference, and the request with it
+            next(large_lines)
+            assert context(http, "thinker") == 1024
+            ask(http, "thinker", num_ctx=256)
+            assert context(http, "thinker") == 1024
+        assert eventually(lambda: context(http, "thinker") == 512)
+    assert eventually(lambda: context(http, "thinker") == 256), "that of the last request"
 
 
 @pytest.mark.parametrize("path", ASKS)

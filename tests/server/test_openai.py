@@ -360,7 +360,8 @@ def test_models_are_listed_and_shown_under_the_name_asked_for(http: httpx.Client
          "invalid_request_error", "tool_choice names absent, which is not among the tools"),
         *(("chat/completions", {"model": "thinker", "messages": user("x"), "tools": [WEATHER], "tool_choice": choice},
            400, "invalid_request_error", 'tool_choice must be "none", "auto", "required" or name a function')
-          for choice in ("banana", "Auto", 5, [], True)),
+          for choice in ("banana", "Auto", 5, [], True, {}, {"type": "banana"}, {"type": ["function"]},
+                         {"type": "function"}, {"type": "function", "function": {}})),
         ("chat/completions", {"model": "plain", "messages": user("x"), "response_format": {"type": "grammar"}}, 400,
          "invalid_request_error",
          'invalid format: a grammar needs "syntax" ("regex", "lark" or "gbnf") and "definition"'),

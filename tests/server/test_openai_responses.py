@@ -212,8 +212,9 @@ def test_a_response_builds_on_an_earlier_one_but_not_on_its_instructions(http: h
     [
         ({"background": True}, "background is not supported: ask without it, and stream the answer"),
         ({"background": True, "stream": True}, "background is not supported: ask without it, and stream the answer"),
-        ({"tools": [FUNCTION], "tool_choice": "banana"},
-         'tool_choice must be "none", "auto", "required" or name a function'),
+        *(({"tools": [FUNCTION], "tool_choice": choice},
+           'tool_choice must be "none", "auto", "required" or name a function')
+          for choice in ("banana", {"type": "banana"}, {"type": "web_search"}, {"type": "function"})),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_refused(http: httpx.Client, fields: dict[str, Any], message: str) -> None:

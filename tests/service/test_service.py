@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from omlx.service import ServiceError, manager, server_job, systemd
-from omlx.service.job import ServiceJob
-from omlx.service.manager import Launchd
+from omlx.service import systemd
+from omlx.service.job import ServiceError, ServiceJob, server_job
+from omlx.service.manager import Launchd, manager
 from omlx.service.templates import files
 from tests.cli.conftest import Omlx, inline, omlx
 from tests.cli.standin import StandIn

@@ -39,6 +39,10 @@ class Faults:
     flip_byte: bool = False
     """Send a changed byte in every LFS file."""
     no_range: bool = False
+    portal: bool = False
+    """Answer with a web page, as the portal of a hotel's network does."""
+    expired: int = 0
+    """Refuse so many ranged requests at the CDN: an address that was signed for a while."""
     bytes_per_s: float = 0.0
 
 
@@ -52,6 +56,12 @@ class FakeHub:
         """GET requests by file name, and "api" and "search"."""
         self.sent: Counter[str] = Counter()
         """Body bytes sent by file name."""
+        self.most_at_once = 0
+        """The largest number of large bodies that were being sent at one time."""
+        self.sending = 0
+        self._counting = threading.Lock()
+        self._known: dict[Path, tuple[int, bytes, str]] = {}
+        """File contents and their SHA-256, by path, with the modification time they belong to."""
         self.uploads: dict[str, bytes] = {}
         self.authorizations: dict[str, set[str]] = {"hub": set(), "cdn": set()}
         hub = self
@@ -75,6 +85,7 @@ class FakeHub:
         self.faults = Faults()
         self.requests.clear()
         self.sent.clear()
+        self.most_at_once = 0
 
     @property
     def bytes_sent(self) -> int:
@@ -103,13 +114,25 @@ class FakeHub:
         digest = hashlib.sha1(usedforsecurity=False)
         for path in sorted((self.root / repository).rglob("*")):
             if path.is_file():
-                digest.update(str(path).encode() + path.read_bytes())
+                digest.update(str(path).encode() + self._content(path)[1].encode())
         return digest.hexdigest()
+
+    def _content(self, path: Path) -> tuple[bytes, str]:
+        """A file and its SHA-256; read once for all ranges of it."""
+        changed = path.stat().st_mtime_ns
+        if path not in self._known or self._known[path][0] != changed:
+            content = path.read_bytes()
+            self._known[path] = changed, content, hashlib.sha256(content).hexdigest()
+        return self._known[path][1:]
 
     # ------------------------------------------------------------ requests
     def handle(self, request: BaseHTTPRequestHandler) -> None:
         path = unquote(urlsplit(request.path).path)
         on_cdn = request.server is self._servers[1]
+        if self.faults.portal:
+            page = b"<html><body>Please sign in</body></html>"
+            self._answer(request, 200, page, {"Content-Type": "text/html; charset=utf-8"})
+            return
         self.authorizations["cdn" if on_cdn else "hub"].add(request.headers.get("Authorization", ""))
         if request.command in {"POST", "PUT"}:
             self._upload(request, path, _body(request))
@@ -142,7 +165,7 @@ class FakeHub:
         for path in sorted(folder.rglob("*")):
             if not path.is_file():
                 continue
-            content = path.read_bytes()
+            content, sha256 = self._content(path)
             entry: dict[str, Any] = {
                 "type": "file",
                 "path": path.relative_to(folder).as_posix(),
@@ -150,7 +173,6 @@ class FakeHub:
                 "oid": hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest(),
             }
             if len(content) >= LFS_FROM:
-                sha256 = hashlib.sha256(content).hexdigest()
                 entry["lfs"] = {"oid": sha256, "size": len(content), "pointerSize": 134}
             listed.append(entry)
         return listed
@@ -211,9 +233,8 @@ class FakeHub:
         if not path.is_file():
             self._answer(request, 404, b"", {"X-Error-Code": "EntryNotFound"})
             return
-        content = path.read_bytes()
+        content, etag = self._content(path)
         large = len(content) >= LFS_FROM
-        etag = hashlib.sha256(content).hexdigest()
         if large and not on_cdn:
             headers = {"Location": self.cdn_url + request.path, "X-Linked-Etag": f'"{etag}"',
                        "X-Linked-Size": str(len(content)), "X-Repo-Commit": self.commit(repository)}  # fmt: skip
@@ -221,39 +242,52 @@ class FakeHub:
             return
         if request.command == "GET":
             self.requests[name] += 1
+            if on_cdn and self.faults.expired and request.headers.get("Range"):
+                self.faults.expired -= 1
+                self._answer(request, 403, b"")
+                return
             if self.faults.file_status:
                 self._answer(request, self.faults.file_status.pop(0), b"", self._retry_headers())
                 return
         self._send_file(request, name, content, etag, self.commit(repository))
 
     def _send_file(self, request: BaseHTTPRequestHandler, name: str, content: bytes, etag: str, commit: str) -> None:
-        start, large = 0, len(content) >= LFS_FROM
-        asked = re.fullmatch(r"bytes=(\d+)-", request.headers.get("Range", ""))
-        if asked and not self.faults.no_range:
-            start = int(asked[1])
+        start, end, large = 0, len(content), len(content) >= LFS_FROM
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("Range", ""))
+        if self.faults.no_range:
+            asked = None
+        if asked:
+            start, end = int(asked[1]), min(int(asked[2] or end) + 1, end)
         if large and self.faults.flip_byte:
             content = content[:-1] + bytes([content[-1] ^ 1])
-        body = content[start:]
-        request.send_response(206 if start else 200)
+        body = memoryview(content)[start:end]
+        request.send_response(206 if asked else 200)
         request.send_header("ETag", f'"{etag}"')
         request.send_header("X-Repo-Commit", commit)
         request.send_header("Content-Length", str(len(body)))
-        if start:
-            request.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        if asked:
+            request.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(content)}")
         request.end_headers()
         if request.command == "HEAD":
             return
         limit = self.faults.drop_after.pop(0) if large and self.faults.drop_after else len(body)
         step = max(1, int(self.faults.bytes_per_s / 20)) if self.faults.bytes_per_s else 1 << 16
+        with self._counting:
+            self.sending += large
+            self.most_at_once = max(self.most_at_once, self.sending)
         try:
             for position in range(0, min(limit, len(body)), step):
                 part = body[position : min(position + step, limit)]
                 request.wfile.write(part)
-                self.sent[name] += len(part)
+                with self._counting:
+                    self.sent[name] += len(part)
                 if self.faults.bytes_per_s:
                     time.sleep(0.05)
         except OSError:
             request.close_connection = True
+        finally:
+            with self._counting:
+                self.sending -= large
         if limit < len(body):
             request.close_connection = True
 

@@ -165,7 +165,7 @@ def _build(path: Path) -> Any | None:
     """The network with lazy weights; None where mlx-vlm has one of that name, but not as an embedder."""
     from mlx_vlm.embedding_loader import load_embedding_model
 
-    from omlx.engine.encode import nomic
+    from omlx.engine.encode import nomic  # imports mlx_vlm, as the line above does
 
     if read_json(path / "config.json").get("model_type") == nomic.MODEL_TYPE:
         return nomic.load(path)

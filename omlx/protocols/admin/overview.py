@@ -142,6 +142,8 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     prefill: float | None
     decode: float | None
     first_token: float | None
+    prompt_read: float | None
+    """The part of a long prompt that has been read, 0 to 1; None: nothing of it yet, or the prompt is short."""
     prompt_tokens: int
     cached_tokens: int
     disk_tokens: int

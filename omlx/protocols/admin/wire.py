@@ -121,6 +121,16 @@ class PinRequest(msgspec.Struct):
     pinned: bool = True
 
 
+class PruneRequest(msgspec.Struct):
+    """POST /api/omlx/prune. `now`: also files that were uploaded a moment ago; `partial`: also downloads that could be
+    continued; `dry_run`: only tell what would be removed.
+    """
+
+    now: bool = False
+    partial: bool = False
+    dry_run: bool = False
+
+
 class PruneResponse(msgspec.Struct, frozen=True):
     """POST /api/omlx/prune. `busy`: nothing was removed because a model is being made."""
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import base64
 import secrets
-import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -208,17 +207,16 @@ def check_encoding(name: str) -> None:
         raise HTTPError(400, message)
 
 
-def embedding_list(asked: wire.EmbedRequest, vectors: Sequence[list[float]], tokens: int) -> wire.EmbeddingList:
+def embedding_list(
+    asked: wire.EmbedRequest, vectors: Sequence[bytes], numbers: Callable[[bytes], list[float]], tokens: int
+) -> wire.EmbeddingList:
+    """`vectors`: float32 each; `numbers` makes a list of one."""
     in_base64 = asked.encoding_format.lower() == "base64"
     data = [
-        wire.Embedding(embedding=_base64(vector) if in_base64 else vector, index=index)
+        wire.Embedding(embedding=base64.b64encode(vector).decode() if in_base64 else numbers(vector), index=index)
         for index, vector in enumerate(vectors)
     ]
     return wire.EmbeddingList(data=data, model=asked.model, usage=wire.EmbedUsage(tokens, tokens))
-
-
-def _base64(vector: Sequence[float]) -> str:
-    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 
 def model_entry(name: str, full_name: str, modified: float) -> wire.Model:

@@ -20,6 +20,7 @@ from omlx.protocols.http_error import HTTPError
 from omlx.server.body import read_json
 from omlx.server.dependencies import GivenPool, GivenRegistry, GivenSettings, HttpRequest
 from omlx.server.names import find, required
+from omlx.server.route_info import route_opt
 from omlx.server.routes.ollama_models import progress
 from omlx.server.status import status_of
 from omlx.server.stream import Answer, Complete, as_json
@@ -29,13 +30,13 @@ _MOST_CHECKS = 20
 _LONGEST_DETAIL = 500
 
 
-@get("/health")
+@get("/health", opt=route_opt("omlx"))
 async def health() -> Answer:
     """The process lives."""
     return as_json({"status": "ok"})
 
 
-@get("/ready")
+@get("/ready", opt=route_opt("omlx"))
 async def ready(pool: GivenPool, settings: GivenSettings) -> Answer:
     """A model can make progress: 503 while a request would be turned away or held back, or a model stands still.
 
@@ -59,7 +60,7 @@ async def ready(pool: GivenPool, settings: GivenSettings) -> Answer:
     return as_json(body, status=200 if status == "ready" else 503)
 
 
-@get("/api/omlx/status")
+@get("/api/omlx/status", opt=route_opt("omlx"))
 async def omlx_status(pool: GivenPool, registry: GivenRegistry) -> Answer:
     registered = await asyncio.to_thread(registry.list) if pool.loaded() else []
     return as_json(status_of(pool, registered, pin_warning=await asyncio.to_thread(_pin_warning, pool, registry)))
@@ -69,19 +70,19 @@ def _pin_warning(pool: Pool, registry: Registry) -> str:
     return pool.pin_warning(registry.list()) if pool.pinned() else ""
 
 
-@get("/api/omlx/context")
+@get("/api/omlx/context", opt=route_opt("omlx"))
 async def context(registry: GivenRegistry, pool: GivenPool, model: FromQuery[str] = "") -> Answer:
     """The context a model is served with, and the most there is memory for; the model is not loaded for it."""
     default, most = await pool.contexts(await find(registry, required(model)))
     return as_json(wire.ContextResponse(default, most))
 
 
-@get("/api/omlx/aliases")
+@get("/api/omlx/aliases", opt=route_opt("omlx"))
 async def aliases(registry: GivenRegistry) -> Answer:
     return as_json(wire.AliasResponse(await asyncio.to_thread(registry.aliases.all)))
 
 
-@post("/api/omlx/aliases", status_code=200)
+@post("/api/omlx/aliases", status_code=200, opt=route_opt("omlx"))
 async def set_alias(request: HttpRequest, registry: GivenRegistry, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.AliasRequest, settings.max_body)
     if asked.target:
@@ -91,7 +92,7 @@ async def set_alias(request: HttpRequest, registry: GivenRegistry, settings: Giv
     return Complete()
 
 
-@get("/api/omlx/search")
+@get("/api/omlx/search", opt=route_opt("omlx"))
 async def search(registry: GivenRegistry, q: FromQuery[str] = "", limit: FromQuery[int] = 20) -> Answer:
     if not q.strip():
         raise HTTPError(400, "say what to search for: /api/omlx/search?q=TEXT")
@@ -100,12 +101,12 @@ async def search(registry: GivenRegistry, q: FromQuery[str] = "", limit: FromQue
     return as_json(wire.SearchResponse(hits))
 
 
-@post("/api/omlx/import", status_code=200)
+@post("/api/omlx/import", status_code=200, opt=route_opt("omlx", "each"))
 async def import_found(registry: GivenRegistry) -> Answer:
     return progress(registry.import_found(), stream=True)
 
 
-@post("/api/omlx/pin", status_code=200)
+@post("/api/omlx/pin", status_code=200, opt=route_opt("omlx", "each"))
 async def pin(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.PinRequest, settings.max_body)
     spec = await asyncio.to_thread(registry.resolve, asked.model)
@@ -113,7 +114,7 @@ async def pin(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, se
     return as_json(wire.PinResponse(await asyncio.to_thread(_pin_warning, pool, registry) if asked.pinned else ""))
 
 
-@post("/api/omlx/selftest", status_code=200)
+@post("/api/omlx/selftest", status_code=200, opt=route_opt("omlx"))
 async def selftest(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     """Keep what a self-test found of a model, by its digest."""
     asked = await read_json(request, SelfTestRequest, settings.max_body)
@@ -141,13 +142,16 @@ def _one_line(text: str) -> str:
     return "".join(char if char.isprintable() else " " for char in text[:_LONGEST_DETAIL])
 
 
-@post("/api/omlx/prune", status_code=200)
-async def prune(registry: GivenRegistry) -> Answer:
-    report = await asyncio.to_thread(registry.prune)
+@post("/api/omlx/prune", status_code=200, opt=route_opt("omlx"))
+async def prune(request: HttpRequest, registry: GivenRegistry, settings: GivenSettings) -> Answer:
+    asked = await read_json(request, wire.PruneRequest, settings.max_body)
+    report = await asyncio.to_thread(
+        lambda: registry.prune(now=asked.now, partial=asked.partial, dry_run=asked.dry_run)
+    )
     return as_json(wire.PruneResponse(report.removed, report.freed, report.busy))
 
 
-@post("/api/omlx/verify", status_code=200)
+@post("/api/omlx/verify", status_code=200, opt=route_opt("omlx"))
 async def verify(request: HttpRequest, registry: GivenRegistry, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.VerifyRequest, settings.max_body)
     report = await asyncio.to_thread(lambda: registry.verify(repair=asked.repair))

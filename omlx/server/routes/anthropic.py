@@ -12,13 +12,14 @@ from omlx.protocols.anthropic import wire as wire
 from omlx.protocols.anthropic.output import MessageAnswer
 from omlx.server.body import aside, inline_images, read_json
 from omlx.server.dependencies import GivenPool, GivenRegistry, GivenSettings, HttpRequest
-from omlx.server.error_formats import ANTHROPIC, ANTHROPIC_ERRORS
+from omlx.server.error_formats import ANTHROPIC
 from omlx.server.generation import GenerationJob, prepared, stream, whole
 from omlx.server.resolve_model import served
+from omlx.server.route_info import route_opt
 from omlx.server.stream import Answer, LiveObject, LiveStream, event
 
 
-@post("/v1/messages", status_code=200, exception_handlers=ANTHROPIC_ERRORS)
+@post("/v1/messages", status_code=200, opt=route_opt("anthropic", "passed"))
 async def messages(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.MessagesRequest, settings.max_body)
     await inline_images([message.content for message in asked.messages], settings)
@@ -36,7 +37,7 @@ async def messages(request: HttpRequest, registry: GivenRegistry, pool: GivenPoo
     return await served(registry, asked.model, made)
 
 
-@post("/v1/messages/count_tokens", status_code=200, exception_handlers=ANTHROPIC_ERRORS)
+@post("/v1/messages/count_tokens", status_code=200, opt=route_opt("anthropic", "passed"))
 async def count_tokens(
     request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings
 ) -> Answer:

@@ -28,6 +28,7 @@ from omlx.server.dependencies import GivenPool, GivenRegistry, GivenSettings, Ht
 from omlx.server.generation import with_headers
 from omlx.server.names import required, single_quoted
 from omlx.server.resolve_model import served
+from omlx.server.route_info import route_opt
 from omlx.server.stream import Answer, Complete, LiveObject, as_json, encode
 from omlx.settings import Settings
 
@@ -35,7 +36,7 @@ T = TypeVar("T")
 _LONGEST_NAME = 200
 
 
-@get("/api/omlx/cache")
+@get("/api/omlx/cache", opt=route_opt("omlx"))
 async def stats(pool: GivenPool) -> Answer:
     ready = [model.spec for model in pool.loaded() if model.state == "ready"]
     found = [(spec, await pool.cache(spec.digest, "stats")) for spec in ready]
@@ -46,7 +47,7 @@ def _stats(spec: ModelSpec, body: dict[str, Any]) -> wire.CacheStats:
     return msgspec.convert({**body, "model": spec.name}, wire.CacheStats)
 
 
-@get("/api/omlx/cache/folder")
+@get("/api/omlx/cache/folder", opt=route_opt("omlx"))
 async def folder(registry: GivenRegistry, settings: GivenSettings) -> Answer:
     found = await _in_folder(settings, operate.show)
     registered = await asyncio.to_thread(registry.list)
@@ -71,7 +72,7 @@ async def _in_folder(settings: Settings, do: Callable[[Path], T]) -> T:
         raise HTTPError(500, str(error)) from None
 
 
-@post("/api/omlx/cache/clear", status_code=200)
+@post("/api/omlx/cache/clear", status_code=200, opt=route_opt("omlx"))
 async def clear(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.CacheClearRequest, settings.max_body)
     chosen = await _chosen(registry, settings, asked.model) if asked.model else None
@@ -109,13 +110,13 @@ async def _chosen(registry: Registry, settings: Settings, name: str) -> _Chosen:
     return _Chosen(used, names)
 
 
-@post("/api/omlx/cache/verify", status_code=200)
+@post("/api/omlx/cache/verify", status_code=200, opt=route_opt("omlx"))
 async def verify(settings: GivenSettings) -> Answer:
     found = await _in_folder(settings, operate.verify)
     return as_json(msgspec.convert(msgspec.to_builtins(found), wire.CacheVerified))
 
 
-@post("/api/omlx/cache/explain", status_code=200)
+@post("/api/omlx/cache/explain", status_code=200, opt=route_opt("omlx"))
 async def explain(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.CacheExplainRequest, settings.max_body)
     return await served(registry, asked.model, lambda spec: LiveObject(_explain(pool, spec, asked)))
@@ -145,7 +146,7 @@ async def _prompt(lease: Lease, spec: ModelSpec, prompt: str, *, raw: bool) -> s
     return rendered
 
 
-@post("/api/omlx/cache/save", status_code=200)
+@post("/api/omlx/cache/save", status_code=200, opt=route_opt("omlx"))
 async def save(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.CacheSaveRequest, settings.max_body)
     name = _session_name(asked.name)
@@ -158,7 +159,7 @@ async def _save(pool: Pool, spec: ModelSpec, asked: wire.CacheSaveRequest, name:
         return encode(wire.CacheSaved(_done(await lease.cache("save", text, session=name))["tokens"]))
 
 
-@post("/api/omlx/cache/load", status_code=200)
+@post("/api/omlx/cache/load", status_code=200, opt=route_opt("omlx"))
 async def load(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.CacheSessionRequest, settings.max_body)
     name = _session_name(asked.name)
@@ -174,7 +175,7 @@ async def _load(pool: Pool, spec: ModelSpec, name: str) -> bytes:
         return encode(wire.CacheLoaded(spec.name, _done(await lease.cache("load", session=name))["bytes"]))
 
 
-@post("/api/omlx/cache/rm", status_code=200)
+@post("/api/omlx/cache/rm", status_code=200, opt=route_opt("omlx"))
 async def remove(request: HttpRequest, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.CacheSessionRequest, settings.max_body)
     name = _session_name(asked.name)

@@ -16,8 +16,9 @@ from omlx.protocols.http_error import HTTPError
 from omlx.server import dashboard
 from omlx.server.body import read_json
 from omlx.server.dependencies import GivenPool, GivenRegistry, GivenSettings, GivenTelemetry, HttpRequest
-from omlx.server.errors import Problem, body
+from omlx.server.errors import Problem, native_error
 from omlx.server.names import refuse_cloud, required
+from omlx.server.route_info import route_opt
 from omlx.server.routes.ollama_models import replacing
 from omlx.server.stream import EVENT_STREAM, Answer, Complete, Framing, LiveStream, as_json, event
 from omlx.server.telemetry import Telemetry
@@ -32,19 +33,19 @@ _UNCACHED = (("cache-control", "no-store"),)
 
 
 def _broken(found: Problem) -> bytes:
-    return b"event: error\ndata: " + body(found) + b"\n\n"
+    return b"event: error\ndata: " + msgspec.json.encode(native_error(found)) + b"\n\n"
 
 
 _EVENTS = Framing(EVENT_STREAM, _broken, ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")))
 
 
-@get("/metrics")
+@get("/metrics", opt=route_opt("omlx"))
 async def metrics(request: HttpRequest, telemetry: GivenTelemetry) -> Answer:
     text, content_type = await telemetry.text(request.headers.get("accept", ""))
     return Complete(text, content_type=content_type)
 
 
-@get("/dashboard/{name:str}")
+@get("/dashboard/{name:str}", opt=route_opt("omlx"))
 async def file(request: HttpRequest, name: FromPath[str]) -> Answer:
     found = dashboard.file(name, request.headers.get("if-none-match", ""))
     if found is None:
@@ -52,22 +53,22 @@ async def file(request: HttpRequest, name: FromPath[str]) -> Answer:
     return found
 
 
-@get("/api/omlx/overview")
+@get("/api/omlx/overview", opt=route_opt("omlx"))
 async def overview(telemetry: GivenTelemetry) -> Answer:
     return as_json(telemetry.overview(), headers=_UNCACHED)
 
 
-@get("/api/omlx/history")
+@get("/api/omlx/history", opt=route_opt("omlx"))
 async def history(telemetry: GivenTelemetry) -> Answer:
     return as_json(telemetry.history(), headers=_UNCACHED)
 
 
-@get("/api/omlx/requests")
+@get("/api/omlx/requests", opt=route_opt("omlx"))
 async def requests(telemetry: GivenTelemetry) -> Answer:
     return as_json(wire.RequestList(telemetry.journal.rows()), headers=_UNCACHED)
 
 
-@get("/api/omlx/events")
+@get("/api/omlx/events", opt=route_opt("omlx"))
 async def events(telemetry: GivenTelemetry) -> Answer:
     """A stream of server-sent events: `overview` whenever it changed, `sample`, and the `requests` that are news."""
     if telemetry.watchers >= _MOST_WATCHERS:
@@ -127,7 +128,7 @@ def _moves(now: wire.Overview, rows: list[wire.RequestRow]) -> bool:
     )
 
 
-@post("/api/omlx/pulls", status_code=200)
+@post("/api/omlx/pulls", status_code=200, opt=route_opt("omlx"))
 async def start_pull(
     request: HttpRequest,
     registry: GivenRegistry,
@@ -141,7 +142,7 @@ async def start_pull(
     return as_json(wire.PullStarted(telemetry.pulls.start(name, replacing(registry.pull(name), registry, pool))))
 
 
-@delete("/api/omlx/pulls/{number:int}", status_code=200)
+@delete("/api/omlx/pulls/{number:int}", status_code=200, opt=route_opt("omlx"))
 async def cancel_pull(number: FromPath[int], telemetry: GivenTelemetry) -> Answer:
     if not telemetry.pulls.cancel(number):
         raise HTTPError(404, f"there is no pull {number}")

@@ -16,10 +16,12 @@ from omlx.server.body import read_json
 from omlx.server.dependencies import GivenPool, GivenRegistry, GivenSettings, HttpRequest
 from omlx.server.names import double_quoted, required, single_quoted
 from omlx.server.resolve_model import served
+from omlx.server.route_info import route_opt
 from omlx.server.stream import Answer, LiveObject, encode
+from omlx.server.vectors import json_numbers, written
 
 
-@post("/api/embed", status_code=200)
+@post("/api/embed", status_code=200, opt=route_opt("ollama", "passed"))
 async def embed(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     started = time.monotonic_ns()
     asked = await read_json(request, wire.EmbedRequest, settings.max_body)
@@ -34,7 +36,7 @@ async def embed(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, 
     return await served(registry, asked.model, made, double_quoted)
 
 
-@post("/api/embeddings", status_code=200)
+@post("/api/embeddings", status_code=200, opt=route_opt("ollama", "passed"))
 async def embeddings(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.EmbeddingRequest, settings.max_body)
 
@@ -69,15 +71,20 @@ async def _embed(
         except RequestFailed as failure:
             # Whatever goes wrong with a text is the request's fault here; only a dead runner is not.
             raise failure if failure.kind == "crashed" else HTTPError(400, failure.message) from None
-        return encode(
-            wire.EmbedResponse(
-                model=asked.model,
-                embeddings=[shortened(vector) for vector in found.vectors],
-                total_duration=max(1, time.monotonic_ns() - started),
-                load_duration=max(1, lease.load_ns),
-                prompt_eval_count=found.prompt_tokens,
+        load_ns = lease.load_ns
+
+        def write() -> bytes:
+            return encode(
+                wire.EmbedResponse(
+                    model=asked.model,
+                    embeddings=[json_numbers(vector) for vector in found.vectors],
+                    total_duration=max(1, time.monotonic_ns() - started),
+                    load_duration=max(1, load_ns),
+                    prompt_eval_count=found.prompt_tokens,
+                )
             )
-        )
+
+        return await written(write, found.vectors)
 
 
 async def _embed_one(pool: Pool, spec: ModelSpec, asked: wire.EmbeddingRequest, num_ctx: int) -> bytes:
@@ -88,9 +95,4 @@ async def _embed_one(pool: Pool, spec: ModelSpec, asked: wire.EmbeddingRequest, 
             found = await lease.embed([asked.prompt], truncate=asked.truncate, num_ctx=num_ctx)
         except RequestFailed as failure:
             raise failure if failure.kind == "crashed" else HTTPError(500, failure.message) from None
-        return encode(wire.EmbeddingResponse(found.vectors[0]))
-
-
-def shortened(vector: list[float]) -> list[float]:
-    """The values are float32: nine digits say all of them, and halve the answer."""
-    return [float(f"{value:.9g}") for value in vector]
+        return encode(wire.EmbeddingResponse([*memoryview(found.vectors[0]).cast("f")]))

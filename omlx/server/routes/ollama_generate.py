@@ -21,11 +21,12 @@ from omlx.server.dependencies import GivenPool, GivenRegistry, GivenSettings, Ht
 from omlx.server.generation import GenerationJob, load, stream, whole
 from omlx.server.names import find, required, single_quoted
 from omlx.server.resolve_model import served
+from omlx.server.route_info import route_opt
 from omlx.server.stream import Answer, LiveObject, LiveStream, as_json, line
 from omlx.settings import Settings
 
 
-@post("/api/generate", status_code=200)
+@post("/api/generate", status_code=200, opt=route_opt("ollama", "passed"))
 async def generate(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     started = time.monotonic_ns()
     asked = await read_json(request, wire.GenerateRequest, settings.max_body)
@@ -44,7 +45,7 @@ async def generate(request: HttpRequest, registry: GivenRegistry, pool: GivenPoo
     )
 
 
-@post("/api/chat", status_code=200)
+@post("/api/chat", status_code=200, opt=route_opt("ollama", "passed"))
 async def chat(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     started = time.monotonic_ns()
     asked = await read_json(request, wire.ChatRequest, settings.max_body)

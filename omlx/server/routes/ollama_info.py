@@ -17,13 +17,14 @@ from omlx.server.body import read_json
 from omlx.server.dashboard import page
 from omlx.server.dependencies import GivenPool, GivenRegistry, GivenSettings, HttpRequest
 from omlx.server.names import LONGEST_SHOWN, refuse_cloud, required, single_quoted
+from omlx.server.route_info import route_opt
 from omlx.server.stream import Answer, Complete, as_json
 
 _READ = [HttpMethod.GET, HttpMethod.HEAD]
 PROJECT_HEADER = "x-omlx-version"
 
 
-@route("/", http_method=_READ, status_code=200)
+@route("/", http_method=_READ, status_code=200, opt=route_opt("omlx"))
 async def root(request: HttpRequest) -> Answer:
     """The dashboard for a browser, Ollama's words for everybody else."""
     if "text/html" in request.headers.get("accept", ""):
@@ -32,31 +33,31 @@ async def root(request: HttpRequest) -> Answer:
     return Complete(b"Ollama is running", content_type="text/plain; charset=utf-8", headers=headers)
 
 
-@route("/api/version", http_method=_READ, status_code=200)
+@route("/api/version", http_method=_READ, status_code=200, opt=route_opt("ollama"))
 async def version(settings: GivenSettings) -> Answer:
     """The Ollama version this server is compatible with (clients compare it), and its own."""
     body = wire.VersionResponse(settings.ollama_version, __version__)
     return as_json(body, headers=((PROJECT_HEADER, __version__),))
 
 
-@get("/api/status")
+@get("/api/status", opt=route_opt("ollama"))
 async def status() -> Answer:
     return as_json(wire.StatusResponse(wire.CloudStatus(disabled=True, source="env")))
 
 
-@route("/api/tags", http_method=_READ, status_code=200)
+@route("/api/tags", http_method=_READ, status_code=200, opt=route_opt("ollama", "united"))
 async def tags(registry: GivenRegistry) -> Answer:
     specs = await asyncio.to_thread(registry.list)
     return as_json(wire.ListResponse([_listed(spec) for spec in specs]))
 
 
-@get("/api/ps")
+@get("/api/ps", opt=route_opt("ollama", "united"))
 async def ps(pool: GivenPool) -> Answer:
     """The loaded models, the one that stays longest first; one that is just being unloaded counts as gone."""
     return as_json(wire.ProcessResponse([_loaded(model) for model in pool.loaded() if model.state != "leaving"]))
 
 
-@post("/api/show", status_code=200)
+@post("/api/show", status_code=200, opt=route_opt("ollama", "passed"))
 async def show(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.ShowRequest, settings.max_body)
     name = required(asked.wanted)

@@ -18,6 +18,7 @@ from omlx.protocols.ollama import wire as wire
 from omlx.server.body import aside, chunks, read_json
 from omlx.server.dependencies import GivenPool, GivenRegistry, GivenSettings, GivenTelemetry, HttpRequest
 from omlx.server.names import refuse_cloud, required, single_quoted
+from omlx.server.route_info import route_opt
 from omlx.server.stream import Answer, Complete, LiveObject, LiveStream, encode, line
 
 _T = TypeVar("_T")
@@ -25,7 +26,7 @@ _BLOCK = 4 << 20
 """Bytes of an upload that are hashed and written at once, off the event loop."""
 
 
-@post("/api/copy", status_code=200)
+@post("/api/copy", status_code=200, opt=route_opt("ollama", "each"))
 async def copy(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.CopyRequest, settings.max_body)
     for field, name in (("source", asked.source), ("destination", asked.destination)):
@@ -41,18 +42,18 @@ async def copy(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, s
     return Complete()
 
 
-@delete("/api/delete", status_code=200)
+@delete("/api/delete", status_code=200, opt=route_opt("ollama", "each"))
 async def remove(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.DeleteRequest, settings.max_body)
     name = required(asked.wanted)
     try:
-        await asyncio.to_thread(registry.delete, name)
+        freed = await asyncio.to_thread(registry.delete, name)
     except InvalidName:
         raise HTTPError(400, f'name "{name}" is invalid') from None
     except NotFound:
         raise HTTPError(404, single_quoted(name)) from None
     await _names_changed(registry, pool)
-    return Complete()
+    return Complete(headers=(("X-Omlx-Freed", str(freed)),))
 
 
 async def _names_changed(registry: Registry, pool: Pool) -> None:
@@ -69,7 +70,7 @@ async def replacing(steps: AsyncGenerator[Progress], registry: Registry, pool: P
             yield step
 
 
-@post("/api/pull", status_code=200)
+@post("/api/pull", status_code=200, opt=route_opt("ollama", "each"))
 async def pull(
     request: HttpRequest,
     registry: GivenRegistry,
@@ -84,7 +85,7 @@ async def pull(
     return progress(steps, stream=asked.stream)
 
 
-@post("/api/push", status_code=200)
+@post("/api/push", status_code=200, opt=route_opt("ollama", "each"))
 async def push(request: HttpRequest, registry: GivenRegistry, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.PushRequest, settings.max_body)
     name = required(asked.wanted)
@@ -92,7 +93,7 @@ async def push(request: HttpRequest, registry: GivenRegistry, settings: GivenSet
     return progress(registry.push(name), stream=asked.stream)
 
 
-@post("/api/create", status_code=200)
+@post("/api/create", status_code=200, opt=route_opt("ollama", "each"))
 async def create(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.CreateRequest, settings.max_body)
     parse_name(asked.wanted)
@@ -124,12 +125,12 @@ def _to_create(asked: wire.CreateRequest) -> CreateRequest:
     )
 
 
-@route("/api/blobs/{digest:str}", http_method=[HttpMethod.HEAD], status_code=200)
+@route("/api/blobs/{digest:str}", http_method=[HttpMethod.HEAD], status_code=200, opt=route_opt("ollama", "each"))
 async def has_blob(digest: FromPath[str], registry: GivenRegistry) -> Answer:
     return Complete(status=200 if await asyncio.to_thread(registry.has_blob, digest) else 404)
 
 
-@post("/api/blobs/{digest:str}", status_code=201)
+@post("/api/blobs/{digest:str}", status_code=201, opt=route_opt("ollama", "each"))
 async def put_blob(request: HttpRequest, digest: FromPath[str], registry: GivenRegistry) -> Answer:
     if await asyncio.to_thread(registry.has_blob, digest):
         return Complete(status=200)

@@ -17,17 +17,18 @@ from omlx.protocols.openai import completions as completions_dialect
 from omlx.protocols.openai import wire as wire
 from omlx.server.body import aside, inline_images, read_json
 from omlx.server.dependencies import GivenPool, GivenRegistry, GivenSettings, HttpRequest
-from omlx.server.error_formats import OPENAI, OPENAI_ERRORS
+from omlx.server.error_formats import OPENAI
 from omlx.server.generation import GenerationJob, load, prepared, stream, whole
 from omlx.server.names import double_quoted, find, required
 from omlx.server.resolve_model import served
-from omlx.server.routes.ollama_embed import shortened
+from omlx.server.route_info import route_opt
 from omlx.server.stream import Answer, LiveObject, LiveStream, as_json, encode, event
+from omlx.server.vectors import json_numbers, written
 
 DONE = b"data: [DONE]\n\n"
 
 
-@post("/v1/chat/completions", status_code=200, exception_handlers=OPENAI_ERRORS)
+@post("/v1/chat/completions", status_code=200, opt=route_opt("openai", "passed"))
 async def chat_completions(
     request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings
 ) -> Answer:
@@ -47,7 +48,7 @@ async def chat_completions(
     return await served(registry, required(asked.model), made)
 
 
-@post("/v1/completions", status_code=200, exception_handlers=OPENAI_ERRORS)
+@post("/v1/completions", status_code=200, opt=route_opt("openai", "passed"))
 async def completions(
     request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings
 ) -> Answer:
@@ -68,7 +69,7 @@ async def completions(
     return await served(registry, required(asked.model), made)
 
 
-@post("/v1/embeddings", status_code=200, exception_handlers=OPENAI_ERRORS)
+@post("/v1/embeddings", status_code=200, opt=route_opt("openai", "passed"))
 async def embeddings(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.EmbedRequest, settings.max_body)
     inputs = await aside(lambda: completions_dialect.read_inputs(asked.input))
@@ -87,17 +88,20 @@ async def _embed(
         except RequestFailed as failure:
             # Whatever goes wrong with a text is the request's fault here; only a dead runner is not.
             raise failure if failure.kind == "crashed" else HTTPError(400, failure.message) from None
-    vectors = [shortened(vector) for vector in found.vectors]
-    return encode(completions_dialect.embedding_list(asked, vectors, found.prompt_tokens))
+
+    def write() -> bytes:
+        return encode(completions_dialect.embedding_list(asked, found.vectors, json_numbers, found.prompt_tokens))
+
+    return await written(write, found.vectors)
 
 
-@get("/v1/models", exception_handlers=OPENAI_ERRORS)
+@get("/v1/models", opt=route_opt("openai", "passed"))
 async def models(registry: GivenRegistry) -> Answer:
     specs = await asyncio.to_thread(registry.list)
     return as_json(wire.ModelList(data=[_entry(spec, spec.name) for spec in specs]))
 
 
-@get("/v1/models/{name:path}", exception_handlers=OPENAI_ERRORS)
+@get("/v1/models/{name:path}", opt=route_opt("openai", "passed"))
 async def model(name: FromPath[Path], registry: GivenRegistry) -> Answer:
     """`name` may hold slashes (hf.co/org/model)."""
     asked = name.as_posix().strip("/")

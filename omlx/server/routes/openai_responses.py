@@ -16,18 +16,18 @@ from omlx.protocols.openai import responses_wire as wire
 from omlx.protocols.openai.responses_output import Keep, ResponseAnswer, StreamEvent
 from omlx.server.body import aside, inline_images, read_json
 from omlx.server.dependencies import GivenPool, GivenRegistry, GivenSettings, HttpRequest
-from omlx.server.error_formats import OPENAI_ERRORS
 from omlx.server.errors import JSON_TYPE
 from omlx.server.generation import GenerationJob, prepared, stream, whole
 from omlx.server.names import required
 from omlx.server.resolve_model import served
 from omlx.server.responses_store import ResponsesStore, Stored
+from omlx.server.route_info import route_opt
 from omlx.server.stream import EVENT_STREAM, Answer, Complete, Framing, LiveObject, LiveStream, as_json, encode, event
 
 GivenStore = NamedDependency[ResponsesStore]
 
 
-@post("/v1/responses", status_code=200, exception_handlers=OPENAI_ERRORS)
+@post("/v1/responses", status_code=200, opt=route_opt("openai", "passed"))
 async def create(
     request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings, responses: GivenStore
 ) -> Answer:
@@ -52,12 +52,12 @@ async def create(
     return await served(registry, required(asked.model), made)
 
 
-@get("/v1/responses/{name:str}", exception_handlers=OPENAI_ERRORS)
+@get("/v1/responses/{name:str}", opt=route_opt("openai", "passed"))
 async def retrieve(name: FromPath[str], responses: GivenStore) -> Answer:
     return Complete(_stored(responses, name).body, content_type=JSON_TYPE)
 
 
-@delete("/v1/responses/{name:str}", status_code=200, exception_handlers=OPENAI_ERRORS)
+@delete("/v1/responses/{name:str}", status_code=200, opt=route_opt("openai", "passed"))
 async def remove(name: FromPath[str], responses: GivenStore) -> Answer:
     _stored(responses, name)
     responses.remove(name)

@@ -11,13 +11,13 @@ from omlx.protocols.rerank import translate as dialect
 from omlx.protocols.rerank import wire as wire
 from omlx.server.body import read_json
 from omlx.server.dependencies import GivenPool, GivenRegistry, GivenSettings, HttpRequest
-from omlx.server.error_formats import OPENAI_ERRORS
 from omlx.server.names import required
 from omlx.server.resolve_model import served
+from omlx.server.route_info import route_opt
 from omlx.server.stream import Answer, LiveObject, encode
 
 
-@post(["/v1/rerank", "/v2/rerank", "/rerank"], status_code=200, exception_handlers=OPENAI_ERRORS)
+@post(["/v1/rerank", "/v2/rerank", "/rerank"], status_code=200, opt=route_opt("openai", "passed"))
 async def rerank(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.RerankRequest, settings.max_body)
 

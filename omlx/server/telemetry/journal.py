@@ -59,6 +59,7 @@ def _row(number: int, record: Record) -> RequestRow:
         prefill=record.prefill_s if done else None,
         decode=record.decode_s if done else None,
         first_token=record.first - record.arrived if record.first else None,
+        prompt_read=record.prompt_read,
         prompt_tokens=record.prompt_tokens,
         cached_tokens=record.cached_tokens,
         disk_tokens=record.disk_tokens,

@@ -104,11 +104,11 @@ class Telemetry:
         return [Advice(one.name, one.state, one.text, one.advice) for one in findings if one.state != "ok"]
 
     # ------------------------------------------------------------ requests
-    def open(self, id: str, scope: Any) -> tuple[int, Record]:
+    def open(self, id: str, scope: Any, protocol: str) -> tuple[int, Record]:
         """The record of a request that has just arrived, made the current one; and its number in the journal."""
         record = Record(id, listener=self.metrics)
         record.method, record.path = scope["method"], scope["path"]
-        record.dialect = dialect_of(record.path)
+        record.dialect = protocol
         make_current(record)
         self.stir()
         return self.journal.open(record), record
@@ -172,12 +172,3 @@ class Telemetry:
             self._looked[model.pid] = model.heartbeat.steps
             if stats is not None:
                 self.metrics.store_says(model.spec.name, model.pid, stats)
-
-
-def dialect_of(path: str) -> str:
-    """Whose protocol a path belongs to: ollama, openai, anthropic, or our own omlx."""
-    if path.startswith("/v1/messages"):
-        return "anthropic"
-    if path.startswith("/v1/"):
-        return "openai"
-    return "ollama" if path.startswith("/api/") and not path.startswith("/api/omlx") else "omlx"

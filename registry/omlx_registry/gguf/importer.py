@@ -2,8 +2,8 @@
 
 How the weights are stored is the job's choice (`weights`):
 
-- "keep" (default): the file's own precision. Quantized tensors keep their codes as MLX affine groups of 32 (see
-  `gguf_tensors` for what is exact); tensors of different width sit side by side, which config.json says per module.
+- "keep" (default): the file's own precision. Quantized tensors keep their codes as MLX affine groups of 32 or as mxfp4
+  (see `tensors` for what is exact); tensors of different width sit side by side, which config.json says per module.
   Measured on SmolLM2-135M Q4_1 (98 MB): 98 MB kept, with no error at all; 269 MB as float16, 538 MB as float32.
 - "float32", "float16", "bfloat16" or f32, f16, bf16: everything dequantized.
 - any other recipe of `quantize`: everything dequantized and quantized anew.
@@ -27,17 +27,20 @@ from numpy.typing import NDArray
 
 from omlx_registry.gguf.container import TENSOR_TYPES, GgufError, GgufFile
 from omlx_registry.gguf.models import ModelPlan, Weight, plan_model
+from omlx_registry.gguf.split import open_gguf
 from omlx_registry.gguf.tensors import (
     DENSE,
-    KEPT_BITS,
     SAFETENSORS_DTYPE,
     dequantize,
+    keeps_codes,
     kept_quantization,
+    mxfp4,
     pack,
     to_dtype,
     unpack,
 )
 from omlx_registry.gguf.tokenizer import TokenizerFiles, build_tokenizer
+from omlx_registry.mxfp4 import quantize as quantize_mxfp4
 from omlx_registry.quantize import DType, Quantization, Recipe, quantization_config, recipe
 from omlx_registry.weights_file import MAX_SHARD_BYTES, Slot, WeightsWriter, require_space
 
@@ -45,6 +48,9 @@ PIECE_WEIGHTS: Final = 4 << 20
 """Weights converted at a time: 16 MB as float32, a few times that with all intermediate arrays."""
 
 KEEP: Final = "keep"
+
+_ROUTERS: Final = ("mlp.gate", "mlp.router", "router.layer", "shared_expert_gate")
+"""They are small and choose: they keep their precision."""
 
 Report = Callable[[int, int], None]
 """Called with the bytes of the file converted so far and in all."""
@@ -60,7 +66,7 @@ class Storage:
     keeps_codes: bool = False
 
     def slots(self) -> list[Slot]:
-        shape, dtype = self.weight.tensor.shape, SAFETENSORS_DTYPE[self.dtype]
+        shape, dtype = self.weight.shape, SAFETENSORS_DTYPE[self.dtype]
         if self.quantization is None:
             return [Slot(self.weight.name, dtype, shape)]
         groups = (*shape[:-1], shape[-1] // self.quantization.group_size)
@@ -80,7 +86,7 @@ def import_gguf(
     Returns {"architecture", "parameter_count", "quantization_level", "context_length", "embedding_length", "name",
     "license", "files"}. Raises GgufError; what `folder` then holds is for the caller to remove.
     """
-    with GgufFile(path) as file:
+    with open_gguf(path) as file:
         tokenizer = build_tokenizer(file.metadata)
 
         def rope_factors(name: str) -> NDArray[np.float32] | None:
@@ -143,12 +149,11 @@ def plan_storage(plan: ModelPlan, weights: str) -> list[Storage]:
     storages = []
     for weight in plan.weights:
         tensor = weight.tensor
-        if len(tensor.shape) < 2 or (weight.path.endswith("mlp.gate") and chosen is not None):
-            # Routers are small and choose: they keep their precision.
+        if not weight.is_matrix or (weight.path.endswith(_ROUTERS) and chosen is not None):
             storages.append(Storage(weight, dtype))
         elif chosen is None:
             quantization = kept_quantization(tensor.type)
-            storages.append(Storage(weight, dtype, quantization, tensor.type in KEPT_BITS))
+            storages.append(Storage(weight, dtype, quantization, keeps_codes(tensor.type)))
         else:
             quantization = chosen.for_module(weight.path, tensor.columns, layers=layers, tied=tied)
             storages.append(Storage(weight, dtype, quantization))
@@ -229,6 +234,11 @@ def _encode(storage: Storage, raw: NDArray[np.uint8]) -> Iterator[tuple[str, NDA
     weight, quantization = storage.weight, storage.quantization
     tensor = weight.tensor
     if quantization is not None and storage.keeps_codes:
+        if quantization.mode == "mxfp4":
+            packed, exponents = mxfp4(raw)
+            yield f"{weight.path}.weight", packed
+            yield f"{weight.path}.scales", exponents
+            return
         codes, scales, biases = unpack(tensor.type, raw, TENSOR_TYPES[tensor.type_code][2])
         yield f"{weight.path}.weight", pack(codes, quantization.bits)
         yield f"{weight.path}.scales", to_dtype(scales, storage.dtype)
@@ -251,6 +261,11 @@ def _quantize_anew(
 ) -> Iterator[tuple[str, NDArray[Any]]]:
     import mlx.core as mx
 
+    if quantization.mode == "mxfp4" and mx.default_device() == mx.cpu:  # MLX does it slowly there
+        weights, scales = quantize_mxfp4(values.reshape(-1, values.shape[-1]))
+        yield f"{storage.weight.path}.weight", weights
+        yield f"{storage.weight.path}.scales", scales
+        return
     parts = mx.quantize(
         mx.array(values), group_size=quantization.group_size, bits=quantization.bits, mode=quantization.mode
     )

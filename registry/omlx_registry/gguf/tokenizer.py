@@ -36,11 +36,33 @@ _GPT4O: Final = (
 )
 
 
+_GPT2: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_QWEN35: Final = (
+    _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_SEED_CODER: Final = (
+    _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_DEEPSEEK_V3: Final = (
+    r"\p{N}{1,3}",
+    "[一-龥\u3040-ゟ゠-ヿ]+",
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"""
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+)
+_CJK: Final = "[一-龥ࠀ-一가-\ud7ff]+"
+_DEEPSEEK_LLM: Final = (
+    r"[\r\n]", r"\s?[\p{Lu}\p{Ll}\p{Lt}]+", r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", _CJK, r"\p{N}+",
+)  # fmt: skip
+_DEEPSEEK_CODER: Final = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CJK, r"\p{N}")
+_FALCON: Final = (r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]")
+_VIKING: Final = (r" ?[^(\s|.,!?…。，、।۔،)]+", r"\p{N}")
+
+
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """How text is cut: by `pattern`, else by GPT-2's built-in one; digits one by one first where `digits`."""
+    """How text is cut: by each pattern in turn, else by GPT-2's; digits one by one first where `digits`."""
 
-    pattern: str | None = None
+    pattern: str | tuple[str, ...] | None = None
     digits: bool = False
     nfc: bool = False
     whole_words: bool = False  # a piece that is a token needs no merges
@@ -51,12 +73,20 @@ _CUTS: Final[dict[str, _Cut]] = {
     **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "roberta-bpe"), _Cut()),
     **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell"), _Cut(digits=True)),
     **dict.fromkeys(
-        ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral"), _Cut(_LLAMA3, whole_words=True, adds_bos=True)
+        ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"),
+        _Cut(_LLAMA3, whole_words=True, adds_bos=True),
     ),
     **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe", "glm4"), _Cut(_LLAMA3)),
     # Qwen composes characters first (NFC); llama.cpp leaves that out.
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "hunyuan"), _Cut(_QWEN2, nfc=True)),
     "stablelm2": _Cut(_QWEN2),
+    "qwen35": _Cut(_QWEN35, nfc=True),
+    "seed-coder": _Cut(_SEED_CODER),
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm"), _Cut(_DEEPSEEK_V3)),
+    "deepseek-llm": _Cut(_DEEPSEEK_LLM),
+    "deepseek-coder": _Cut(_DEEPSEEK_CODER),
+    "falcon": _Cut(_FALCON),
+    "viking": _Cut(_VIKING),
     "tekken": _Cut(_TEKKEN, whole_words=True, adds_bos=True),
     **dict.fromkeys(("gpt-4o", "llama4"), _Cut(_GPT4O)),
 }
@@ -239,8 +269,11 @@ def _byte_level(metadata: Mapping[str, Any], ids: dict[str, int]) -> tuple[dict[
     steps: list[dict[str, Any]] = []
     if cut.digits:
         steps.append({"type": "Digits", "individual_digits": True})
-    if cut.pattern is not None:
-        steps.append({"type": "Split", "pattern": {"Regex": cut.pattern}, "behavior": "Isolated", "invert": False})
+    patterns = (cut.pattern,) if isinstance(cut.pattern, str) else cut.pattern or ()
+    steps += [
+        {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+        for pattern in patterns
+    ]
     body = {
         "normalizer": {"type": "NFC"} if cut.nfc else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*steps, level]},

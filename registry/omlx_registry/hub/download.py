@@ -1,9 +1,9 @@
 """The worker's side of a pull from the Hugging Face Hub: list a repository, fetch what a model needs into blobs.
 
 Runs in a worker process, never in the server. A file ends as `blobs/sha256-<hex>` once its hash is right; until then
-it is `blobs/sha256-<hex>-partial`, which a later pull continues. What the user's Hugging Face cache or the store
-already holds is linked, not fetched again. Writing the manifest is the caller's: a pull that dies here leaves
-nothing listed.
+it is `blobs/sha256-<hex>-partial`, which a later pull continues (see `partial_file`). What the user's Hugging Face
+cache or the store already holds is linked, not fetched again. Writing the manifest is the caller's: a pull that dies
+here leaves nothing listed.
 """
 
 from __future__ import annotations
@@ -17,19 +17,29 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
 
 import httpx
 
 from omlx_registry.blobs import BlobStore
-from omlx_registry.errors import PullError
-from omlx_registry.hub.files import gguf_files, select
-from omlx_registry.locks import exclusive
-from omlx_registry.transfer import RemoteFile, RetryPolicy, fetch, hash_file, size_on_disk
+from omlx_registry.errors import PullError, PullRefused
+from omlx_registry.hub import precheck
+from omlx_registry.hub.files import is_safe_path, select
+from omlx_registry.hub.gguf_choice import TEXT_FILES, choose_gguf
+from omlx_registry.hub.pushed import DESCRIPTION, is_beside
+from omlx_registry.locks import try_exclusive
+from omlx_registry.model_json import decode_object
+from omlx_registry.partial_file import bytes_allocated, bytes_kept, remove_partial
+from omlx_registry.quantize import find_recipe
+from omlx_registry.transfer import RemoteFile, RetryPolicy, connections, fetch, hash_file
 from omlx_registry.worker_client import Fetched, FetchedFile, JobProgress, PullHub
 
 _PARALLEL_FILES = 4
+_OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".onnx", ".msgpack", ".h5", ".ckpt", ".nemo", ".npz", ".mlmodel")
+_CHECKED_FROM = 32 << 20
+"""Bytes of weights from which on their headers are read first."""
 _REPORT_EVERY_S = 0.06
+_LOOK_AGAIN_S = 0.2
+"""Between two looks at a download of another pull."""
 _SPARE_BYTES = 256 * 1024 * 1024
 """Disk space to leave free beside the download."""
 
@@ -40,18 +50,26 @@ Report = Callable[[JobProgress], None]
 def run(job: PullHub, report: Report) -> Fetched:
     """Fetch `job`; raises PullError with a sentence for the user."""
     with clear_errors(job.repository):
-        commit, files = _list_patiently(job)
+        commit, listed = _list_patiently(job)
+    files, notes = _choose(job, listed)
+    for note in notes:
+        report(JobProgress(f"note: {note}"))
     blobs = BlobStore(Path(job.blobs))
     blobs.folder.mkdir(parents=True, exist_ok=True)
     _check_space(files, blobs)
     with _client() as client:
-        fetched = _Pull(job, commit, blobs, client, _Lines(report)).all(files)
+        pull = _Pull(job, commit, blobs, client, _Lines(report))
+        weights = [file for file in files if _is_weights(file.path)]
+        others = [file for file in files if not _is_weights(file.path)]
+        fetched = pull.all(others)
+        _refuse(job, weights, {file.path: blobs.path(f"sha256:{file.digest}") for file in fetched}, client, blobs)
+        fetched += pull.all(weights)
     report(JobProgress("verifying sha256 digest"))
     return Fetched(commit, fetched)
 
 
 # ---------------------------------------------------------------- listing
-def _list_patiently(job: PullHub) -> tuple[str, list[RemoteFile]]:
+def _list_patiently(job: PullHub) -> tuple[str, dict[str, RemoteFile]]:
     """List the repository; a busy or stumbling Hub is asked again with back-off."""
     from huggingface_hub import errors
 
@@ -68,7 +86,8 @@ def _list_patiently(job: PullHub) -> tuple[str, list[RemoteFile]]:
     raise AssertionError("unreachable")
 
 
-def _list(job: PullHub) -> tuple[str, list[RemoteFile]]:
+def _list(job: PullHub) -> tuple[str, dict[str, RemoteFile]]:
+    """The commit, and its files by path."""
     from huggingface_hub import HfApi, hf_hub_url
     from huggingface_hub.hf_api import RepoFile
 
@@ -79,35 +98,71 @@ def _list(job: PullHub) -> tuple[str, list[RemoteFile]]:
         for item in api.list_repo_tree(job.repository, revision=commit, recursive=True)
         if isinstance(item, RepoFile)
     ]
-    by_path = {item.path: item for item in tree}
-    return commit, [
-        RemoteFile(
-            path=path,
-            size=by_path[path].size,
-            url=hf_hub_url(job.repository, path, revision=commit, endpoint=api.endpoint),
-            sha256=by_path[path].lfs.sha256 if by_path[path].lfs else None,
-            git_sha1=None if by_path[path].lfs else by_path[path].blob_id,
+    return commit, {
+        item.path: RemoteFile(
+            path=item.path,
+            size=item.size,
+            url=hf_hub_url(job.repository, item.path, revision=commit, endpoint=api.endpoint),
+            sha256=item.lfs.sha256 if item.lfs else None,
+            git_sha1=None if item.lfs else item.blob_id,
         )
-        for path in _choose(job, list(by_path))
-    ]
+        for item in tree
+    }
 
 
-def _choose(job: PullHub, paths: list[str]) -> list[str]:
-    """The paths to fetch; PullError where the repository holds nothing that MLX can run."""
-    if job.gguf is None:
-        chosen = select(paths)
-        if any(path.endswith(".safetensors") for path in chosen) and "config.json" in chosen:
-            return chosen
-    chosen = gguf_files(paths, job.gguf)
-    if chosen:
-        return chosen
-    if job.gguf is not None:
-        raise PullError(
-            f"pull model manifest: file does not exist: {job.repository} has no GGUF file of kind {job.gguf}"
+def _choose(job: PullHub, listed: dict[str, RemoteFile]) -> tuple[list[RemoteFile], list[str]]:
+    """The files to fetch, and what the user must know; PullRefused where there is nothing that MLX can run."""
+    chosen = select(listed)
+    has_model = "config.json" in chosen and any(path.endswith(".safetensors") for path in chosen)
+    named_gguf = job.tag is not None and job.repository.lower().endswith("gguf")
+    if not has_model or named_gguf or (job.tag is not None and find_recipe(job.tag) is None):
+        choice = choose_gguf({path: file.size for path, file in listed.items()}, job.repository, job.tag, job.memory)
+        if choice is not None:
+            texts = [path for path in sorted(listed) if path in TEXT_FILES]
+            return [listed[path] for path in (*texts, *choice.files.paths)], choice.notes
+    if not has_model:
+        raise PullRefused(_no_model(job.repository, listed))
+    if job.tag is not None and find_recipe(job.tag) is None:
+        raise PullRefused(
+            f"pull model manifest: file does not exist: {job.tag} is no quantization oMLX knows, and {job.repository} "
+            "has no GGUF files; use q4, q8, bf16, mxfp4 and the like, or leave the tag out"
         )
-    raise PullError(
-        f"{job.repository} holds no model oMLX can run: it needs config.json and safetensors weights, or a GGUF file"
-    )
+    if DESCRIPTION in listed:
+        chosen += [path for path in listed if is_beside(path) and is_safe_path(path) and path not in chosen]
+    return [listed[path] for path in chosen], []
+
+
+def _no_model(repository: str, listed: dict[str, RemoteFile]) -> str:
+    """Why a repository cannot be run, and what to do."""
+    if "adapter_config.json" in listed:
+        return (
+            f"{repository} holds a LoRA adapter and no model: pull its base model, and name the adapter's folder in a "
+            "Modelfile (FROM, ADAPTER)"
+        )
+    needs = "it needs config.json and safetensors weights, or a GGUF file"
+    other = next((path for path in sorted(listed) if path.endswith(_OTHER_WEIGHTS)), None)
+    found = f" (its weights are in {other}, which MLX cannot read)" if other else ""
+    return f"{repository} holds no model oMLX can run: {needs}{found}"
+
+
+def _is_weights(path: str) -> bool:
+    return path.lower().endswith((".safetensors", ".gguf"))
+
+
+def _refuse(
+    job: PullHub, weights: list[RemoteFile], others: dict[str, Path], client: httpx.Client, blobs: BlobStore
+) -> None:
+    """Refuse a model that cannot be run before its weights are fetched. Raises PullRefused."""
+    if "config.json" in others:
+        config = decode_object(others["config.json"].read_bytes(), "config.json")
+        precheck.check_config(config, job.repository)
+    weights = [file for file in weights if not is_beside(file.path)]
+    others = {path: place for path, place in others.items() if not is_beside(path)}
+    missing = [file for file in weights if not file.sha256 or blobs.size(f"sha256:{file.sha256}") != file.size]
+    # Of little that is missing, the header is seen as soon when all of it is here; of what has begun, it was seen.
+    begun = any(partial_path(file, blobs).exists() for file in missing)
+    if sum(file.size for file in missing) >= _CHECKED_FROM and not begun:
+        precheck.check_headers(weights, others, client, blobs, job.repository)
 
 
 @contextlib.contextmanager
@@ -161,15 +216,15 @@ def _client() -> httpx.Client:
 
 def _check_space(files: list[RemoteFile], blobs: BlobStore) -> None:
     missing = sum(
-        file.size - size_on_disk(partial_path(file, blobs))
+        max(0, file.size - bytes_allocated(partial_path(file, blobs)))
         for file in files
-        if file.sha256 and not blobs.has(f"sha256:{file.sha256}")
+        if file.sha256 and blobs.size(f"sha256:{file.sha256}") != file.size
     )
     free = shutil.disk_usage(blobs.folder).free
     if missing > 0 and missing + _SPARE_BYTES > free:
         raise PullError(
-            f"the disk is full: the download needs {missing / 1e9:.1f} GB "
-            f"and {blobs.folder} has {free / 1e9:.1f} GB free"
+            f"the disk is full: the download needs {missing / 1e9:.2f} GB, {free / 1e9:.2f} GB are free, and "
+            f"{_SPARE_BYTES / 1e9:.2f} GB of them are kept in reserve"
         )
 
 
@@ -204,6 +259,7 @@ class _Pull:
         self._blobs = blobs
         self._client = client
         self._lines = lines
+        self._lanes = connections()
 
     def all(self, files: list[RemoteFile]) -> list[FetchedFile]:
         """Every file as a blob. Raises the first error at once; what else was under way stays as partial files."""
@@ -223,21 +279,34 @@ class _Pull:
         partial = partial_path(file, self._blobs)
         # Two pulls that want the same content share one download: the second waits, then finds the blob. A few lock
         # files serve all contents: a lock file that came and went could be held twice.
-        with exclusive(self._blobs.folder.parent / "locks" / f"pull-{(file.sha256 or file.git_sha1 or '0')[:2]}"):
-            if file.sha256 and self._blobs.has(f"sha256:{file.sha256}"):
+        with self._alone(file, partial):
+            if file.sha256 and self._blobs.size(f"sha256:{file.sha256}") == file.size:
                 digest = file.sha256
             else:
-                digest = self._from_cache(file, partial) or self._by_xet(file, partial) or self._plainly(file, partial)
+                digest = self._from_cache(file, partial) or self._plainly(file, partial)
                 self._blobs.settle(partial, f"sha256:{digest}")
         self._lines.show(digest, file.size, file.size)
         return digest
+
+    @contextlib.contextmanager
+    def _alone(self, file: RemoteFile, partial: Path) -> Iterator[None]:
+        """Hold the lock of a content; while another pull fetches it, show how far that is."""
+        lock = self._blobs.folder.parent / "locks" / f"pull-{(file.sha256 or file.git_sha1 or '0')[:2]}"
+        while True:
+            with try_exclusive(lock) as held:
+                if held:
+                    yield
+                    return
+            if file.sha256:
+                self._lines.show(file.sha256, file.size, min(bytes_kept(partial, file.size), file.size - 1))
+            time.sleep(_LOOK_AGAIN_S)
 
     def _plainly(self, file: RemoteFile, partial: Path) -> str:
         def on_bytes(done: int) -> None:
             if file.sha256:
                 self._lines.show(file.sha256, file.size, done)
 
-        return fetch(file, partial, self._client, on_bytes, RetryPolicy(attempts=self._job.attempts))
+        return fetch(file, partial, self._client, on_bytes, RetryPolicy(attempts=self._job.attempts), self._lanes)
 
     def _from_cache(self, file: RemoteFile, partial: Path) -> str | None:
         """Link the file from the user's Hugging Face cache into place when it is there and its hash is right."""
@@ -250,63 +319,10 @@ class _Pull:
         sha256, sha1 = hash_file(source, git=file.sha256 is None)
         if (sha256 != file.sha256) if file.sha256 else (sha1 != file.git_sha1):
             return None
-        partial.unlink(missing_ok=True)
+        remove_partial(partial)
         try:
             os.link(source, partial)
         except OSError:
             # Another file system, or one without links.
             shutil.copyfile(source, partial)
         return sha256
-
-    def _by_xet(self, file: RemoteFile, partial: Path) -> str | None:
-        """Fetch a large file through Xet, the Hub's chunk store, where it is offered; None: fetch it plainly.
-
-        Xet keeps its own chunk cache and resumes by itself, so a file that has begun plainly is ended plainly.
-        """
-        from huggingface_hub import constants, hf_hub_download
-        from huggingface_hub.file_download import get_hf_file_metadata
-
-        if file.sha256 is None or partial.exists() or constants.HF_HUB_DISABLE_XET:
-            return None
-        folder = partial.with_name(f"{partial.name}.xet")
-        try:
-            if get_hf_file_metadata(file.url).xet_file_data is None:
-                return None
-            found = Path(
-                hf_hub_download(
-                    self._job.repository,
-                    file.path,
-                    revision=self._commit,
-                    local_dir=folder,
-                    tqdm_class=_bar(self._lines, file),
-                )
-            )
-            digest, _ = hash_file(found)
-            if digest != file.sha256:
-                return None
-            found.replace(partial)
-        except Exception:
-            # Xet is a faster way to the same bytes: whatever goes wrong there, the plain way says it better.
-            return None
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-        return digest
-
-
-def _bar(lines: _Lines, file: RemoteFile) -> type[Any]:
-    """A progress-bar class for huggingface_hub that draws nothing and reports bytes as our progress lines."""
-    from tqdm import tqdm
-
-    class Bar(tqdm):  # type: ignore[misc]
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **{**kwargs, "disable": True})
-            self._done = int(kwargs.get("initial") or 0)
-
-        def update(self, n: float | None = 1) -> bool | None:
-            self._done += int(n or 0)
-            # Xet counts network bytes in a second bar, without a total of its own: only the file's own bar is shown.
-            if self.total == file.size or not self.total:
-                lines.show(str(file.sha256), file.size, min(self._done, file.size))
-            return True
-
-    return Bar

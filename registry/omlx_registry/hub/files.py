@@ -50,25 +50,3 @@ def select(paths: Iterable[str]) -> list[str]:
         # Sentence-transformers keep small dense layers in sub-folders (2_Dense/model.safetensors): those belong.
         weights = named + [path for path in weights if "/" in path and re.match(r"\d+_", path)]
     return [path for path in wanted if not path.endswith(".safetensors")] + weights
-
-
-_QUANT_IN_NAME = re.compile(r"(?:^|[-_.])((?:I?Q\d\w*|BF16|F16|F32|FP16))(?=[-_.]|$)", re.I)
-
-
-def gguf_files(paths: Iterable[str], quant: str | None) -> list[str]:
-    """The GGUF file (or its numbered parts) for `quant`, such as "Q4_K_M", any case; without one the usual choice.
-
-    Empty when the repository has no GGUF of that kind. Vision projectors (`mmproj*`) are left out.
-    """
-    files = sorted(path for path in paths if path.lower().endswith(".gguf") and is_safe_path(path))
-    files = [path for path in files if not PurePosixPath(path).name.lower().startswith("mmproj")]
-    kinds: dict[str, list[str]] = {}
-    for path in files:
-        found = _QUANT_IN_NAME.findall(PurePosixPath(path).stem)
-        kinds.setdefault(found[-1].upper() if found else "", []).append(path)
-    if quant is not None:
-        return kinds.get(quant.upper(), [])
-    for usual in ("Q4_K_M", "Q4_0", "Q4_K_S", "Q8_0", "BF16", "F16"):
-        if usual in kinds:
-            return kinds[usual]
-    return next(iter(kinds.values()), [])

@@ -8,24 +8,32 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any, Final
 
 import msgspec
+import psutil
 
 from omlx_registry.aliases import Aliases
-from omlx_registry.assemble import Overrides
+from omlx_registry.assemble import Overrides, Texts
 from omlx_registry.catalog import Target, resolve, unknown_name
 from omlx_registry.conversion import convert, run_lines
-from omlx_registry.errors import PullError
+from omlx_registry.create import check_request, create
+from omlx_registry.describe import read_config
+from omlx_registry.errors import CreateError, InvalidModel, PullError, PullRefused
 from omlx_registry.folders import add_model_blobs
+from omlx_registry.hub.gguf_choice import TEXT_FILES, is_kind
+from omlx_registry.hub.pushed import DESCRIPTION, request_of, write_pushed
 from omlx_registry.names import DEFAULT_HOST, Name
 from omlx_registry.quantize import find_recipe
-from omlx_registry.spec import Progress
-from omlx_registry.store import Store
+from omlx_registry.spec import ModelSpec, Progress
+from omlx_registry.store import Store, Stored
+from omlx_registry.views import model_files
 from omlx_registry.worker_client import (
     Fetched,
+    FetchedFile,
     FoundRepository,
     ImportGguf,
     Job,
@@ -35,6 +43,8 @@ from omlx_registry.worker_client import (
     Quantize,
     SearchHub,
 )
+
+_LONGEST_TEXT: Final = 1 << 20
 
 
 class HubSource:
@@ -54,13 +64,27 @@ class HubSource:
         target = self._target(name, store)
         if target.note:
             yield Progress(f"note: {target.note}")
+        seen: set[str] = set()
+        try:
+            async with aclosing(self._fetch(name, store, target, seen)) as lines:
+                async for line in lines:
+                    yield line
+        except (PullRefused, InvalidModel):
+            await asyncio.to_thread(store.drop, seen)  # Another try would end the same way.
+            raise
+        # What was only downloaded to be converted is not needed any more; files of a model as it came are.
+        await asyncio.to_thread(store.drop, seen)
+
+    async def _fetch(self, name: Name, store: Store, target: Target, seen: set[str]) -> AsyncGenerator[Progress]:
+        """Download and register; `seen` takes the digests of what was fetched."""
         with store.working():
             result: list[Fetched] = []
             job = PullHub(
                 target.repository,
                 str(store.blobs.folder),
                 revision=target.revision,
-                gguf=_gguf_kind(target),
+                tag=target.quantize,
+                memory=psutil.virtual_memory().total,
                 attempts=self._attempts,
             )
             async with aclosing(run_lines(job)) as lines:
@@ -68,20 +92,20 @@ class HubSource:
                     if isinstance(line, JobResult):
                         result.append(msgspec.convert(line.result, Fetched))
                     else:
+                        if line.digest and line.completed == line.total:
+                            seen.add(line.digest)
                         yield line
             fetched = result[0]
             async with aclosing(_register(name, store, target, fetched)) as steps:
                 async for progress in steps:
                     yield progress
-        # What was only downloaded to be converted is not needed any more; files of a model as it came are.
-        await asyncio.to_thread(store.drop, {f"sha256:{file.digest}" for file in fetched.files})
 
     def _target(self, name: Name, store: Store) -> Target:
         target = self._aliases.resolve(name) if self._aliases is not None else None
         target = target or resolve(name)
         if target is None:
             raise PullError(unknown_name(name, [entry.name for entry in store.entries()]))
-        if target.quantize is not None and _gguf_kind(target) is None and find_recipe(target.quantize) is None:
+        if target.quantize is not None and not _may_be_gguf(target) and find_recipe(target.quantize) is None:
             raise PullError(
                 f"pull model manifest: file does not exist: {target.quantize} is no quantization oMLX knows; "
                 "use q4, q8, bf16, mxfp4 and the like, or leave the tag out"
@@ -89,53 +113,105 @@ class HubSource:
         return target
 
 
-def _gguf_kind(target: Target) -> str | None:
-    """The GGUF quantization a target asks for; None where its repository holds safetensors, going by its name."""
-    return target.quantize if target.repository.lower().endswith("gguf") else None
+def _may_be_gguf(target: Target) -> bool:
+    """Whether the tag can mean a GGUF file, going by the names."""
+    return "gguf" in target.repository.lower() or (target.quantize is not None and is_kind(target.quantize))
 
 
 async def _register(name: Name, store: Store, target: Target, fetched: Fetched) -> AsyncGenerator[Progress]:
     """Make the model out of what was fetched."""
     overrides = Overrides(source=f"hf:{target.repository}@{fetched.commit}", capabilities=target.capabilities)
     ggufs = [file for file in fetched.files if file.path.lower().endswith(".gguf")]
-    if len(ggufs) > 1:
-        raise PullError(f"{target.repository} splits its GGUF into {len(ggufs)} files, which oMLX cannot read")
+    if DESCRIPTION in {file.path for file in fetched.files}:
+        async with aclosing(_make_again(name, store, target, fetched, overrides.source)) as steps:
+            async for step in steps:
+                yield step
+        return
     if not ggufs and target.quantize is None:
         yield Progress("writing manifest")
         files = {file.path: f"sha256:{file.digest}" for file in fetched.files}
         await asyncio.to_thread(add_model_blobs, store, name, files, overrides=overrides)
         return
+    texts, notes = await asyncio.to_thread(_texts, store, fetched) if ggufs else (None, [])
+    for note in notes:
+        yield Progress(f"note: {note}")
     with store.workspace() as place:
         made = place / "model"
         if ggufs:
-            job: Job = ImportGguf(str(store.blobs.path(f"sha256:{ggufs[0].digest}")), str(made))
+            source = _linked(place / "source", store, ggufs)
+            job: Job = ImportGguf(str(source / ggufs[0].path), str(made))
         else:
             assert target.quantize is not None
-            job = Quantize(str(_linked(place / "source", store, fetched)), str(made), target.quantize)
-        async with aclosing(convert(store, name, job, made, overrides=overrides)) as steps:
+            job = Quantize(str(_linked(place / "source", store, fetched.files)), str(made), target.quantize)
+        async with aclosing(convert(store, name, job, made, overrides=overrides, texts=texts)) as steps:
             async for step in steps:
                 yield step
 
 
-def _linked(folder: Path, store: Store, fetched: Fetched) -> Path:
-    """The fetched blobs as a folder of named files."""
-    for file in fetched.files:
+async def _make_again(
+    name: Name, store: Store, target: Target, fetched: Fetched, source: str
+) -> AsyncGenerator[Progress]:
+    """A model that was pushed from a store, with all that belonged to it."""
+    files = {file.path: f"sha256:{file.digest}" for file in fetched.files}
+    request = request_of(name, files, store.blobs.path(files[DESCRIPTION]), target.quantize or "")
+    try:
+        check_request(request)
+        async with aclosing(create(store, name, request, source=source)) as steps:
+            async for step in steps:
+                if not step.status.startswith(("using existing layer", "creating new layer")):
+                    yield step
+    except CreateError as error:
+        raise (PullRefused if error.status == 400 else PullError)(error.message) from error
+
+
+def _texts(store: Store, fetched: Fetched) -> tuple[Texts, list[str]]:
+    """What the author of a GGUF repository put beside the weights, and what of it is not used."""
+    files = {file.path: store.blobs.path(f"sha256:{file.digest}") for file in fetched.files}
+    notes: list[str] = []
+    contents = {}
+    for name in TEXT_FILES & files.keys():
+        if files[name].stat().st_size > _LONGEST_TEXT:
+            notes.append(f"the file {name} of the repository is not used: it is too long")
+        else:
+            contents[name] = files[name].read_text("utf-8", "replace")
+    parameters: dict[str, Any] = {}
+    if "params" in contents:
+        try:
+            parameters = msgspec.json.decode(contents["params"].encode(), type=dict[str, Any])
+        except msgspec.MsgspecError:
+            notes.append("the file params of the repository is not used: it is no JSON object")
+    return Texts(contents.get("template"), contents.get("system", ""), parameters), notes
+
+
+def _linked(folder: Path, store: Store, files: Iterable[FetchedFile]) -> Path:
+    """Fetched blobs as a folder of named files."""
+    for file in files:
         path = folder / file.path
         path.parent.mkdir(parents=True, exist_ok=True)
         os.link(store.blobs.path(f"sha256:{file.digest}"), path)
     return folder
 
 
-async def push(name: Name, folder: str) -> AsyncGenerator[Progress]:
-    """Upload a model's folder to the repository its name says. Raises PullError."""
+async def push(name: Name, store: Store, stored: Stored, spec: ModelSpec) -> AsyncGenerator[Progress]:
+    """Upload a model with all that belongs to it to the repository its name says. Raises PullError."""
     if name.repository is None:
         raise PullError(
             f"{name.short} is no repository of yours: copy it to hf.co/YOUR-NAME/{name.model} first, then push that"
         )
-    async with aclosing(run_lines(PushHub(name.repository, folder))) as lines:
-        async for line in lines:
-            if isinstance(line, Progress):
-                yield line
+    with store.working(), store.workspace() as place:
+        folder = place / "model"
+        await asyncio.to_thread(_fill, folder, store, stored, spec)
+        async with aclosing(run_lines(PushHub(name.repository, str(folder)))) as lines:
+            async for line in lines:
+                if isinstance(line, Progress):
+                    yield line
+
+
+def _fill(folder: Path, store: Store, stored: Stored, spec: ModelSpec) -> None:
+    """The folder that is pushed: the model's files by link, and what describes it."""
+    files = model_files(stored.manifest)
+    _linked(folder, store, [FetchedFile(path, layer.digest[7:], layer.size) for path, layer in files.items()])
+    write_pushed(folder, spec, read_config(store, stored).capabilities)
 
 
 async def search(text: str, limit: int) -> list[FoundRepository]:

@@ -20,9 +20,9 @@ function askForKey() {
   return asking;
 }
 
-async function send(method, path, body, signal) {
+async function send(method, path, body, signal, more = {}) {
   for (;;) {
-    const headers = {};
+    const headers = { ...more };
     const key = sessionStorage.getItem(STORED);
     if (key) headers.authorization = `Bearer ${key}`;
     if (body !== undefined) headers["content-type"] = "application/json";
@@ -67,9 +67,9 @@ async function* pieces(response, separator) {
   if (rest.trim()) yield rest;
 }
 
-/** The lines of an NDJSON answer as objects. Throws at an error line. */
-export async function* lines(path, body, signal) {
-  for await (const line of pieces(await send("POST", path, body, signal), "\n")) {
+/** The lines of an NDJSON answer as objects. Throws at an error line. `headers` go with the request. */
+export async function* lines(path, body, signal, headers) {
+  for await (const line of pieces(await send("POST", path, body, signal, headers), "\n")) {
     if (!line) continue;
     const found = JSON.parse(line);
     if (found.error) throw new Error(found.error);

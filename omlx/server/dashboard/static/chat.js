@@ -1,13 +1,20 @@
 // A small chat, to try a model.
 
 import { lines } from "./api.js";
-import { $, count, counted, duration, el, rate } from "./dom.js";
+import { $, count, counted, duration, el, percent, rate } from "./dom.js";
+
+const UNTIL_FIRST = {
+  loading: () => "Waiting for the model …",
+  reading: (row) => `Reading the prompt … ${percent(row.prompt_read)}`,
+};
 
 export class Chat {
   constructor() {
     this.turns = [];
     this.running = null;
     this.wanted = "";
+    this.id = "";
+    this.words = null;
     document.addEventListener("models", (event) => this.offer(event.detail));
     $("say").addEventListener("submit", (event) => { event.preventDefault(); this.send(); });
     $("chat-text").addEventListener("keydown", (event) => {
@@ -26,6 +33,12 @@ export class Chat {
     this.wanted = "";
     $("send").disabled = !names.length;
     $("chat-none").hidden = names.length > 0;
+  }
+
+  /** What the server's requests do now: how far the one of this chat is, as long as it has no answer. */
+  hear(rows) {
+    const row = this.words && rows.find((one) => one.id === this.id);
+    if (row) this.words.textContent = (UNTIL_FIRST[row.stage] || (() => "Waiting …"))(row);
   }
 
   choose(name) {
@@ -53,15 +66,18 @@ export class Chat {
     $("talk").append(asked, reply);
     const running = this.running = new AbortController();
     this.busy(true);
+    this.words = words;
+    this.id = `chat-${Array.from(crypto.getRandomValues(new Uint32Array(2)), (part) => part.toString(36)).join("")}`;
     const turns = this.turns, question = { role: "user", content: text }, answer = { role: "assistant", content: "" };
     let thinking = "", problem = "";
     try {
-      for await (const part of lines("/api/chat", { model, messages: [...turns, question] }, running.signal)) {
+      for await (const part of lines("/api/chat", { model, messages: [...turns, question] }, running.signal, { "x-request-id": this.id })) {
         thinking += part.message?.thinking || "";
         answer.content += part.message?.content || "";
         thought.hidden = !thinking;
         thought.textContent = thinking;
         if (answer.content || thinking) {
+          this.words = null;
           words.className = "";
           words.textContent = answer.content;
         }
@@ -72,6 +88,7 @@ export class Chat {
       if (error.name === "AbortError") note.textContent = "stopped";
       else problem = error.message;
     }
+    this.words = null;
     if (!answer.content) words.textContent = "";
     if (this.turns === turns) {  // no new chat was begun meanwhile
       if (problem) this.fail(text, problem, [asked, reply], note);

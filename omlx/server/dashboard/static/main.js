@@ -70,6 +70,7 @@ async function watch(signal) {
       models.show(data);
     } else if (name === "requests") {
       requests.add(data.requests);
+      chat.hear(data.requests);
     } else if (name === "sample") {
       overview.charts.append(data);
     } else if (name === "error") {

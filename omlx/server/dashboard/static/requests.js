@@ -3,7 +3,7 @@
 import { $, clock, count, counted, duration, el, percent, rate, reconcile, table } from "./dom.js";
 
 const KEPT = 200;
-const STAGES = { arrived: "arrived", loading: "waits for its model", queued: "waiting", writing: "writing", done: "done" };
+const STAGES = { arrived: "arrived", loading: "waits for its model", queued: "waiting", reading: "reading", writing: "writing", done: "done" };
 const REASONS = {
   whole: "All but the last token came from the cache.", diverged: "The prompt parts from what is stored.",
   stored_ends: "What is stored ends here.", no_snapshot: "No snapshot of the model's state was kept here.",

@@ -1,0 +1,71 @@
+"""The layers of the packages: documented as they are enforced, and no import hidden in a function without a reason."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("omlx", "registry/omlx_registry", "cache/omlx_cache")
+OURS = {"omlx", "omlx_registry", "omlx_cache"}
+LIBRARIES = {"registry/omlx_registry", "cache/omlx_cache"}
+ROWS = re.findall(r"^\| (\d+) \| `([^`]+)` \|", (ROOT / "docs/architecture.md").read_text("utf-8"), re.MULTILINE)
+"""Layer and package."""
+
+
+def test_the_table_of_packages_has_the_layers_of_the_contract() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+    (layers,) = [contract["layers"] for contract in contracts if contract.get("containers") == ["omlx"]]
+    enforced = [{f"omlx/{name.strip()}" for name in layer.split("|")} for layer in layers] + [LIBRARIES]
+    documented: dict[int, set[str]] = {}
+    for row in re.finditer(
+        r"^\| (\d+) \| `([^`]+)` \|", (ROOT / "docs/architecture.md").read_text("utf-8"), re.MULTILINE
+    ):
+        documented.setdefault(int(row[1]), set()).add(row[2])
+    assert list(documented) == sorted(documented, reverse=True)
+    assert list(documented.values()) == enforced
+
+
+def test_every_package_of_the_table_exists() -> None:
+    for row in re.finditer(
+        r"^\| \d+ \| `([^`]+)` \|", (ROOT / "docs/architecture.md").read_text("utf-8"), re.MULTILINE
+    ):
+        assert (ROOT / row[1]).is_dir() or (ROOT / f"{row[1]}.py").is_file(), row[1]
+
+
+def hidden_imports(file: Path) -> Iterator[int]:
+    """Lines of the file on which a function imports a module of ours."""
+    for function in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            for node in ast.walk(function):
+                if (isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in OURS) or (
+                    isinstance(node, ast.Import) and any(name.name.split(".")[0] in OURS for name in node.names)
+                ):
+                    yield node.lineno
+
+
+def test_an_import_of_ours_within_a_function_says_why() -> None:
+    """The reason stands on its line, or above the group of imports that it belongs to."""
+    unexplained = []
+    for package in PACKAGES:
+        for file in sorted((ROOT / package).rglob("*.py")):
+            lines = file.read_text("utf-8").splitlines()
+            for number in set(hidden_imports(file)):
+                above = number - 1
+                while lines[above - 1].strip().startswith("from "):
+                    above -= 1
+                if "# " not in lines[number - 1] and not lines[above - 1].strip().startswith("#"):
+                    unexplained.append(f"{file.relative_to(ROOT)}:{number}")
+    assert not unexplained, "import it at the top of the file, or say what that would cost"
+
+
+def test_the_files_that_contributing_names_exist() -> None:
+    table = [line for line in (ROOT / "CONTRIBUTING.md").read_text("utf-8").splitlines() if line.startswith("| a")]
+    assert len(table) == 10
+    for row in table:
+        named = re.findall(r"`((?:omlx|registry|cache)/[^`]+)`", row)
+        assert 1 <= len(named) <= 3, row
+        assert all((ROOT / name).exists() for name in named), row
