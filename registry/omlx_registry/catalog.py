@@ -86,7 +86,8 @@ def families() -> dict[str, Family]:
 def resolve(name: Name) -> Target | None:
     """The target a name stands for; None where neither the catalog nor the name itself says one."""
     if name.repository is not None:
-        return Target(name.repository, None if name.tag.lower() == DEFAULT_TAG else name.tag)
+        quantize = None if name.tag.lower() == DEFAULT_TAG else name.tag
+        return Target(name.repository, quantize, name.revision or "main")
     family = families().get(name.model.lower())
     if family is None:
         return None
