@@ -51,7 +51,8 @@ def resolve(name: Name) -> Target | None:
     a model that is known not to run here, with what to use instead.
     """
     if name.repository is not None:
-        return Target(name.repository, None if name.tag.lower() == DEFAULT_TAG else name.tag)
+        quantize = None if name.tag.lower() == DEFAULT_TAG else name.tag
+        return Target(name.repository, quantize, name.revision or "main")
     family = families().get(name.model.lower())
     tag = name.tag.lower()
     if family is not None and family.refused:

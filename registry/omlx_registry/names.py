@@ -5,7 +5,8 @@ namespace to `library`, tag to `latest`. Every part is limited to characters tha
 a letter, digit or underscore, so a valid name can never leave the folder it is looked up in.
 
 Beyond Ollama's grammar: on the hosts of the Hugging Face Hub (`hf.co`, `huggingface.co`) a namespace may hold dots and
-namespace and model may be 96 characters long, as the Hub allows. `ORG/REPO` needs no extension: it is a two-part name.
+namespace and model may be 96 characters long, as the Hub allows, and the model may end in `@REVISION`, a branch, tag or
+commit of the repository (`hf.co/ORG/REPO@v1:q4`). `ORG/REPO` needs no extension: it is a two-part name.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _NAMESPACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}")
 _MODEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}")
 _TAG = _MODEL
 _HUB_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")
+_HUB_MODEL = re.compile(rf"{_HUB_PART.pattern}(?:@{_HUB_PART.pattern})?")
 _LOCAL_SUFFIX = re.compile(r":local$", re.IGNORECASE)
 
 
@@ -70,8 +72,13 @@ class Name(msgspec.Struct, frozen=True, order=True):
     def repository(self) -> str | None:
         """`ORG/REPO` where the name can be a Hub repository: a Hub host, or two parts and no host of its own."""
         if self.is_hub or (self.host.lower() == DEFAULT_HOST and self.namespace.lower() != DEFAULT_NAMESPACE):
-            return f"{self.namespace}/{self.model}"
+            return f"{self.namespace}/{self.model.partition('@')[0]}"
         return None
+
+    @property
+    def revision(self) -> str:
+        """The branch, tag or commit of the repository that the name asks for; "" where it asks for none."""
+        return self.model.partition("@")[2]
 
     @property
     def is_cloud(self) -> bool:
@@ -111,7 +118,7 @@ def parse_name(text: str) -> Name:
 def is_valid(name: Name) -> bool:
     """Every part has the right length and characters."""
     on_hub = name.host.lower() in HUB_HOSTS
-    namespace, model = (_HUB_PART, _HUB_PART) if on_hub else (_NAMESPACE, _MODEL)
+    namespace, model = (_HUB_PART, _HUB_MODEL) if on_hub else (_NAMESPACE, _MODEL)
     return all(
         pattern.fullmatch(part)
         for pattern, part in ((_HOST, name.host), (namespace, name.namespace), (model, name.model), (_TAG, name.tag))

@@ -237,8 +237,11 @@ class Registry:
                 async for progress in lines:
                     if progress.status != "pulling manifest":
                         yield progress
-        if before - self._digests(wanted):
+        after = self._digests(wanted)
+        if before - after:
             yield Progress("removing unused layers")
+        elif before and before == after:
+            yield Progress("already up to date")
         yield Progress("success")
 
     async def create(self, request: CreateRequest) -> AsyncGenerator[Progress]:

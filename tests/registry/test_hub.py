@@ -94,6 +94,39 @@ async def test_a_second_pull_downloads_no_weights_again(hub: FakeHub, registry: 
     assert len(registry.list()) == 1
 
 
+async def test_a_revision_is_pulled_under_a_name_of_its_own(hub: FakeHub, registry: Registry) -> None:
+    other = hub.root / "org" / "tiny@v1"
+    shutil.copytree(hub.root / "org" / "tiny", other, dirs_exist_ok=True)
+    (other / "generation_config.json").write_text('{"temperature": 0.125}')
+    await pull(registry)
+    await pull(registry, f"{NAME}@v1")
+    commit = hub.commit("org/tiny@v1")
+    await pull(registry, f"{NAME}@{commit}:q4")
+    by_name = {spec.name: spec.source for spec in registry.list()}
+    assert by_name == {
+        "hf.co/org/tiny:latest": f"hf:org/tiny@{hub.commit('org/tiny')}",
+        "hf.co/org/tiny@v1:latest": f"hf:org/tiny@{commit}",
+        f"hf.co/org/tiny@{commit}:q4": f"hf:org/tiny@{commit}",
+    }
+    with pytest.raises(PullError, match="org/tiny has no such revision"):
+        await pull(registry, f"{NAME}@v2")
+
+
+async def test_a_pull_tells_whether_anything_changed(hub: FakeHub, registry: Registry) -> None:
+    assert "already up to date" not in [line.status for line in await pull(registry)]
+    assert [line.status for line in await pull(registry)][-2:] == ["already up to date", "success"]
+    config = hub.root / "org" / "tiny" / "generation_config.json"
+    before = config.read_bytes() if config.exists() else None
+    config.write_text('{"temperature": 0.375}')
+    try:
+        assert "already up to date" not in [line.status for line in await pull(registry)]
+    finally:
+        if before is None:
+            config.unlink()
+        else:
+            config.write_bytes(before)
+
+
 async def test_a_truncated_file_of_the_store_is_fetched_again(hub: FakeHub, registry: Registry) -> None:
     await pull(registry)
     digest = max(registry.store.blobs.list(), key=lambda entry: entry[1].st_size)[0]

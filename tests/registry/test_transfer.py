@@ -159,6 +159,7 @@ with httpx.Client() as client:
 """
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kills", [4, pytest.param(50, marks=pytest.mark.slow)])
 def test_kill_9_loses_no_more_than_the_pieces_under_way(hub: FakeHub, tmp_path: Path, kills: int) -> None:
     file, partial, dice = remote(hub), tmp_path / "partial", random.Random(32)
@@ -200,6 +201,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.slow)])
 def test_kill_9_of_a_pull_under_faults_never_lists_a_part(
     hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int

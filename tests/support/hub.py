@@ -47,7 +47,10 @@ class Faults:
 
 
 class FakeHub:
-    """`with FakeHub(root) as hub:` serves `root/ORG/NAME/*`; `hub.url` is the endpoint."""
+    """`with FakeHub(root) as hub:` serves `root/ORG/NAME/*`; `hub.url` is the endpoint.
+
+    `root/ORG/NAME@REVISION/*` are the files of another branch or tag.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -140,11 +143,19 @@ class FakeHub:
             self._search(request)
         elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(revision|tree)/([^/]+))?", path):
             self.requests["api"] += 1
-            self._api(request, found[1], found[2] == "tree")
+            self._api(request, self._at(found[1], found[3]), found[2] == "tree")
         elif found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
-            self._resolve(request, found[1], found[3], on_cdn)
+            self._resolve(request, self._at(found[1], found[2]) or found[1], found[3], on_cdn)
         else:
             self._answer(request, 404, b"{}")
+
+    def _at(self, repository: str, revision: str | None) -> str:
+        """The folder of a repository at a branch, tag or commit; "" where there is no such revision."""
+        if revision in {None, "main"}:
+            return repository
+        others = (path.relative_to(self.root).as_posix() for path in self.root.glob(f"{repository}@*"))
+        folders = [repository, *others]
+        return next((it for it in folders if revision in {it.partition("@")[2], self.commit(it)}), "")
 
     def _api(self, request: BaseHTTPRequestHandler, repository: str, tree: bool) -> None:
         folder = self.root / repository
@@ -152,6 +163,8 @@ class FakeHub:
             self._answer(request, self.faults.api_status, b'{"error":"fault"}', self._retry_headers())
         elif self.faults.gated:
             self._answer(request, 401, b'{"error":"gated"}', {"X-Error-Code": "GatedRepo"})
+        elif not repository:
+            self._answer(request, 404, b'{"error":"Invalid rev id"}', {"X-Error-Code": "RevisionNotFound"})
         elif not folder.is_dir():
             self._answer(request, 404, b'{"error":"Repository not found"}', {"X-Error-Code": "RepoNotFound"})
         else:

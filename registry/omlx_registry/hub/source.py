@@ -198,6 +198,8 @@ async def push(name: Name, store: Store, stored: Stored, spec: ModelSpec) -> Asy
         raise PullError(
             f"{name.short} is no repository of yours: copy it to hf.co/YOUR-NAME/{name.model} first, then push that"
         )
+    if name.revision:
+        raise PullError(f"{name.short} names a revision: a push makes a new one, so push hf.co/{name.repository}")
     with store.working(), store.workspace() as place:
         folder = place / "model"
         await asyncio.to_thread(_fill, folder, store, stored, spec)
