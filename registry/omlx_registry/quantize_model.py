@@ -36,6 +36,7 @@ _SAFETENSORS: Final = {
 _LEVELS: Final = {mx.float32: "F32", mx.float16: "F16", mx.bfloat16: "BF16"}
 _DTYPES: Final[dict[DType, Any]] = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 _COPIED: Final = frozenset({".json", ".jinja", ".txt", ".model", ".md", ".tiktoken"})
+_ENCODERS: Final = frozenset({"bert", "roberta", "xlm-roberta", "xlm_roberta", "modernbert"})
 _CACHE_BYTES: Final = 64 << 20
 
 
@@ -106,6 +107,8 @@ def _build(source: Path, config: dict[str, Any]) -> nn.Module:
     """The model with lazy weights."""
     kind = config["model_type"]
     try:
+        if kind in _ENCODERS:
+            return _build_encoder(source, config)
         if config.get("vision_config") or config.get("audio_config"):
             from mlx_vlm.utils import load_model as load_multimodal
 
@@ -116,6 +119,16 @@ def _build(source: Path, config: dict[str, Any]) -> nn.Module:
     except Exception as error:  # both libraries raise whatever the model's code raises
         said = without_inert_folder(str(error))
         raise InvalidModel(f"a model of type {kind!r} could not be opened for quantizing: {said}") from error
+
+
+def _build_encoder(source: Path, config: dict[str, Any]) -> nn.Module:
+    if any(str(name).endswith("ForSequenceClassification") for name in config.get("architectures") or []):
+        from mlx_vlm.reranker_loader import load_sequence_classification_model
+
+        return load_sequence_classification_model(source, lazy=True)
+    from mlx_vlm.embedding_loader import load_embedding_model
+
+    return load_embedding_model(source, lazy=True)
 
 
 def _level(model: nn.Module) -> tuple[str, Any]:
@@ -226,6 +239,12 @@ def _copy_others(source: Path, folder: Path) -> list[str]:
         if file.is_file():
             shutil.copyfile(file, folder / file.name)
             names.append(file.name)
+    # What sentence-transformers put behind the network: `1_Pooling`, and `2_Dense` with weights of its own.
+    for file in sorted([*source.glob("[0-9]*_*/config.json"), *source.glob("[0-9]*_*/model.safetensors")]):
+        name = file.relative_to(source).as_posix()
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(file, folder / name)
+        names.append(name)
     return names
 
 

@@ -1,0 +1,41 @@
+"""Encoders quantize and cast: the result loads, pools as before and gives nearly the vectors of full precision."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from omlx.engine import blas
+
+blas.prepare()
+
+from omlx_registry.quantize_model import quantize_model
+
+from omlx.engine.encode.embed import load_embedder, normalised
+from omlx.messages.frames import LoadSpec
+from tests.support.tiny_encoder import make_encoder
+
+TEXTS = ["hello world", "a", "the quick brown fox jumps over it, twice.", "no?", "hello there world 42"]
+
+
+def vectors(folder: Path) -> np.ndarray:
+    spec = LoadSpec(name="tiny", path=str(folder), fingerprint="", num_ctx=64, kind="embed")
+    embedder = load_embedder(spec, lambda done, total: None)[0]
+    return np.array(normalised(embedder.compute(embedder.rows(TEXTS, truncate=True))))
+
+
+@pytest.mark.parametrize("model_type", ["bert", "xlm-roberta", "modernbert"])
+@pytest.mark.parametrize(("name", "least"), [("f16", 0.999), ("bf16", 0.98), ("q8_0", 0.98)])
+def test_an_encoder_is_cast_and_quantized(model_type: str, name: str, least: float, tmp_path: Path) -> None:
+    wide = {"hidden_size": 64, "intermediate_size": 128}
+    source = make_encoder(tmp_path / "source", model_type, pooling={"pooling_mode_cls_token": True}, config=wide)
+    result = quantize_model(source, tmp_path / "made", name, lambda *report: None)
+    assert "1_Pooling/config.json" in result["files"]
+    config = json.loads((tmp_path / "made" / "config.json").read_text())
+    assert ("quantization" in config) == (name == "q8_0")
+    size = (tmp_path / "made" / "model.safetensors").stat().st_size
+    assert size < 0.6 * (source / "model.safetensors").stat().st_size
+    assert (vectors(source) * vectors(tmp_path / "made")).sum(axis=1).min() > least
