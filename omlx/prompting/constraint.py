@@ -12,7 +12,7 @@ import msgspec
 
 from omlx.messages.constraint import Grammar, ThinkLimit
 from omlx.messages.request import GenerateRequest
-from omlx.prompting import harmony
+from omlx.prompting import harmony, recipients
 from omlx.prompting.output import PLAIN, OutputDialect
 from omlx.prompting.thinking import CLOSES_ITSELF
 from omlx.prompting.tools import writer_for
@@ -79,6 +79,9 @@ def limit_thinking(request: GenerateRequest, dialect: OutputDialect, *, opens_th
     if dialect.channels:
         ending = harmony.NEXT_MESSAGE if request.must_call else harmony.NEXT_MESSAGE + harmony.FINAL
         return ThinkLimit(budget, harmony.ANALYSIS, harmony.END, ending, opens_thinking, anywhere=True)
+    if dialect.recipients:
+        ending = recipients.NEXT_MESSAGE if request.must_call else recipients.NEXT_MESSAGE + recipients.ANSWER
+        return ThinkLimit(budget, recipients.THOUGHT, recipients.END, ending, opens_thinking, anywhere=True)
     if dialect.think is None:
         return None
     markers = dialect.think

@@ -172,6 +172,27 @@ def lead_with_user(messages: Sequence[Message]) -> list[Message]:
     return [*messages[:first], Message(role="user"), *messages[first:]]
 
 
+_NOTHING = " "
+"""For an answer that was never given: some templates refuse one without any text."""
+
+
+def answer_before_user(messages: Sequence[Message]) -> list[Message]:
+    """A blank answer between a tool's result and a user message: Mistral's templates want turns to alternate so."""
+    answered: list[Message] = []
+    for message in messages:
+        if message.role == "user" and answered and answered[-1].role == "tool":
+            answered.append(Message(role="assistant", content=_NOTHING))
+        answered.append(message)
+    return answered
+
+
+def tell_lone_results(messages: Sequence[Message]) -> list[Message]:
+    """Results of calls that are not in the conversation as user messages: some templates refuse them."""
+    calls = {call.id for message in messages for call in message.tool_calls}
+    lone = [message.role == "tool" and message.tool_call_id not in calls for message in messages]
+    return [spell_out_tools([message])[0] if alone else message for message, alone in zip(messages, lone, strict=True)]
+
+
 def one_call_each(messages: Sequence[Message]) -> list[Message]:
     """Messages with several calls split up, each call with its result behind it."""
     split: list[Message] = []
@@ -200,6 +221,13 @@ def text_before_calls(messages: Sequence[Message]) -> list[Message]:
             message = _replace(message, content="")
         split.append(message)
     return split
+
+
+def text_before_answered_calls(messages: Sequence[Message]) -> list[Message]:
+    """The same, where an answer follows later on: gpt-oss drops what it wrote beside calls from then on."""
+    answers = [at for at, message in enumerate(messages) if message.role == "assistant" and not message.tool_calls]
+    last = answers[-1] if answers else 0
+    return [*text_before_calls(messages[:last]), *messages[last:]]
 
 
 def write_call_as_json(call: ToolCall) -> str:

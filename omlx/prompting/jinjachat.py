@@ -110,7 +110,7 @@ class JinjaChat:
             fitted = conversation.renumber_calls(fitted, lambda index, _: f"call{index:05d}")
         fitted = self._fit_systems(fitted)
         if self._channels:
-            fitted = [_thought_only(message) for message in fitted]
+            fitted = [_thought_only(message) for message in conversation.text_before_answered_calls(fitted)]
         return fitted
 
     def _fit_systems(self, messages: list[Message]) -> list[Message]:
@@ -150,8 +150,10 @@ class JinjaChat:
         """Render; where the template refuses, change the messages step by step and try again."""
         failure: TemplateError | None = None
         tried: list[Message] | None = None
-        for adapt in (list, conversation.hoist_systems, conversation.lead_with_user, conversation.merge_repeats,
-                      conversation.fold_systems, conversation.merge_repeats):  # fmt: skip
+        for adapt in (list, conversation.tell_lone_results, conversation.answer_before_user,
+                      conversation.hoist_systems, conversation.lead_with_user, conversation.merge_repeats,
+                      conversation.fold_systems, conversation.merge_repeats,
+                      conversation.answer_before_user):  # fmt: skip
             messages = adapt(messages)
             if messages == tried:
                 continue

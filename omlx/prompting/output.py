@@ -18,7 +18,7 @@ from omlx.prompting.segments import PieceKind, Segment, joined
 from omlx.prompting.splitter import TagSplitter
 from omlx.prompting.switches import Switches
 from omlx.prompting.thinking import ThinkMarkers, find_markers, thinks, thinks_by_default
-from omlx.prompting.tools import formats_for, resolve
+from omlx.prompting.tools import formats_for, resolve, strays_of
 from omlx.prompting.tools.functionary import FUNCTIONARY
 from omlx.prompting.tools.offered import OfferedTools, random_call_id
 
@@ -145,7 +145,12 @@ class OutputParser:
                 self._splitter = RecipientSplitter(formats, offered_tools, opens_thinking=opens_thinking)
             else:
                 self._splitter = TagSplitter(
-                    dialect.think, formats, offered_tools, opens_thinking=opens_thinking, answer=dialect.answer
+                    dialect.think,
+                    formats,
+                    offered_tools,
+                    opens_thinking=opens_thinking,
+                    answer=dialect.answer,
+                    strays=() if dialect.plain else strays_of(dialect.tools),
                 )
 
     @property

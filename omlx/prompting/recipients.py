@@ -16,6 +16,10 @@ from omlx.prompting.tools.format import ToolFormat
 from omlx.prompting.tools.offered import OfferedTools
 
 _MESSAGE = "<|message|>"
+THOUGHT, ANSWER = " to=self<|message|>", " to=user<|message|>"
+END = "<|eom|>"
+NEXT_MESSAGE = "<|eom|><|start|>assistant"
+"""What ends a message and begins the next."""
 _ENDS = ("<|eom|>", "<|eot|>", "<|start|>")
 _MARK = re.compile("|".join(map(re.escape, (*_ENDS, _MESSAGE))))
 _HEADER = re.compile(r"\s*(?:<\|start\|>)?\s*(?:assistant)?\s*(?:to=([^\s<]+))?\s*")

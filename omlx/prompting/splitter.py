@@ -8,7 +8,7 @@ use it, and it would look like an answer. So are closing markers that stand alon
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
 from omlx.messages.request import ToolCall
@@ -24,6 +24,9 @@ _LONGEST_MARKER = 40
 """Characters."""
 _TALK = 400
 """Characters. With more text than this behind it, a call in thinking is part of the thinking."""
+_LATER = re.compile(r"\n[ \t]*(?=\{|\[\s*\{|```(?:json|tool_call)?\s*[\[{])")
+"""Where a call that nothing marks may begin behind text."""
+_LATER_BEGUN = re.compile(r"\n[ \t]*(?:\[\s*|`{1,3}[a-z_]{0,9}\s*)?\Z")
 _QUOTES = frozenset(" \t`'\"(“‘«「")
 """Characters in front of a marker that is spoken of."""
 _TOKEN = re.compile(r"<[|｜].*[|｜]>|<\|.*>|<.*\|>|\[/?[A-Z_]+\]")
@@ -39,13 +42,15 @@ class TagSplitter:
         *,
         opens_thinking: bool = False,
         answer: tuple[str, str] | None = None,
+        strays: Collection[str] = (),
     ) -> None:
-        """`answer`: tags around the whole answer, which can stand in its text as well."""
+        """`answer`: tags around the whole answer, which can stand in its text as well. `strays`: the family's tokens
+        that are no text, though no tools were offered."""
         self._think = think
         self._read = CallReader(formats, offered_tools)
         self._openings = self._read.openings
         closings = {closing for known in self._read.marked for closing in known.closings if len(closing) > 3}
-        strays = {stray for known in self._read.marked for stray in known.strays}
+        strays = {*strays, *(stray for known in self._read.marked for stray in known.strays)}
         self._orphans = closings | strays | {orphan for known in self._read.marked for orphan in known.orphans}
         self._orphans |= {think.closing} if think else set()
         self._dropped = strays - self._openings
@@ -234,6 +239,9 @@ class TagSplitter:
             if stop is None and self._behind_call and not self._buffer[: len(self._buffer) - held].strip():
                 self._buffer = self._buffer[: len(self._buffer) - held]
             held = 0
+        later = self._later_call(segments, stop, final)
+        if later is not None:
+            return later
         if stop is None or (held and len(self._buffer) - held <= stop.start()):
             self._emit_text(segments, len(self._buffer) - held, keep_blank=self._holds_blank and not final)
             return False
@@ -250,6 +258,38 @@ class TagSplitter:
                 self._open(self._buffer)
             return True
         return self._marked_call(segments, stop, final)
+
+    def _later_call(self, segments: list[Segment], stop: re.Match[str] | None, final: bool) -> bool | None:
+        """A call in plain JSON on a line of its own behind text: it is one only where it ends the output.
+
+        None: there is none, go on.
+        """
+        if not self._read.bare or self._called:
+            return None
+        end = stop.start() if stop else len(self._buffer)
+        first = 0 if self._answered else len(self._buffer) - len(self._buffer.lstrip())
+        line = _LATER.search(self._buffer, first, end)
+        if line is None:
+            begun = None if final or stop else _LATER_BEGUN.search(self._buffer, first)
+            if begun is None:
+                return None
+            self._emit_text(segments, begun.start(), keep_blank=True)
+            return False
+        self._emit_text(segments, line.start(), keep_blank=True)
+        place = len(self._buffer) - len(self._buffer.lstrip())
+        outcome = self._read(self._buffer, place, final=final, start=True)
+        if isinstance(outcome, Found):
+            behind = self._buffer[self._behind_orphans(self._buffer, outcome.end) :]
+            if not behind or any(orphan.startswith(behind) for orphan in self._orphans):
+                if final:
+                    self._take(segments, outcome)
+                    return True
+                outcome = None
+        if outcome is None:
+            self._looked_at = len(self._buffer)
+            return False
+        self._emit_text(segments, place + 1, keep_blank=False)
+        return True
 
     def _lone(self, segments: list[Segment], stop: re.Match[str]) -> bool:
         """A closing marker of thinking that nothing opened. Where it is spoken of, a space or quote precedes it."""

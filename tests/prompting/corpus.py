@@ -265,6 +265,8 @@ CORPUS = [
     Output("internlm", "<|action_start|><|plugin|>", _said(_each(lambda call: f"<|action_start|><|plugin|>\n{_json(call, arguments='parameters')}<|action_end|>")), r"<\|action_start\|><\|plugin\|>|<\|action_end\|>"),
     Output("functionary-3.2", ">>>${recipient}", f"all\n{TEXT}\n" + _each(lambda call: f">>>{call[0]}\n{json.dumps(call[1])}", ""), ">>>"),
     Output("xlam", "", _list(), "(?!)", says=False),
+    Output("dots", "<dots_function_call>" + _THINK, _after_thought(f"<dots_function_call>\n{_each(_invoke, '')}</dots_function_call>"), _ANGLE, thinks=True),
+    Output("doubao", "<|FunctionCallBegin|>", _said(f"<|FunctionCallBegin|>{_list('parameters')}<|FunctionCallEnd|>"), _BARS),
     Output("step-3", "<｜tool_calls_begin｜>" + _THINK, _after_thought(_STEP3), _tokens(_BARS, r"</?steptml:[^<>\n]*>|</?think>"), thinks=True),
     Output("gpt-oss", "<|channel|><|message|>", _HARMONY, _BARS, thinks=True),
 ]  # fmt: skip

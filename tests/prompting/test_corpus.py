@@ -102,6 +102,7 @@ def test_spoiled_outputs_lose_nothing(output: Output) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_outputs_cut_anywhere_and_spoiled_twice_lose_nothing(output: Output) -> None:
     for mutated in sample(output, 1, 1):
         check(output, mutated)

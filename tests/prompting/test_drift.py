@@ -127,6 +127,30 @@ CASES: dict[str, tuple[str, str, list[Segment]]] = {
     "Muse: thinking and answer": ("<atem:function_calls><|eom|>", " to=self<|message|>t<|eom|><|start|>assistant to=user<|message|>Hi<|eot|>", [*thought("t"), *text("Hi")]),
     "Muse: a call": ("<atem:function_calls><|eom|>", ' to=self<|message|>t<|eom|><|start|>assistant to=run<|message|><atem:function_calls>\n<atem:invoke name="run">\n<atem:parameter name="command">ls</atem:parameter>\n</atem:invoke>\n</atem:function_calls><|eot|>', [*thought("t"), *calls(LS)]),
     "Muse: a call among the thinking": ("<atem:function_calls><|eom|>", ' to=self<|message|>t\n<atem:function_calls><atem:invoke name="run"><atem:parameter name="command">ls</atem:parameter></atem:invoke></atem:function_calls><|eom|>', [*thought("t\n"), *calls(LS)]),
+    # Families whose marker another one's call stands behind
+    "Gemma: a call as JSON": (GEMMA, '<|tool_call>{"name": "run", "arguments": {"command": "ls"}}<tool_call|>', calls(LS)),
+    "Gemma: a call as Python": (GEMMA, '<|tool_call>call:run(command="ls")<tool_call|>', calls(LS)),
+    "GLM: a call as Python": (GLM, '<tool_call>run(command="ls")</tool_call>', calls(LS)),
+    "GLM: a value on its own line without its tags": (GLM, "<tool_call>run\n<arg_key>command</arg_key>\nls\n</tool_call>", calls(LS)),
+    "GLM: no closing tag where all that the tool takes is there": (GLM, "<tool_call>run\n<arg_key>command</arg_key>\n<arg_value>ls</arg_value>\n", calls(LS)),
+    "Hermes: a name and JSON": ("<tool_call>", '<tool_call>\nrun\n{"command": "ls"}\n</tool_call>', calls(LS)),
+    "Hermes: elements": ("<tool_call>", "<tool_call>\n<function=run>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>", calls(LS)),
+    "no family: Mistral's token": ("", '[TOOL_CALLS][{"name": "run", "arguments": {"command": "ls"}}]', calls(LS)),
+    "Granite 20B: a closing tag": ("<function_call>", '<function_call> {"name": "run", "arguments": {"command": "ls"}}</function_call>', calls(LS)),
+    "Solar: the token behind all calls": ("<|tool_call:begin|>", '<|tool_calls|><|tool_call:begin|>a<|tool_call:name|>run<|tool_call:args|>{"command": "ls"}<|tool_call:end|><|calls|>', calls(LS)),
+    "dots: elements": ("<dots_function_call>", 'Hi.<dots_function_call>\n<invoke name="put">\n<parameter name="path">\n  a.py\n</parameter>\n<parameter name="mode">\n3\n</parameter>\n</invoke>\n<invoke name="run"><parameter name="command">ls</parameter></invoke></dots_function_call>', [*text("Hi."), *calls(("put", {"path": "  a.py", "mode": 3}), LS)]),
+    "dots: JSON": ("<dots_function_call>", '<dots_function_call>{"name": "run", "arguments": {"command": "ls"}}</dots_function_call>', calls(LS)),
+    "dots: a closing tag that nothing opened": ("<dots_function_call>", '<dots_function_call><invoke name="run"><parameter name="command">ls</parameter></invoke></dots_function_call></dots_function_call>', calls(LS)),
+    "Doubao: a list between tokens": ("<|FunctionCallBegin|>", '<|FunctionCallBegin|>[{"name": "run", "parameters": {"command": "ls"}}]<|FunctionCallEnd|>', calls(LS)),
+    "Hunyuan 3: a suffix from a variable": ("{% set K = ':v9' %}{{ '<think{}>'.format(K) }}{{ '<tool_calls{}>'.format(K) }}", "<think:v9>t</think:v9><tool_calls:v9>\n<tool_call:v9>run<tool_sep:v9>\n<arg_key:v9>command</arg_key:v9>\n<arg_value:v9>ls</arg_value:v9>\n</tool_call:v9>\n</tool_calls:v9>", [*thought("t"), *calls(LS)]),
+    "Hunyuan 3: without the outer tag": ("<tool_calls:v9>", "<tool_call:v9>run<tool_sep:v9><arg_key:v9>command</arg_key:v9><arg_value:v9>ls</arg_value:v9></tool_call:v9>", calls(LS)),
+    # JSON behind text
+    "JSON on a line of its own ends the output": ("", 'I look.\n\n{"name": "run", "arguments": {"command": "ls"}}', [*text("I look."), *calls(LS)]),
+    "so does JSON in a fence": ("", 'I look.\n```json\n{"name": "run", "arguments": {"command": "ls"}}\n```\n', [*text("I look."), *calls(LS)]),
+    "and a list": ("<tool_call>", 'I look.\n[{"name": "run", "arguments": {"command": "ls"}}]\n</tool_call>', [*text("I look."), *calls(LS)]),
+    "an example is text": ("", 'Thus:\n{"name": "run", "arguments": {"command": "ls"}}\nis a call.', text('Thus:\n{"name": "run", "arguments": {"command": "ls"}}\nis a call.')),
+    "so is JSON that names no tool": ("", 'Thus:\n{"name": "Bob", "arguments": {}}', text('Thus:\n{"name": "Bob", "arguments": {}}')),
+    "and JSON within a line": ("", 'Thus: {"name": "run", "arguments": {"command": "ls"}}', text('Thus: {"name": "run", "arguments": {"command": "ls"}}')),
     "Muse: a continued answer": ("<atem:function_calls><|eom|>", "upon a time", text("upon a time")),
 }  # fmt: skip
 
@@ -164,6 +188,11 @@ def test_a_value_becomes_what_the_schema_says() -> None:
 
 def test_headers_of_functionary_are_no_text_without_tools_either() -> None:
     assert parse(detect_output(">>>${recipient}", [], ""), "all\nHello", 1, tools=[]) == text("Hello")
+
+
+def test_tokens_of_the_family_are_no_text_without_tools_either() -> None:
+    for source in ("`function call`", "<|function_call|>"):
+        assert parse(detect_output(source, [], ""), "Hello<|message_sep|>", 1, tools=[]) == text("Hello")
 
 
 def test_the_marker_at_the_end_of_phis_turns_is_not_solars() -> None:

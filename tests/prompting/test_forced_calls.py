@@ -22,7 +22,7 @@ from omlx.engine.guide import make_guide
 from omlx.messages.constraint import Grammar, ThinkLimit
 from omlx.messages.request import GenerateRequest, Limits, Message, ToolCall
 from omlx.prompting.constraint import constrain, limit_thinking
-from omlx.prompting.output import OutputDialect, OutputParser, detect_output
+from omlx.prompting.output import OutputDialect, OutputParser, Segment, detect_output
 from tests.prompting.families import FAMILIES, Family
 from tests.prompting.test_families import ASK, prompt
 
@@ -202,6 +202,20 @@ def test_a_reply_that_must_be_a_call_is_one(family: Family) -> None:
             msgspec.convert(call.arguments, ARGUMENTS[call.name])
         one, _ = calls_in(dialect, wild.write(grammar_for(dialect, wild, must_call="weather", one_call=True), seed))
         assert [call.name for call in one] == ["weather"]
+
+
+def test_thinking_of_muse_glimmer_ends_with_a_message_to_the_user() -> None:
+    muse = detect_output("<atem:function_calls><|eom|>", [], "")
+    wanted = GenerateRequest(id=1, tools=TOOLS, limits=Limits(think_budget=9))
+    for must_call, ending in (
+        (False, "<|eom|><|start|>assistant to=user<|message|>"),
+        (True, "<|eom|><|start|>assistant"),
+    ):
+        limit = limit_thinking(msgspec.structs.replace(wanted, must_call=must_call), muse, opens_thinking=False)
+        assert limit == (9, " to=self<|message|>", "<|eom|>", ending, False, True)
+    written = " to=self<|message|>I think<|eom|><|start|>assistant to=user<|message|>Hi"
+    parser = OutputParser(muse, tools=TOOLS)
+    assert [*parser.feed(written), *parser.finish()] == [Segment("thinking", "I think"), Segment("content", "Hi")]
 
 
 def test_thinking_comes_before_what_is_asked_for() -> None:

@@ -121,6 +121,46 @@ def test_a_system_message_in_a_tool_loop_joins_the_result_in_front_of_it() -> No
     assert text.index("R1") < text.index("<system-reminder>\nS\n</system-reminder>") < text.index("R2")
 
 
+ALTERNATES = """{% set ns = namespace(at=0) %}{% for m in messages %}{% if m.role != 'tool' and not m.tool_calls %}
+{%- if (m.role == 'user') != (ns.at % 2 == 0) %}{{ raise_exception('turns must alternate') }}{% endif %}
+{%- if m.role == 'assistant' and not m.content %}{{ raise_exception('an answer needs text') }}{% endif %}
+{%- set ns.at = ns.at + 1 %}{% endif %}{% endfor %}{% for m in messages %}<{{ m.role }}>{{ m.content }}
+{%- for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}{% endfor %}"""
+
+
+def test_a_user_message_may_follow_a_result_where_turns_must_alternate() -> None:
+    call = ToolCall("f", {"a": 1}, "call_00000001")
+    result = Message("tool", "Result", tool_call_id=call.id)
+    loop = [user("Ask"), Message("assistant", tool_calls=[call]), result, user("Stop")]
+    text = render(ALTERNATES, *loop)
+    assert text.endswith("<tool>Result<assistant> <user>Stop")
+    assert render(ALTERNATES, *loop, Message("assistant", "Yes"), user("Go on")).startswith(text)
+
+
+def test_the_result_of_a_call_that_is_not_there_is_told_in_words_where_the_template_refuses_it() -> None:
+    refuses = """{% for m in messages %}{% if m.role == 'tool' and not (loop.previtem.tool_calls or loop.previtem.role == 'tool') %}
+{{- raise_exception('a result needs a call') }}{% endif %}<{{ m.role }}>{{ m.content }}
+{%- for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}{% endfor %}"""
+    lone = Message("tool", "42", tool_name="f", tool_call_id="call_00000009")
+    assert render(refuses, user("Ask"), lone) == "<user>Ask<user>Result of f:\n42"
+    call = ToolCall("f", {}, "call_00000001")
+    kept = [user("Ask"), Message("assistant", tool_calls=[call]), Message("tool", "1", tool_call_id=call.id)]
+    assert "<tool>1" in render(refuses, *kept, lone)
+
+
+HARMONY = """{# <|channel|>analysis<|message|> #}{% for m in messages %}{% set ns = namespace(later=false) %}
+{%- for n in messages[loop.index:] %}{% if n.role == 'assistant' and not n.tool_calls %}{% set ns.later = true %}{% endif %}{% endfor %}
+{%- if m.role == 'assistant' and m.tool_calls %}{% if not ns.later %}<analysis>{{ m.thinking }}{{ m.content }}{% endif %}
+{%- for c in m.tool_calls %}<call>{{ c.function | tojson }}{% endfor %}{% else %}<{{ m.role }}>{{ m.content }}{% endif %}{% endfor %}"""
+
+
+def test_what_gpt_oss_wrote_beside_calls_stays_when_the_answer_is_there() -> None:
+    call = ToolCall("f", {}, "call_00000001")
+    turn = [user("Ask"), Message("assistant", "I look.", tool_calls=[call]), Message("tool", "1", tool_call_id=call.id)]
+    assert "<analysis>I look.<call>" in render(HARMONY, *turn)
+    assert "<assistant>I look.<call>" in render(HARMONY, *turn, Message("assistant", "Done."), user("Thanks"))
+
+
 def test_text_that_came_with_calls_is_not_lost() -> None:
     source = """{% for m in messages %}[{{ m.role }}:{% if m.tool_calls %}{% for c in m.tool_calls %}{{ c.function.name }}
 {{- c.function.arguments | tojson }}{% endfor %}{% else %}{{ m.content }}{% endif %}]{% endfor %}"""

@@ -103,6 +103,17 @@ def test_a_forced_call_obeys_a_schema_in_parts(http: httpx.Client) -> None:
     assert name == "order" and set(arguments) <= {"id", "a", "b"}
 
 
+def test_a_parameter_may_be_any_value_or_none(http: httpx.Client) -> None:
+    either = {
+        "type": "object",
+        "properties": {"any": True, "never": False, "one": {"anyOf": [False, {"const": 7}]}},
+        "required": ["any", "one"],
+        "additionalProperties": False,
+    }
+    name, arguments = chat(http, "required", parameters=either)
+    assert name == "order" and set(arguments) == {"any", "one"} and arguments["one"] == 7
+
+
 def test_templates_get_the_schema_as_the_client_sent_it(http: httpx.Client) -> None:
     asked = {"messages": MESSAGES, "_debug_render_only": True, "stream": False}
     for function in (FUNCTION, {**FUNCTION, "strict": True}):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection
 from typing import NamedTuple
 
+from omlx.prompting.thinking import find_markers
 from omlx.prompting.tools import cohere, gemma, invoke, json_tags, pythonic
 from omlx.prompting.tools.deepseek import DEEPSEEK
 from omlx.prompting.tools.fallback import BARE, FENCED, after_tag
@@ -22,7 +23,7 @@ from omlx.prompting.tools.qwen_coder import QWEN_CODER
 from omlx.prompting.tools.rules import bare_call
 from omlx.prompting.tools.solar import SOLAR
 
-ALWAYS = (HERMES, BARE, FENCED, PYTHON_LIST)
+ALWAYS = (HERMES, QWEN_CODER, GLM, MISTRAL, BARE, FENCED, PYTHON_LIST)
 """Tried with every model that is offered tools: many were tuned on formats that their template does not show."""
 
 FORMATS: dict[str, ToolFormat] = {
@@ -37,13 +38,22 @@ FORMATS: dict[str, ToolFormat] = {
 
 
 _RELEASE = re.compile(r"<tool_calls:(\w{1,32})>")
+_SUFFIX = re.compile(r"<think:?(\w{0,32})>")
+_FORMATTED = "<tool_calls{}>"
+"""Hunyuan 3's template puts the suffix in from a variable, here as in its markers of thinking."""
 
 
 def formats_for(template: str, tokens: Collection[str]) -> tuple[str, ...]:
     """Names of the formats that a model's template or vocabulary speaks of."""
     releases = {match[1] for text in (template, *tokens) for match in _RELEASE.finditer(text)}
+    markers = find_markers(template, tokens) if _FORMATTED in template else None
+    suffix = _SUFFIX.fullmatch(markers.opening) if markers else None
+    found = {known.name for known in FORMATS.values() if known.spoken(template, tokens)}
+    if suffix:
+        releases |= {suffix[1]} - {""}
+        found.add(f"hunyuan3:{suffix[1]}" if suffix[1] else HUNYUAN3_PLAIN.name)
     others = (f"hunyuan3:{release}" for release in sorted(releases) if f"hunyuan3:{release}" not in FORMATS)
-    return (*(known.name for known in FORMATS.values() if known.spoken(template, tokens)), *others)
+    return (*(name for name in FORMATS if name in found), *others)
 
 
 def resolve(names: Collection[str], tag: str = "") -> list[ToolFormat]:
@@ -56,6 +66,11 @@ def resolve(names: Collection[str], tag: str = "") -> list[ToolFormat]:
     if tag and not any(tag in found.openings for found in chosen):
         chosen.append(after_tag(tag))
     return chosen
+
+
+def strays_of(names: Collection[str]) -> set[str]:
+    """Tokens of these formats that are no text, with or without tools."""
+    return {stray for name in names if name in FORMATS for stray in FORMATS[name].strays}
 
 
 class Written(NamedTuple):

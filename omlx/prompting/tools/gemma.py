@@ -9,6 +9,7 @@ from omlx.messages.request import ToolCall
 from omlx.prompting.tools import literals
 from omlx.prompting.tools.cursor import MAX_NESTING, Cursor, NotACall
 from omlx.prompting.tools.format import Reader, ToolFormat, Writer
+from omlx.prompting.tools.objects import read_calls
 from omlx.prompting.tools.offered import OfferedTools, typed
 from omlx.prompting.tools.parameters import schema_types
 from omlx.prompting.tools.rules import OfferedTool, Rules
@@ -28,7 +29,18 @@ def _reader(*texts: str) -> Reader:
         cursor.literal(marks.opening)
         cursor.blank()
         cursor.maybe("call:")
+        if cursor.next_is("{", "["):
+            # JSON, as other families write it.
+            read_calls(cursor, offered_tools, marks.closing)
+            cursor.blank()
+            cursor.maybe(marks.closing)
+            return
         while True:
+            if _PYTHON.match(cursor.text, cursor.position):
+                cursor.keep(offered_tools.call(*literals.read_call(cursor)))
+                cursor.blank()
+                cursor.maybe(marks.closing)
+                return
             name = cursor.until("{", at_most=200).strip()
             cursor.position -= 1
             offered_tools.known(name)
@@ -49,6 +61,7 @@ def _reader(*texts: str) -> Reader:
     return read
 
 
+_PYTHON = re.compile(r"[\w.-]+\(")
 _KEY = re.compile(r"[^:={}\[\],<]*")
 
 

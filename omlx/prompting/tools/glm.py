@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from omlx.prompting.tools import literals
 from omlx.prompting.tools.cursor import Cursor, NotACall
 from omlx.prompting.tools.format import Reader, ToolFormat, Writer
 from omlx.prompting.tools.objects import read_arguments, read_calls
@@ -60,7 +61,9 @@ def _reader(prefix: str, suffix: str = "") -> Reader:
                 cursor.blank()
                 while cursor.maybe(value_opening):
                     pass
-                arguments[key] = cursor.value(value_closing, sibling(properties, arguments, key), end)
+                value = cursor.value(value_closing, sibling(properties, arguments, key), end)
+                closed = cursor.text.endswith(value_closing, 0, cursor.position)
+                arguments[key] = value if closed else value.removesuffix("\n")
             elif not cursor.maybe(value_closing):
                 # The closing tag may be missing where something follows that ends the call anyway.
                 if cursor.next_is(opening, after_all) or cursor.ends_with(
@@ -79,8 +82,16 @@ def _reader(prefix: str, suffix: str = "") -> Reader:
             cursor.blank()
             cursor.maybe(closing)
             return
+        start = cursor.position
         name = cursor.name()
         offered_tools.known(name)
+        if cursor.next_is("("):
+            # As Python.
+            cursor.position = start
+            cursor.keep(offered_tools.call(*literals.read_call(cursor)))
+            cursor.blank()
+            cursor.maybe(closing)
+            return
         cursor.blank()
         while cursor.maybe(separator):
             cursor.blank()
@@ -102,7 +113,8 @@ def _all_reader(suffix: str) -> Reader:
     one = _reader("", suffix)
 
     def read(cursor: Cursor, offered_tools: OfferedTools) -> None:
-        cursor.literal(f"<tool_calls{suffix}>")
+        if not cursor.next_is(f"<tool_call{suffix}>"):
+            cursor.literal(f"<tool_calls{suffix}>")
         while True:
             cursor.blank()
             if cursor.maybe(f"</tool_calls{suffix}>"):
@@ -156,18 +168,18 @@ LONGCAT = ToolFormat(
 
 def hunyuan3(release: str) -> ToolFormat:
     """The format of Hunyuan 3 and later, whose names have a suffix that changes with the release."""
-    opening = f"<tool_calls:{release}>"
-    closings = (f"</tool_call:{release}>", f"</tool_calls:{release}>")
-    return ToolFormat(f"hunyuan3:{release}", _all_reader(f":{release}"), (opening,), (opening,), closings=closings)
+    suffix = f":{release}" if release else ""
+    outer, inner = f"<tool_calls{suffix}>", f"<tool_call{suffix}>"
+    return ToolFormat(
+        f"hunyuan3:{release}" if release else "hunyuan3-plain",
+        _all_reader(suffix),
+        (outer, inner) if release else (outer,),
+        (outer,) if release else ("<tool_sep>",),
+        closings=(f"</tool_call{suffix}>", f"</tool_calls{suffix}>"),
+    )
 
 
 HUNYUAN3 = hunyuan3("opensource")
-HUNYUAN3_PLAIN = ToolFormat(
-    "hunyuan3-plain",
-    _all_reader(""),
-    ("<tool_calls>",),
-    ("<tool_sep>",),
-    closings=("</tool_call>", "</tool_calls>"),
-)
+HUNYUAN3_PLAIN = hunyuan3("")
 GLM4 = ToolFormat("glm4", read_bare, (), ("<|observation|>",), bare=True, closings=("}",), write=write_bare)
 """Its openings are the names of the tools."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from omlx.messages.request import ToolCall
 from omlx.prompting.tools.cursor import Cursor, NotACall
 from omlx.prompting.tools.format import ToolFormat
-from omlx.prompting.tools.objects import read_arguments
+from omlx.prompting.tools.objects import read_arguments, read_calls
 from omlx.prompting.tools.offered import OfferedTools
 from omlx.prompting.tools.parameters import schema_types
 from omlx.prompting.tools.rules import OfferedTool, Rules
@@ -24,6 +24,8 @@ class _Tags(NamedTuple):
     """Name of the element around all calls; "" where there is none."""
     call: str
     parameter: str
+    line: str = ""
+    """What stands between the tags of a parameter and its value."""
 
 
 def _reader(tags: _Tags) -> ToolFormat:
@@ -47,6 +49,12 @@ def _reader(tags: _Tags) -> ToolFormat:
                     cursor.position = cursor.kept_end
                 return
             elif not tags.wrapper or (wrapped and cursor.maybe(closing)):
+                return
+            elif wrapped and cursor.next_is("{", "["):
+                # The whole call as JSON.
+                read_calls(cursor, offered_tools, closing)
+                cursor.blank()
+                cursor.maybe(closing)
                 return
             else:
                 cursor.literal(opening)
@@ -88,6 +96,8 @@ def _call(cursor: Cursor, offered_tools: OfferedTools, tags: _Tags) -> ToolCall:
             value = cdata.group(1) if cdata else value
             if not cursor.text.endswith(f"</{tags.parameter}>", 0, cursor.position):
                 value = value.removesuffix("\n")
+            elif tags.line and value.startswith(tags.line):
+                value = value.removeprefix(tags.line).removesuffix(tags.line)
             arguments[key] = value
             if 'string="true"' in rest:
                 # DeepSeek says which values are text.
@@ -132,8 +142,8 @@ def _write_call(rules: Rules, tool: OfferedTool, tags: _Tags) -> str:
         types = schema_types(schema, tool.schema)
         text = "true" if not types or "string" in types else "false"
         kind = f' string="{text}"' if typed_texts else ""
-        value = rules.value(tool, schema, f"</{tags.parameter}>")
-        head = rules.text(f'<{tags.parameter} name="{key}"{kind}>')
+        value = rules.value(tool, schema, f"{tags.line}</{tags.parameter}>")
+        head = rules.text(f'<{tags.parameter} name="{key}"{kind}>{tags.line}')
         parts.append(rules.rule(f"{head} {value} {rules.text(_LINE)}") + ("" if required else "?"))
     return " ".join([*parts, rules.text(f"</{tags.call}>\n")])
 
@@ -207,7 +217,8 @@ FORMATS = (
     _reader(_Tags("｜DSML｜function_calls", "｜DSML｜invoke", "｜DSML｜parameter")),
     _reader(_Tags("｜DSML｜tool_calls", "｜DSML｜invoke", "｜DSML｜parameter")),
     _reader(_Tags("atem:function_calls", "atem:invoke", "atem:parameter")),
+    _reader(_Tags("dots_function_call", "invoke", "parameter", line="\n")),
     _reader(_Tags("", "function", "param")),
     STEP3,
 )
-"""MiniMax M2, DeepSeek V3.2 and V4, Muse Spark, MiniCPM 5."""
+"""MiniMax M2, DeepSeek V3.2 and V4, Muse Spark, dots, MiniCPM 5."""

@@ -119,7 +119,13 @@ FORMATS = (
         _single_writer("<|action_start|><|plugin|>\n", "<|action_end|>", "parameters"),
     ),
     _format("nemotron-mini", "<toolcall>", "</toolcall>", _single_writer("<toolcall> ", " </toolcall>", "arguments")),
-    _format("granite-20b", "<function_call>", "", _single_writer("<function_call> ", "", "arguments")),
+    _format("granite-20b", "<function_call>", "</function_call>", _single_writer("<function_call> ", "", "arguments")),
+    _format(
+        "doubao",
+        "<|FunctionCallBegin|>",
+        "<|FunctionCallEnd|>",
+        _list_writer("<|FunctionCallBegin|>[", "]<|FunctionCallEnd|>", "parameters"),
+    ),
     _format("apertus", "<|tools_prefix|>", "<|tools_suffix|>", _apertus_writer)._replace(
         read=tagged("<|tools_prefix|>", "<|tools_suffix|>", keyed=True)
     ),

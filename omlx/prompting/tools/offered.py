@@ -75,9 +75,10 @@ class OfferedTools:
         return self._parameters.get(self.known(name), {})
 
     def complete(self, name: str, arguments: Collection[str]) -> bool:
-        """Whether the tool says which arguments it needs, and these are all there."""
-        required = self._required.get(self.known(name), ())
-        return bool(required) and all(key in arguments for key in required)
+        """Whether all arguments are there that the tool needs; where it needs none, all that it has."""
+        known = self.known(name)
+        needed = self._required.get(known) or self._parameters.get(known, {"": None})
+        return all(key in arguments for key in needed)
 
     def call(self, name: str, arguments: Any) -> ToolCall:
         """A call, its id still to be given. Raises NotACall for what is no name or arguments that are no object."""

@@ -33,4 +33,4 @@ def read(cursor: Cursor, offered_tools: OfferedTools) -> None:
             raise cursor.undecided() if cursor.at_end else NotACall()
 
 
-SOLAR = ToolFormat("solar", read, (_ALL, _BEGIN), (_BEGIN,), closings=(_END,), strays=(_END, "<|begin|>"))
+SOLAR = ToolFormat("solar", read, (_ALL, _BEGIN), (_BEGIN,), closings=(_END,), strays=(_END, "<|calls|>", "<|begin|>"))

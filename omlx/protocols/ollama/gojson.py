@@ -52,6 +52,10 @@ class WholeSchema(Schema):
     """The same, but keys without a field stay as the client sent them."""
 
 
+class PartSchema(WholeSchema):
+    """The same, of a part of a JSON schema: true and false are read as the objects that mean the same."""
+
+
 class _Where(NamedTuple):
     root: str
     path: str
@@ -289,8 +293,11 @@ def _struct_reader(kind: type[msgspec.Struct], go_type: str) -> _Reader:
     folded = {wire.lower(): field for wire, field in fields.items()}
     kept, whole = issubclass(kind, Schema), issubclass(kind, WholeSchema)
     always = msgspec.to_builtins(kind()) if kept else {}
+    part = issubclass(kind, PartSchema)
 
     def read(value: Any, where: _Where) -> Any:
+        if part and type(value) is bool:
+            return {} if value else {"not": {}}
         if type(value) is not dict:
             _wrong(value, where, go_type)
         given = {}

@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from omlx.protocols.common import CommonFields
 from omlx.protocols.media import read_base64
-from omlx.protocols.ollama.gojson import Go, Schema, WholeSchema
+from omlx.protocols.ollama.gojson import Go, PartSchema, Schema, WholeSchema
 from omlx.units import parse_keep_alive
 
 THINK_LEVELS = ("high", "medium", "low", "max")
@@ -85,7 +85,7 @@ class Message(msgspec.Struct, kw_only=True):
     tool_call_id: str = ""
 
 
-class ToolProperty(WholeSchema, kw_only=True):
+class ToolProperty(PartSchema, kw_only=True):
     """The fields of a parameter's JSON schema that Ollama knows, and checks; a Go template sees no others."""
 
     anyOf: Annotated[list[ToolProperty], Go("[]api.ToolProperty")] | UnsetType = UNSET
