@@ -133,12 +133,12 @@ class Hosts:
         if not self.checked:
             return True
         host = split_port(header).lower()
-        return self.named(header) or (is_address(host) and _is_local(host))
+        return host in self.own_names or self.named(header) or (is_address(host) and _is_local(host))
 
     def named(self, header: str) -> bool:
         """Allowed as a *name* (an address does not count)."""
         host = split_port(header).lower()
-        return host in self.own_names or host.endswith((".localhost", ".local", ".internal"))
+        return (host in self.own_names and not is_address(host)) or host.endswith((".localhost", ".local", ".internal"))
 
 
 def split_port(header: str) -> str:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import gzip
 import json
 import threading
-import time
 from typing import Any
 
 import httpx
 import pytest
 
-from omlx.prompting.gotemplate import GoTemplate
 from tests.server.local import LocalServer
 
 
@@ -75,13 +73,10 @@ def test_a_template_of_more_actions_than_any_has_is_refused(http: httpx.Client) 
 
 
 def test_others_are_answered_while_a_template_is_parsed(scripted: LocalServer) -> None:
-    """The largest that is taken; the parser's time is what it takes here, in this process, at this moment."""
+    """The largest that is taken. Parsed between their requests, it would let one or two of them through."""
     template = "{{$a := 1}}" * 9_900
-    begun = time.monotonic()
-    GoTemplate(template)
-    parsing_s = time.monotonic() - begun
     create = {"model": "many", "from": "plain", "template": template, "stream": False}
-    longest, answers = 0.0, list[httpx.Response]()
+    others, answers = 0, list[httpx.Response]()
 
     def send() -> None:
         with scripted.client() as client:
@@ -92,13 +87,12 @@ def test_others_are_answered_while_a_template_is_parsed(scripted: LocalServer) -
         client.get("/api/version")
         sender.start()
         while sender.is_alive():
-            begun = time.monotonic()
             client.get("/api/version", timeout=120)
-            longest = max(longest, time.monotonic() - begun)
+            others += 1
         client.request("DELETE", "/api/delete", json={"model": "many"})
     sender.join()
     assert answers[0].status_code == 200
-    assert longest < parsing_s
+    assert others > 3
 
 
 @pytest.mark.parametrize(
