@@ -22,10 +22,10 @@ from omlx_registry.blobs import canonical_digest
 from omlx_registry.describe import read_config
 from omlx_registry.errors import CreateError, Damaged, InvalidDigest, InvalidModel, ModelfileError, reason
 from omlx_registry.folders import file_layers, model_file_names
-from omlx_registry.hub.files import is_safe_path
 from omlx_registry.lora import CONFIG_FILE, MLX_WEIGHTS, adapter_layers
 from omlx_registry.manifest import ADAPTER, DRAFT, FILE, FOLDERS, LICENSE, WEIGHTS, Layer
 from omlx_registry.metadata import Files, find_out
+from omlx_registry.model_files import is_safe_path
 from omlx_registry.model_json import decode_object
 from omlx_registry.modelfile import SEMVER, check_backend
 from omlx_registry.names import Name

@@ -14,8 +14,8 @@ from typing import Final
 from omlx_registry.assemble import Overrides, Texts, assemble, text_layers
 from omlx_registry.blobs import BlobStore, Transfer, canonical_digest
 from omlx_registry.errors import InvalidModel
-from omlx_registry.hub.files import select
 from omlx_registry.manifest import FILE, LICENSE, WEIGHTS, Layer
+from omlx_registry.model_files import select
 from omlx_registry.names import Name
 from omlx_registry.store import Store, Stored
 

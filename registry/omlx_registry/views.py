@@ -15,8 +15,8 @@ from pathlib import Path
 
 from omlx_registry.blobs import BlobStore
 from omlx_registry.errors import Damaged
-from omlx_registry.hub.files import is_safe_path
 from omlx_registry.manifest import FILE, WEIGHTS, Layer, Manifest
+from omlx_registry.model_files import is_safe_path
 
 
 class Views:

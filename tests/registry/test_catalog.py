@@ -15,7 +15,7 @@ from omlx_registry import InvalidName, PullError, RegistryError, catalog_file
 from omlx_registry.aliases import Aliases
 from omlx_registry.catalog import Target, families, near, resolve, unknown_name
 from omlx_registry.catalog_update import update
-from omlx_registry.hub.files import is_safe_path, is_wanted, select
+from omlx_registry.model_files import is_safe_path, is_wanted, select
 from omlx_registry.names import parse_name
 
 PROMISED = [

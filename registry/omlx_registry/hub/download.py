@@ -23,10 +23,10 @@ import httpx
 from omlx_registry.blobs import BlobStore
 from omlx_registry.errors import PullError, PullRefused
 from omlx_registry.hub import precheck
-from omlx_registry.hub.files import is_safe_path, select
 from omlx_registry.hub.gguf_choice import TEXT_FILES, choose_gguf
 from omlx_registry.hub.pushed import DESCRIPTION, is_beside
 from omlx_registry.locks import try_exclusive
+from omlx_registry.model_files import is_safe_path, select
 from omlx_registry.model_json import decode_object
 from omlx_registry.partial_file import bytes_allocated, bytes_kept, remove_partial
 from omlx_registry.quantize import find_recipe

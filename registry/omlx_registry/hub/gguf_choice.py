@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from omlx_registry.errors import PullError
-from omlx_registry.hub.files import is_safe_path
+from omlx_registry.model_files import is_safe_path
 
 _KIND: Final = re.compile(
     r"(?:^|[-_.])((?:UD-)?(?:I?Q\d(?:_(?:[KSMLP0148]|XL|XS|XXS|NL))*|TQ\d_\d|MXFP4(?:_MOE)?|NVFP4|BF16|F16|F32|FP16))"
