@@ -207,6 +207,24 @@ async def test_a_refusal_says_what_to_do(
 
 
 @pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ({"gated": True}, "is gated, and the account of HF_TOKEN has no access: accept the licence at"),
+        ({"gated": True, "message": "Please enable access in your fine-grained token settings"}, "may not read gated"),
+        ({"api_status": 401, "message": "Invalid credentials in Authorization header"}, "does not accept the token"),
+        ({"portal": True}, "a web page instead of the file: sign in to the network"),
+    ],
+)
+async def test_a_wrong_token_is_told_from_a_gate_and_from_a_portal(
+    hub: FakeHub, registry: Registry, monkeypatch: pytest.MonkeyPatch, fault: dict[str, object], words: str
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    for name, value in fault.items():
+        setattr(hub.faults, name, value)
+    assert words in await failed_pull(registry)
+
+
+@pytest.mark.parametrize(
     ("name", "words"),
     [
         ("hf.co/org/nobody", ["file does not exist", "org/nobody"]),

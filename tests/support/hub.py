@@ -31,6 +31,9 @@ class Faults:
     api_status: int = 0
     """Answer this to API calls (401, 403, 404, 429, 500)."""
     gated: bool = False
+    """The repository needs a licence to be accepted: 401 without a token, 403 with one."""
+    message: str = ""
+    """What the Hub says beside `gated` or `api_status`."""
     file_status: list[int] = field(default_factory=list)
     """Answer these to the next file requests, one after another."""
     retry_after: str = ""
@@ -162,7 +165,8 @@ class FakeHub:
         if self.faults.api_status:
             self._answer(request, self.faults.api_status, b'{"error":"fault"}', self._retry_headers())
         elif self.faults.gated:
-            self._answer(request, 401, b'{"error":"gated"}', {"X-Error-Code": "GatedRepo"})
+            headers = {"X-Error-Code": "GatedRepo", "X-Error-Message": self.faults.message}
+            self._answer(request, 403 if request.headers.get("Authorization") else 401, b'{"error":"gated"}', headers)
         elif not repository:
             self._answer(request, 404, b'{"error":"Invalid rev id"}', {"X-Error-Code": "RevisionNotFound"})
         elif not folder.is_dir():
@@ -305,7 +309,8 @@ class FakeHub:
             request.close_connection = True
 
     def _retry_headers(self) -> dict[str, str]:
-        return {"Retry-After": self.faults.retry_after} if self.faults.retry_after else {}
+        headers = {"Retry-After": self.faults.retry_after, "X-Error-Message": self.faults.message}
+        return {name: value for name, value in headers.items() if value}
 
     def _answer(
         self, request: BaseHTTPRequestHandler, status: int, body: bytes, headers: dict[str, str] | None = None

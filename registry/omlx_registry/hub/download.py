@@ -9,6 +9,7 @@ here leaves nothing listed.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
 
@@ -30,8 +32,11 @@ from omlx_registry.model_files import is_safe_path, select
 from omlx_registry.model_json import decode_object
 from omlx_registry.partial_file import bytes_allocated, bytes_kept, remove_partial
 from omlx_registry.quantize import find_recipe
-from omlx_registry.transfer import RemoteFile, RetryPolicy, connections, fetch, hash_file
+from omlx_registry.transfer import WEB_PAGE, RemoteFile, RetryPolicy, connections, fetch, hash_file
 from omlx_registry.worker_client import Fetched, FetchedFile, JobProgress, PullHub
+
+if TYPE_CHECKING:
+    from huggingface_hub.errors import HfHubHTTPError
 
 _PARALLEL_FILES = 4
 _OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".onnx", ".msgpack", ".h5", ".ckpt", ".nemo", ".npz", ".mlmodel")
@@ -173,13 +178,12 @@ def clear_errors(repository: str, doing: str = "pull model manifest") -> Iterato
     try:
         yield
     except errors.GatedRepoError as error:
-        raise PullError(
-            f"{doing}: unauthorized: access denied: {repository} is gated. Accept its licence at "
-            f"https://huggingface.co/{repository} and set HF_TOKEN to a token of that account"
-        ) from error
+        raise PullError(f"{doing}: unauthorized: access denied: {_gate(error, repository)}") from error
     except errors.RevisionNotFoundError as error:
         raise PullError(f"{doing}: file does not exist: {repository} has no such revision") from error
     except errors.RepositoryNotFoundError as error:
+        if error.response is not None and "invalid" in _said(error).lower():
+            raise PullError(f"{doing}: unauthorized: access denied: {_NOT_ACCEPTED}") from error
         raise PullError(
             f"{doing}: file does not exist: no repository {repository} on Hugging Face (if it is private, set HF_TOKEN)"
         ) from error
@@ -187,10 +191,15 @@ def clear_errors(repository: str, doing: str = "pull model manifest") -> Iterato
         raise PullError(f"{doing}: file does not exist: {repository} is no repository name") from error
     except errors.HfHubHTTPError as error:
         status = error.response.status_code if error.response is not None else 0
+        if status in {401, 403}:
+            raise PullError(f"{doing}: unauthorized: access denied: {_NOT_ACCEPTED}") from error
         hint = "Hugging Face answered with an error: try again later"
         if status == 429:
             hint = "Hugging Face limits requests: wait a while, or set HF_TOKEN for a higher limit"
         raise PullError(f"{doing}: {status}: {hint}") from error
+    except json.JSONDecodeError as error:
+        # Before OSError: requests' class of this name is one as well.
+        raise PullError(f"{doing}: {WEB_PAGE}") from error
     except (errors.HTTPError, OSError) as error:
         from huggingface_hub import constants
 
@@ -198,6 +207,29 @@ def clear_errors(repository: str, doing: str = "pull model manifest") -> Iterato
             f"{doing}: {constants.ENDPOINT} cannot be reached ({_in_words(error)}). "
             "Check the network, HTTPS_PROXY and HF_ENDPOINT"
         ) from error
+
+
+_NOT_ACCEPTED = (
+    "Hugging Face does not accept the token in HF_TOKEN: make a new one at https://huggingface.co/settings/tokens, "
+    "with access to this repository"
+)
+
+
+def _gate(error: HfHubHTTPError, repository: str) -> str:
+    """What opens a gated repository: a licence that is not accepted is another matter than a token without rights."""
+    page = f"https://huggingface.co/{repository}"
+    if "fine-grained" in _said(error):
+        return (
+            f"the token in HF_TOKEN may not read gated repositories such as {repository}: allow it that at "
+            "https://huggingface.co/settings/tokens"
+        )
+    if error.response is not None and error.response.status_code == 403:
+        return f"{repository} is gated, and the account of HF_TOKEN has no access: accept the licence at {page}"
+    return f"{repository} is gated. Accept its licence at {page} and set HF_TOKEN to a token of that account"
+
+
+def _said(error: HfHubHTTPError) -> str:
+    return str(error.response.headers.get("X-Error-Message", "")) if error.response is not None else ""
 
 
 def _in_words(error: Exception) -> str:
