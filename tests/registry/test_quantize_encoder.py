@@ -15,6 +15,7 @@ blas.prepare()
 from omlx_registry.quantize_model import quantize_model
 
 from omlx.engine.encode.embed import load_embedder, normalised
+from omlx.engine.encode.rerank import load_reranker
 from omlx.messages.frames import LoadSpec
 from tests.support.tiny_encoder import make_encoder
 
@@ -39,3 +40,17 @@ def test_an_encoder_is_cast_and_quantized(model_type: str, name: str, least: flo
     size = (tmp_path / "made" / "model.safetensors").stat().st_size
     assert size < 0.6 * (source / "model.safetensors").stat().st_size
     assert (vectors(source) * vectors(tmp_path / "made")).sum(axis=1).min() > least
+
+
+def test_a_reranker_is_quantized(tmp_path: Path) -> None:
+    wide = {"hidden_size": 64, "intermediate_size": 128}
+    source = make_encoder(tmp_path / "source", "bert", ranks=True, config=wide)
+    quantize_model(source, tmp_path / "made", "q8_0", lambda *report: None)
+    pairs = [("hello", "hello world"), ("hello", "a cat"), ("no?", "the quick brown fox")]
+
+    def scores(folder: Path) -> np.ndarray:
+        spec = LoadSpec(name="tiny", path=str(folder), fingerprint="", num_ctx=64, kind="rerank")
+        reranker = load_reranker(spec, lambda done, total: None)[0]
+        return np.array(reranker.compute(reranker.rows(pairs, truncate=True)))
+
+    np.testing.assert_allclose(scores(tmp_path / "made"), scores(source), atol=0.1)
