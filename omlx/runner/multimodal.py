@@ -5,6 +5,7 @@ Runs in the threads that prepare prompts: opening a large image takes a while.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from omlx.engine.vision.images import MOST_FRAME_PIXELS, MOST_PICTURES, ImageBudget, PictureError
@@ -13,6 +14,8 @@ from omlx.engine.vision.vision import Vision
 from omlx.messages.request import GenerateRequest
 from omlx.prompting.template import Markers, Rendered
 
+MOST_SECONDS = 180
+"""By the clock for all files of one request, as for the longest animation."""
 _HELD_BYTES = 1 << 30
 """Pixels of all requests that are kept from when they come in until they are encoded; others are made again then."""
 
@@ -36,6 +39,7 @@ class Illustrator:
             kind = "image" if any(message.images for message in request.messages) else "video"
             raise PictureError(f"this model does not support {kind} input")
         _check_count(sum(len(it.images) + sum(len(video.frames) for video in it.videos) for it in request.messages))
+        check = _in_time(check)
         shown: list[Shown] = []
         kept, frames = _HELD_BYTES - self._vision.held_bytes, ImageBudget(MOST_FRAME_PIXELS)
         for message in request.messages:
@@ -62,6 +66,20 @@ class Illustrator:
             family = self._vision.family
             marks = " and ".join(filter(None, (family.image_marker, family.video_marker)))
             raise PictureError(f"the text must not hold what marks an image in this model's prompts: {marks}") from None
+
+
+def _in_time(check: Callable[[], None]) -> Callable[[], None]:
+    """`check`, and that not more than MOST_SECONDS have passed since. It raises PictureError then."""
+    due = time.monotonic() + MOST_SECONDS
+
+    def both() -> None:
+        check()
+        if time.monotonic() > due:
+            raise PictureError(
+                f"the images take more than {MOST_SECONDS} seconds to decode: send fewer or simpler ones"
+            )
+
+    return both
 
 
 def _check_count(count: int) -> None:

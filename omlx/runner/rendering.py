@@ -110,7 +110,10 @@ class _Renderer:
         return self._process
 
     def render(self, source: str, variables: dict[str, Any] | None) -> tuple[bytes, float, str]:
-        asked = pickle.dumps((source, variables), protocol=pickle.HIGHEST_PROTOCOL)
+        try:
+            asked = pickle.dumps((source, variables), protocol=pickle.HIGHEST_PROTOCOL)
+        except RecursionError:
+            raise TemplateError("the messages or the tools are nested too deeply for the model's template") from None
         process = self.start()
         assert process.stdin is not None
         assert process.stdout is not None

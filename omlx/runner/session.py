@@ -29,8 +29,10 @@ from omlx.runner.prompt import Prompt, Prompter, PromptError
 log = logging.getLogger("omlx.runner")
 
 _HELPERS = 2
-_OPENERS = 4
+_OPENERS, _SMALL_OPENERS = 3, 2
 """They only wait: pictures are decoded in other processes."""
+_SMALL_PICTURES, _SMALL_BYTES = 2, 1 << 20
+"""Of a request whose pictures cannot take long: it does not wait for others, whose files may be made to."""
 
 
 class _Ready(NamedTuple):
@@ -109,6 +111,7 @@ class Session:
         self._helpers = ThreadPoolExecutor(_HELPERS, thread_name_prefix="prompts")
         self._openers = ThreadPoolExecutor(_OPENERS, thread_name_prefix="pictures")
         """For requests with pictures, whose files may take long to open: texts do not wait for them."""
+        self._small_openers = ThreadPoolExecutor(_SMALL_OPENERS, thread_name_prefix="small-pictures")
         self._preparing: set[int] = set()
         self._prepared: queue.SimpleQueue[_Prepared] = queue.SimpleQueue()
         self._held: dict[int, _Ready] = {}
@@ -138,8 +141,16 @@ class Session:
     def submit(self, request: GenerateRequest) -> None:
         """Take a request; its events come from `step`."""
         self._preparing.add(request.id)
-        pictures = any(message.images or message.videos for message in request.messages)
-        (self._openers if pictures else self._helpers).submit(self._prepare, request)
+        self._threads_for(request).submit(self._prepare, request)
+
+    def _threads_for(self, request: GenerateRequest) -> ThreadPoolExecutor:
+        images = [image for message in request.messages for image in message.images]
+        if any(message.videos for message in request.messages):
+            return self._openers
+        if not images:
+            return self._helpers
+        small = len(images) <= _SMALL_PICTURES and sum(map(len, images)) <= _SMALL_BYTES
+        return self._small_openers if small else self._openers
 
     def cancel(self, number: int) -> None:
         """Forget a request; nothing is said about it any more."""
@@ -174,6 +185,7 @@ class Session:
     def close(self) -> None:
         self._helpers.shutdown(wait=False, cancel_futures=True)
         self._openers.shutdown(wait=False, cancel_futures=True)
+        self._small_openers.shutdown(wait=False, cancel_futures=True)
 
     # ------------------------------------------------------------ into the engine
     def _context_of(self, request: GenerateRequest) -> int:

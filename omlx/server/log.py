@@ -23,9 +23,10 @@ _REPEAT_S = 60.0
 _MOST_SHOWN = 1000
 _NUMBERS = re.compile(r"(?<![A-Za-z])[0-9][0-9a-f.]*|\b[0-9a-f]{12,}\b")
 
-# C0 and C1 controls, and the two separators that some programs take for a line's end.
+# C0 and C1 controls, the two separators that some programs take for a line's end, and what turns text around.
 _UNSAFE = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
 _UNSAFE |= {ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r", 0x2028: "\\u2028", 0x2029: "\\u2029"}
+_UNSAFE |= {code: f"\\u{code:04x}" for code in (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
 
 
 class _Lines(logging.Formatter):

@@ -110,6 +110,64 @@ def test_a_file_that_takes_too_long_is_given_up_and_the_next_one_is_read(
     assert picture_decoder.decode(as_file(NOISE, "PNG")).size == NOISE.size
 
 
+def claiming(kind: str) -> bytes:
+    """A file of some bytes that says to be as large as its format can tell."""
+    if kind == "WEBP":
+        data = bytearray(as_file(NOISE, "WEBP", lossless=True))
+        at = data.index(b"VP8L") + 9
+        struct.pack_into("<I", data, at, struct.unpack_from("<I", data, at)[0] | 0xFFFFFFF)
+    else:
+        data = bytearray(as_file(NOISE.convert("P"), "GIF"))
+        at = 6 if kind == "GIF" else data.index(b"\x2c") + 5
+        data[at : at + 4] = b"\xff\xff\xff\xff"
+    return bytes(data)
+
+
+@pytest.mark.parametrize("kind", ["GIF", "GIF frame", "WEBP"])
+def test_gif_and_webp_that_claim_to_be_huge_are_refused_unread(kind: str) -> None:
+    for decode in (picture_decoder.decode, lambda data: picture_decoder.frames(data, 2.0)):
+        with pytest.raises(PictureError, match="more than the 50,000,000 pixels that are taken"):
+            decode(claiming(kind))
+
+
+def with_chunk(kind: bytes, content: bytes) -> bytes:
+    return many_chunks(1, kind, content)
+
+
+def with_segment(content: bytes) -> bytes:
+    data = as_file(NOISE, "JPEG")
+    return data[:2] + b"\xff\xe1" + struct.pack(">H", len(content) + 2) + content + data[2:]
+
+
+def exif_of(entries: int, *pointers: int) -> bytes:
+    """Notes that claim texts of 2 GB each, and directories that are this one again."""
+    notes = [struct.pack("<HHII", 0x010E, 2, 0x7FFFFFFF, 8)] * entries
+    notes += [struct.pack("<HHII", tag, 4, 1, 8) for tag in pointers]
+    return b"II*\0" + struct.pack("<IH", 8, len(notes)) + b"".join(notes) + struct.pack("<I", 8)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        with_segment(b"Exif\0\0" + exif_of(5000)),
+        with_segment(b"Exif\0\0" + exif_of(1, 0x8769, 0x8825, 0xA005)),
+        with_chunk(b"eXIf", exif_of(65_000)),
+        with_chunk(b"iCCP", b"icc\0\0" + zlib.compress(bytes(100_000_000), 9)),
+        with_chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(100_000_000), 9)),
+    ],
+    ids=["exif", "exif loop", "exif of a png", "icc", "text"],
+)
+def test_bombs_in_what_comes_beside_the_pixels_cost_nobody_anything(data: bytes) -> None:
+    """Notes, colour profiles and texts that claim or become much: the picture is read or refused, within the limits."""
+    before = psutil.Process().memory_info().rss
+    try:
+        assert picture_decoder.decode(data).size == NOISE.size
+    except PictureError as error:
+        assert "an image" in str(error)
+    assert psutil.Process().memory_info().rss - before < 100_000_000
+    assert picture_decoder.decode(as_file(NOISE, "PNG")).size == NOISE.size
+
+
 def test_other_pictures_do_not_wait_for_one_that_takes_long() -> None:
     hostile, sound = many_segments(12_000_000), as_file(NOISE, "PNG")
     begun = threading.Event()

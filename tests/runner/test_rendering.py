@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import psutil
 import pytest
@@ -79,6 +80,14 @@ def test_what_is_no_template_is_refused_with_its_reason(renderers: Renderers) ->
     for name in ("lipsum()", "'a'|urlize", "'a'|wordwrap", "cycler('a')"):
         with pytest.raises(TemplateError):
             IsolatedTemplate("{{ " + name + " }}", renderers).render({})
+
+
+def test_variables_nested_too_deeply_are_refused_with_a_sentence(renderers: Renderers) -> None:
+    nested: dict[str, Any] = {}
+    for _ in range(2000):
+        nested = {"a": nested}
+    with pytest.raises(TemplateError, match="nested too deeply"):
+        IsolatedTemplate("{{ tools | length }}", renderers).render({"tools": [nested]})
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,14 @@ def test_json_lines_hold_the_same(http: httpx.Client, written: Written) -> None:
 @pytest.mark.parametrize("form", ["text", "json"])
 @pytest.mark.parametrize(
     "evil",
-    ["/a%0a2026-01-01 00:00:00 forged", "/a%0d%0aforged", "/a%1b[2Jforged", "/a%e2%80%a8forged", "/a%c2%85forged"],
+    [
+        "/a%0a2026-01-01 00:00:00 forged",
+        "/a%0d%0aforged",
+        "/a%1b[2Jforged",
+        "/a%e2%80%a8forged",
+        "/a%c2%85forged",
+        "/a%e2%80%aeforged",
+    ],
 )
 def test_nothing_from_outside_makes_a_line_of_its_own(
     http: httpx.Client, written: Written, form: str, evil: str

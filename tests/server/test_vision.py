@@ -7,6 +7,7 @@ import io
 import random
 import struct
 import threading
+import time
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from PIL import Image
 
 from omlx.engine.vision import images as pictures
 from omlx.engine.vision.families import FAMILIES
+from omlx.runner import multimodal
 from omlx.server.image_urls import ImageFetcher, is_public
 from omlx.settings import Settings
 from tests.server.local import LocalServer
@@ -232,6 +234,31 @@ def test_hostile_files_harm_nobody_and_take_no_memory(http_client: httpx.Client)
         assert {content(answer.result()) for answer in good} == {expected}
     after = sum(runner.memory_info().rss for runner in runners)
     assert runners and after - before < 300_000_000, "unpacked, one of them takes 4.8 GB"
+
+
+def test_a_small_picture_does_not_wait_for_files_that_take_long(http_client: httpx.Client) -> None:
+    """Four of them at once, each some seconds of work for its decoder."""
+    plain = as_file(BLUE, "JPEG")
+    slow = plain[:2] + b"\xff\xe0\x00\x02" * 5_000_000 + plain[2:]
+    expected = content(chat(http_client, as_file(BLUE)))
+    patient = httpx.Client(base_url=http_client.base_url, timeout=300, trust_env=False)
+    with patient, ThreadPoolExecutor(4) as helpers:
+        bad = [helpers.submit(chat, patient, slow) for _ in range(4)]
+        time.sleep(1)
+        # Another file than before, or it would not be decoded again.
+        assert chat(http_client, as_file(RED.rotate(90))).status_code == 200
+        assert content(chat(http_client, as_file(BLUE))) == expected
+        assert not all(answer.done() for answer in bad)
+        assert {answer.result().status_code for answer in bad} <= {200, 400}
+
+
+def test_all_pictures_of_a_request_share_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many files of which each keeps its own limit hold a thread no longer than one may."""
+    monkeypatch.setattr(multimodal, "MOST_SECONDS", 0)
+    check = multimodal._in_time(lambda: None)
+    with pytest.raises(pictures.PictureError, match="the images take more than 0 seconds to decode"):
+        while True:
+            check()
 
 
 def test_damaged_files_never_do_worse_than_a_sentence() -> None:

@@ -116,6 +116,8 @@ def frames(data: bytes, fps: float, room: int = MOST_FRAME_PIXELS) -> tuple[list
             return _sampled(file, count, fps, room)
     except PictureError:
         raise
+    except Image.DecompressionBombError:
+        raise PictureError(f"an animation has frames of more than the {MOST_PIXELS:,} pixels that are taken") from None
     except UnidentifiedImageError:
         raise PictureError("a video is no MP4, MOV, WebM, MKV, GIF or WebP file, or its beginning is damaged") from None
     except Exception as error:
