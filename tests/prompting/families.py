@@ -162,6 +162,38 @@ FAMILIES = [
         opens="<think>\n",
     ),
     Family(
+        "dots",
+        '<invoke name="{{ c.name }}">\n{% for k, v in c.arguments.items() %}<parameter name="{{ k }}">\n'
+        "{{ v if v is string else v | tojson }}\n</parameter>\n{% endfor %}</invoke>\n",
+        before="<dots_function_call>\n",
+        behind="</dots_function_call>",
+    ),
+    Family(
+        "hunyuan-3",
+        "<tool_call:v3>{{ c.name }}<tool_sep:v3>\n{% for k, v in c.arguments.items() %}"
+        "<arg_key:v3>{{ k }}</arg_key:v3>\n<arg_value:v3>"
+        "{{ v if v is string else v | tojson }}</arg_value:v3>\n{% endfor %}</tool_call:v3>",
+        before="<tool_calls:v3>\n",
+        between="\n",
+        behind="\n</tool_calls:v3>",
+    ),
+    Family(
+        "solar",
+        "<|tool_call:begin|>{{ id }}<|tool_call:name|>{{ c.name }}<|tool_call:args|>{{ c.arguments | tojson }}"
+        "<|tool_call:end|>",
+        before="<|tool_calls|>",
+    ),
+    Family(
+        "step-3",
+        '<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="{{ c.name }}">\n'
+        '{% for k, v in c.arguments.items() %}<steptml:parameter name="{{ k }}">{{ v if v is string else v | tojson }}'
+        "</steptml:parameter>\n{% endfor %}"
+        "</steptml:invoke>\n<｜tool_call_end｜>",
+        before="<｜tool_calls_begin｜>\n",
+        between="\n",
+        behind="\n<｜tool_calls_end｜>",
+    ),
+    Family(
         "gemma4",
         "<|tool_call>call:{{ c.name }}{{ '{' }}{% for k, v in c.arguments.items() %}{{ k }}:"
         "{% if v is string %}<|\"|>{{ v }}<|\"|>{% else %}{{ v | tojson }}{% endif %}"

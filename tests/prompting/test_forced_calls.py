@@ -89,7 +89,7 @@ END = "<|wild_end|>"
 
 MARKS = re.compile(
     r"<[|｜][^<>]*?[|｜]>|<\|tool_call>|<tool_call\|>|<\|\"\|>|\[[A-Z_]+\]|<(?:escape|(?:start|end)_function_call)>"
-    r"|</?(?:tool_call|think|arg_key|arg_value)>"
+    r"|</?(?:tool_call|think|arg_key|arg_value)(?::v3)?>|</steptml:parameter>"
 )
 
 

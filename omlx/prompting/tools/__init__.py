@@ -87,7 +87,8 @@ def writer_for(names: Collection[str], *, emulated: bool) -> Written:
     """
     if not emulated:
         late = (HERMES, PYTHON_TAG)
-        for known in (*(found for found in FORMATS.values() if found not in late), *late):
+        spoken = resolve(names)
+        for known in (*(found for found in spoken if found not in late), *late):
             if known.name in names and known.write is not None:
                 return Written(known.write, known.openings)
         return Written(bare_call, ())

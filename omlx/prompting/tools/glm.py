@@ -150,6 +150,24 @@ def _writer(prefix: str) -> Writer:
     return write
 
 
+def _all_writer(suffix: str) -> Writer:
+    """Hunyuan 3: an element around all calls, a separator behind the name."""
+
+    def write(rules: Rules) -> str:
+        def call(tool: OfferedTool) -> str:
+            parts = [rules.text(f"<tool_call{suffix}>{tool.name}<tool_sep{suffix}>\n")]
+            for key, schema, required in tool.properties:
+                head = rules.text(f"<arg_key{suffix}>{key}</arg_key{suffix}>\n<arg_value{suffix}>")
+                value = rules.value(tool, schema, f"</arg_value{suffix}>")
+                parts.append(rules.rule(f"{head} {value} {rules.text(_LINE)}") + ("" if required else "?"))
+            return " ".join([*parts, rules.text(f"</tool_call{suffix}>")])
+
+        calls = rules.repeated(rules.each(call))
+        return " ".join((rules.text(f"<tool_calls{suffix}>\n"), calls, rules.text(f"\n</tool_calls{suffix}>")))
+
+    return write
+
+
 def write_bare(rules: Rules) -> str:
     return rules.each(lambda tool: f"{rules.text(tool.name + _LINE)} {rules.json(tool.schema)}")
 
@@ -176,6 +194,7 @@ def hunyuan3(release: str) -> ToolFormat:
         (outer, inner) if release else (outer,),
         (outer,) if release else ("<tool_sep>",),
         closings=(f"</tool_call{suffix}>", f"</tool_calls{suffix}>"),
+        write=_all_writer(suffix),
     )
 
 

@@ -204,6 +204,15 @@ def _skip_spoiled_token(cursor: Cursor) -> None:
         raise NotACall
 
 
+def _write_step3(rules: Rules) -> str:
+    def call(tool: OfferedTool) -> str:
+        head, end = rules.text("".join(_STEP3_TOKENS[1:3])), rules.text(_STEP3_TOKENS[3])
+        return f"{head} {_write_call(rules, tool, _STEP3)} {end}"
+
+    calls = rules.repeated(rules.each(call))
+    return " ".join((rules.text(_STEP3_TOKENS[0] + "\n"), calls, rules.text("\n" + _STEP3_TOKENS[4])))
+
+
 STEP3 = ToolFormat(
     "step3",
     _read_step3,
@@ -211,6 +220,7 @@ STEP3 = ToolFormat(
     ("<｜tool_calls_begin｜>", "steptml:invoke"),
     closings=(*_STEP3_TOKENS[3:], "</steptml:invoke>"),
     strays=(*_STEP3_TOKENS[2:], "<｜tool_sep｜>"),
+    write=_write_step3,
 )
 FORMATS = (
     _reader(_Tags("minimax:tool_call", "invoke", "parameter")),
