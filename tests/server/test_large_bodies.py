@@ -19,7 +19,7 @@ def test_others_are_answered_while_a_large_body_is_read(scripted: LocalServer) -
     """An answer comes while the turn to read large JSON is taken, which ends together with the reading."""
     body = b'{"model":"nope","context":[' + b"0," * 1_900_000 + b"0]}"
     answers: list[httpx.Response] = []
-    reading = scripted.room.parsing
+    reading = scripted.memory.parsing
 
     def send() -> None:
         with scripted.client() as client:
