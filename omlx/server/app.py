@@ -6,7 +6,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from tempfile import gettempdir
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from litestar import Litestar
 from litestar.di import Provide
@@ -14,10 +14,13 @@ from omlx_registry import Registry
 
 from omlx.pool import Pool
 from omlx.server import error_formats, errors
-from omlx.server.body_memory import BodyMemory
-from omlx.server.guards import Gate, Hosts, Origins, Policy
+from omlx.server.body_memory import BodyLimits, BodyMemory
+from omlx.server.guards import Gate, Policy
 from omlx.server.hidden_paths import folders_of_the_program
+from omlx.server.hosts import Hosts
 from omlx.server.keys import keys_of
+from omlx.server.origins import Origins
+from omlx.server.request_log import RequestLog
 from omlx.server.responses_store import ResponsesStore
 from omlx.server.route_info import RouteTable, routes_of
 from omlx.server.routes import (
@@ -38,7 +41,7 @@ from omlx.server.telemetry import Telemetry
 from omlx.settings import Settings, bind_address
 
 if TYPE_CHECKING:
-    from litestar.types import ASGIApp, ControllerRouterHandler
+    from litestar.types import ASGIApp, ControllerRouterHandler, Receive, Send
 
 HANDLERS: Sequence[ControllerRouterHandler] = (
     *(ollama_info.root, ollama_info.version, ollama_info.status),
@@ -65,13 +68,26 @@ class Balancer(NamedTuple):
     close: Callable[[], Awaitable[None]]
 
 
+class Application:
+    """The server as an ASGI application: Litestar (`app`) within its middlewares, of which `stack` is the outermost."""
+
+    def __init__(self, app: Litestar, telemetry: Telemetry, body_memory: BodyMemory, stack: ASGIApp) -> None:
+        self.app = app
+        self.telemetry = telemetry
+        self.body_memory = body_memory
+        self._stack = stack
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        await self._stack(scope, receive, send)
+
+
 def create_app(
     settings: Settings,
     registry: Registry,
     pool: Pool,
     address: str = "127.0.0.1",
     balancer: Balancer | None = None,
-) -> Gate:
+) -> Application:
     """The whole server as one ASGI application; its lifespan starts and closes the pool. `address`: the IP address of
     the socket that it listens on.
 
@@ -96,14 +112,10 @@ def create_app(
             openapi_config=None,
             logging_config=None,
         )
-    routes = RouteTable(routes_of(app))
-    return Gate(
-        balancer.wrap(app, routes) if balancer else app,
-        Policy(origins, hosts, routes),
-        keys_of(settings),
-        telemetry,
-        BodyMemory(settings.max_body),
-    )
+    routes, body_memory = RouteTable(routes_of(app)), BodyMemory(settings.max_body)
+    inner = balancer.wrap(app, routes) if balancer else app
+    gate = Gate(inner, Policy(origins, hosts, routes), keys_of(settings))
+    return Application(app, telemetry, body_memory, RequestLog(BodyLimits(gate, body_memory), routes, telemetry))
 
 
 @contextmanager

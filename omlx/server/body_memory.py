@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from omlx.server.stream import while_connected
 
 if TYPE_CHECKING:
-    from litestar.types import Receive
+    from litestar.types import ASGIApp, Receive, Send
 
 SMALL = 1 << 20
 """Bytes. Reading a larger body takes long enough for every open stream to feel it."""
@@ -160,3 +160,22 @@ class BodyReservation:
 
 
 _Waiting = tuple[BodyReservation, int, "asyncio.Future[None]"]
+
+
+class BodyLimits:
+    """Middleware: each request has a reservation for its body, which ends with the request."""
+
+    def __init__(self, app: ASGIApp, memory: BodyMemory) -> None:
+        self._app = app
+        self._memory = memory
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        reservation = BodyReservation(self._memory, receive)
+        reservation.put(scope)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            reservation.settle(0)

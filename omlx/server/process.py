@@ -32,7 +32,7 @@ from omlx.server import keys, log
 from omlx.server.app import Balancer, create_app
 from omlx.server.connection import Connection
 from omlx.server.connection_limits import Connections, allow_open_files
-from omlx.server.guards import OriginError
+from omlx.server.origins import OriginError
 from omlx.server.telemetry import Telemetry
 from omlx.settings import Settings, bind_address
 from omlx.units import human_bytes

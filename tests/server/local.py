@@ -102,7 +102,7 @@ class LocalServer:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         app = create_app(settings, registry, self.pool)
-        self.telemetry, self.memory = app.telemetry, app.room
+        self.telemetry, self.memory = app.telemetry, app.body_memory
         http: Any = partial(Connection, limits=limits or Connections(4096))
         config = uvicorn.Config(app, http=http, log_config=None, access_log=False, timeout_graceful_shutdown=1)
         self._server = uvicorn.Server(config)

@@ -8,7 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from omlx.server.guards import Hosts, OriginError, Origins, Policy, Verdict
+from omlx.server.guards import Policy, Verdict
+from omlx.server.hosts import Hosts
+from omlx.server.origins import OriginError, Origins
 from omlx.server.route_info import RouteInfo, RouteTable
 from tests.server.local import LocalServer
 from tests.support.server import ServerProcess
