@@ -68,9 +68,13 @@ def resolve(names: Collection[str], tag: str = "") -> list[ToolFormat]:
     return chosen
 
 
+_BEHIND_MESSAGES = frozenset({"<|message_sep|>"})
+"""GigaChat's."""
+
+
 def strays_of(names: Collection[str]) -> set[str]:
-    """Tokens of these formats that are no text, with or without tools."""
-    return {stray for name in names if name in FORMATS for stray in FORMATS[name].strays}
+    """Tokens of these formats that are no text, with or without tools: they stand behind every message."""
+    return {stray for name in names if name in FORMATS for stray in FORMATS[name].strays} & _BEHIND_MESSAGES
 
 
 class Written(NamedTuple):
