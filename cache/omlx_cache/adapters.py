@@ -1,9 +1,9 @@
 """Leaves: the caches of single layers, and how to read and refill them.
 
-A *layer_cache* is one cache object of a layer (a layer may hold several). What can be done with it is found by its
+A *layer cache* is one cache object of a layer (a layer may hold several). What can be done with it is found by its
 instance attributes and then proven by behaviour on a small copy: an adapter is only used for a cache that, refilled
 from slices, goes on exactly as the original. Names of classes play no role, so the caches of mlx-lm and of mlx-vlm
-are read alike; an attribute nobody expected makes the layer_cache unknown. Only `layout` uses this module.
+are read alike; an attribute nobody expected makes the layer cache unknown. Only `layout` uses this module.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Slab(NamedTuple):
 
 
 class _Member(NamedTuple):
-    """One part (keys, values, scales ...) of one layer_cache: a row of a stacked array."""
+    """One part (keys, values, scales ...) of one layer cache: a row of a stacked array."""
 
     layer_cache: int
     part: int

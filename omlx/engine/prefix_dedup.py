@@ -1,4 +1,4 @@
-"""PrefixDedup: of prompts that begin alike and are read at the same time, one computes the common part.
+"""Prefix dedup: of prompts that begin alike and are read at the same time, one computes the common part.
 
 The later one *follows* the earlier, its *leader*: it is not read until the leader has come to where they part, and
 then takes the common part from the prefix store. The leader makes a restore point there.

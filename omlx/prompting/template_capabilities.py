@@ -1,4 +1,4 @@
-"""*TemplateCapabilities* are what a Jinja chat template does with the shapes of messages: found by rendering probes,
+"""*Template capabilities* are what a Jinja chat template does with the shapes of messages: found by rendering probes,
 once.
 
 A template rarely says that it ignores a system message or wants tool arguments as text; it drops the text, prints a
@@ -62,7 +62,7 @@ class TemplateCapabilities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def probe(render: Render, *, needs_tools: bool = False) -> TemplateCapabilities:
-    """The template_capabilities of the template behind `render`. Raises TemplateTooSlow.
+    """The capabilities of the template behind `render`. Raises TemplateTooSlow.
 
     `needs_tools`: the template is for conversations with tools only, and may fail without.
     """

@@ -1,4 +1,4 @@
-"""*BodyMemory*: the memory that the bodies of all requests together may take. Who wants much of it waits for a turn.
+"""*Body memory*: the memory that the bodies of all requests together may take. Who wants much of it waits for a turn.
 
 A body of up to SMALL bytes needs none. A larger one takes its *reservation* once, before it is read, for all it may
 become; the reservation shrinks to what is kept and ends with the request. Only a body that does not say its size may

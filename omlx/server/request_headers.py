@@ -1,4 +1,4 @@
-"""*RequestHeaders*: what a caller may say about any request, whatever its protocol: in headers, the class in the body
+"""*Request headers*: what a caller may say about any request, whatever its protocol: in headers, the class in the body
 too.
 """
 

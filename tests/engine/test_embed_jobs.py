@@ -61,7 +61,7 @@ class InParts:
 
 
 class Bench:
-    """EncodeJobs and a main thread that steps when the test says so."""
+    """Encode jobs and a main thread that steps when the test says so."""
 
     def __init__(self) -> None:
         self.encoder = Letters()

@@ -41,7 +41,7 @@ class _Frames(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """A video that was seen: the names of its moments in the image_cache."""
+    """A video that was seen: the names of its moments in the image cache."""
 
     moments: tuple[bytes, ...]
     timing: Timing
