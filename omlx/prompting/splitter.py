@@ -27,6 +27,8 @@ _TALK = 400
 _LATER = re.compile(r"\n[ \t]*(?=\{|\[\s*\{|```(?:json|tool_call)?\s*[\[{])")
 """Where a call that nothing marks may begin behind text."""
 _LATER_BEGUN = re.compile(r"\n[ \t]*(?:\[\s*|`{1,3}[a-z_]{0,9}\s*)?\Z")
+_JSON_CALLS = ('{"', '[{"')
+"""What a call that nothing marks begins with."""
 _QUOTES = frozenset(" \t`'\"(“‘«「")
 """Characters in front of a marker that is spoken of."""
 _TOKEN = re.compile(r"<[|｜].*[|｜]>|<\|.*>|<.*\|>|\[/?[A-Z_]+\]")
@@ -335,7 +337,7 @@ class TagSplitter:
     def _end_answer(self, segments: list[Segment], stop: re.Match[str], final: bool) -> bool:
         """The closing marker of the answer is one only where nothing but calls follows."""
         behind = self._buffer[stop.end() :].lstrip()
-        expected = (*self._openings, self._answer_closing)
+        expected = (*self._openings, self._answer_closing, *(_JSON_CALLS if self._read.bare else ()))
         marked = any(behind.startswith(opening) for opening in expected)
         undecided = not behind or any(opening.startswith(behind) for opening in expected)
         wrapped = self._wrapped or self._thought
