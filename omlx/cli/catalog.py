@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import rich_click as click
+from omlx_registry import RegistryError, catalog_file, catalog_update
 
 from omlx.cli.command import CliError, Count, verb
+from omlx.cli.console import out
+from omlx.settings import load
 
 
 @verb("catalog", usage="[update]", count=Count(0, 1), environment=("models",))
@@ -18,10 +22,6 @@ def command(args: tuple[str, ...], source: str, key: str) -> None:
     `omlx catalog update --from URL --key KEY` fetches a catalog that its publisher signed; address and key are kept for
     the next `omlx catalog update`. It is kept beside the models of this machine and used at once.
     """
-    from omlx_registry import RegistryError, catalog_file, catalog_update
-
-    from omlx.cli.console import out
-
     folder = _folder()
     if not args:
         catalog_file.keep_in(folder)
@@ -40,16 +40,11 @@ def command(args: tuple[str, ...], source: str, key: str) -> None:
 
 
 def _folder() -> Path:
-    import os
-
-    from omlx.settings import load
-
     return Path(load({}, os.environ).settings.models) / "omlx"
 
 
 def _fetch(url: str) -> bytes:
-    import httpx
-    from omlx_registry import RegistryError
+    import httpx  # not free to import, and only `update` needs it
 
     try:
         answer = httpx.get(url, follow_redirects=True, timeout=30)

@@ -151,6 +151,7 @@ def test_the_work_ends_when_nobody_waits_or_time_is_up(monkeypatch: pytest.Monke
     with pytest.raises(GoneError):
         videofile.frames(counted(), 2.0, 256, gone)
     monkeypatch.setattr(videofile, "MOST_SECONDS", 0)
+    monkeypatch.setattr(videofile, "_LOOK_S", 0)
     with pytest.raises(PictureError, match="seconds to decode"):
         opened(film(grays(100)), fps=100)
 

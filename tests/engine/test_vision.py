@@ -194,7 +194,7 @@ def test_an_encoder_that_fails_fails_its_request_alone(monkeypatch: pytest.Monke
     replies = run(engine, [spec(2, prompt(40), new=20), asked("qwen3_vl", 3, "@ ?", as_file(RED))])
     assert replies.tokens[2] == expected
     failure = replies.ends[3].failure
-    assert failure is not None and "out of memory" in failure[1]
+    assert failure is not None and "there was not enough memory" in failure[1]
 
 
 def test_features_survive_a_restart_on_disk(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import httpx
 import psutil
 
 from tests.support.lessons import lesson
+from tests.support.processes import is_helper
 from tests.support.server import ServerProcess
 from tests.support.tiny import DATA
 
@@ -25,6 +26,14 @@ def ask(url: str, *, timeout: float = 120, **fields: Any) -> httpx.Response:
     """One whole greedy answer."""
     body = {"model": MODEL, "messages": HELLO.messages, "stream": False, "options": {"temperature": 0}, **fields}
     return httpx.post(f"{url}/api/chat", json=body, timeout=timeout, trust_env=False)
+
+
+def _counts(child: psutil.Process) -> bool:
+    """Whether a process of the server is one that has to belong to a model: it lives, and is no helper of a runner."""
+    try:
+        return child.status() != psutil.STATUS_ZOMBIE and not is_helper(child)
+    except psutil.NoSuchProcess:
+        return False
 
 
 class House(ServerProcess):
@@ -93,7 +102,7 @@ class House(ServerProcess):
             status = self.status()
             busy = [(m["running"], m["waiting"]) for m in status["models"]]
             pids = {model["pid"] for model in status["models"]}
-            children = {child.pid for child in own.children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE}
+            children = {child.pid for child in own.children(recursive=True) if _counts(child)}
             at_home = pids <= children and len(children - pids) <= self.spares
             quiet = status["waiting"] == 0 and not any(map(any, busy)) and at_home
             if quiet and own.num_fds() <= self.files_before + _SPARE_FILES:

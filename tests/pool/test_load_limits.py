@@ -23,6 +23,7 @@ import pytest
 from omlx.pool import PoolError
 from omlx.pool.pressure import tree_bytes
 from tests.pool.support import HELLO, ask, names, running_pool, spec, touch
+from tests.support.processes import has_begun
 from tests.support.tiny import tiny_model
 
 pytestmark = pytest.mark.anyio
@@ -78,6 +79,8 @@ def peak_of_children() -> Iterator[list[int]]:
 
 
 def _most(pid: int) -> int:
+    if not has_begun(pid):
+        return 0
     try:
         if sys.platform != "linux":
             return int(psutil.Process(pid).memory_info().rss)

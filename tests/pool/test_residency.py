@@ -16,9 +16,20 @@ from omlx.pool import Pool, PoolError
 from omlx.pool import pool as pool_module
 from omlx.pool import spare as spare_module
 from tests.pool.support import HELLO, answer, ask, exists, names, question, running_pool, spec, touch, until
+from tests.support.processes import Children
 
 pytestmark = pytest.mark.anyio
 STORY = "Tell me a story."
+
+
+children = Children()
+
+
+@pytest.fixture(autouse=True)
+def own_children() -> None:
+    """Other tests of this worker may keep processes of theirs."""
+    global children
+    children = Children()
 
 
 async def test_ten_requests_for_an_unloaded_model_cause_one_load_and_one_batch(tmp_path: Path) -> None:
@@ -195,13 +206,13 @@ async def test_a_load_that_is_given_up_leaves_its_process_for_the_next(tmp_path:
     async with running_pool(tmp_path, spare_runner=True) as pool:
         for name in ("a", "b", "c"):
             leaving = asyncio.create_task(touch(pool, spec(name)))
-            await until(lambda: len(psutil.Process().children()) == 1)
-            (started,) = psutil.Process().children()
+            await until(lambda: len(children()) == 1)
+            (started,) = children()
             leaving.cancel()
             await asyncio.wait([leaving])
             await until(lambda: pool.loaded() == [])
             await until(lambda: pool._spare._host is not None)
-            assert [child.pid for child in psutil.Process().children()] == [started.pid]
+            assert [child.pid for child in children()] == [started.pid]
         assert await ask(pool, spec("d")) == HELLO
         assert {model.pid for model in pool.loaded()} == {started.pid}
 
@@ -211,7 +222,7 @@ async def stopped_spare(pool: Pool, *, starting: bool) -> psutil.Process:
     taken = {model.pid for model in pool.loaded()}
 
     def spares() -> list[psutil.Process]:
-        return [child for child in psutil.Process().children() if child.pid not in taken]
+        return [child for child in children() if child.pid not in taken]
 
     await until(lambda: len(spares()) == 1, within=60)
     if not starting:

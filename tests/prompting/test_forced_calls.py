@@ -212,7 +212,9 @@ def test_thinking_of_muse_glimmer_ends_with_a_message_to_the_user() -> None:
         (True, "<|eom|><|start|>assistant"),
     ):
         limit = limit_thinking(msgspec.structs.replace(wanted, must_call=must_call), muse, opens_thinking=False)
-        assert limit == (9, " to=self<|message|>", "<|eom|>", ending, False, True)
+        assert limit == ThinkLimit(
+            budget=9, opening=" to=self<|message|>", closing="<|eom|>", ending=ending, open=False, anywhere=True
+        )
     written = " to=self<|message|>I think<|eom|><|start|>assistant to=user<|message|>Hi"
     parser = OutputParser(muse, tools=TOOLS)
     assert [*parser.feed(written), *parser.finish()] == [Segment("thinking", "I think"), Segment("content", "Hi")]

@@ -126,7 +126,7 @@ def test_who_leaves_while_waiting_gives_the_place_back(server: LocalServer) -> N
     with begun(server) as first:
         packed = gzip.compress(chat(LARGE), 1)
         head = f"Content-Encoding: gzip\r\nContent-Length: {len(packed)}"
-        memory = server.room
+        memory = server.memory
         with begun(server, head, 0) as second, begun(server):
             second.sendall(packed)
             assert eventually(lambda: memory.waiting == 2)
@@ -141,7 +141,7 @@ def test_who_leaves_while_waiting_gives_the_place_back(server: LocalServer) -> N
 def test_room_is_held_as_long_as_what_was_read_is(server: LocalServer) -> None:
     """A request that runs still holds its pictures, or its text; when it has ended, all the memory is there again."""
     text = json.dumps({"model": "plain", "prompt": "begin " + "x" * 30_000_000})
-    memory = server.room
+    memory = server.memory
     with server.client() as client, client.stream("POST", "/api/generate", content=text, timeout=60) as answer:
         lines = answer.iter_lines()  # once nobody has them, the connection is closed
         assert next(lines)

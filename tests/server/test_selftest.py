@@ -100,10 +100,10 @@ def test_what_the_load_checks_find_is_done_without_said_and_kept(tmp_path: Path)
             assert answer["message"]["content"] == lesson("hello").content
             assert answer.get("cached_tokens", 0) == 0
         notes = http.post("/api/show", json={"model": "taught"}).json()["notes"]
-        assert [note.split(":")[0] for note in notes] == ["batching is off", "cache is off"]
+        assert [note.split(":")[0] for note in notes] == ["batching is off", "joint prefill is off", "cache is off"]
         assert all("omlx selftest --clear MODEL" in note for note in notes)
-        assert http.get("/api/omlx/status").json()["models"][0]["off"] == ["batching", "cache"]
-        assert "batching, cache" in run_omlx("ps", "--verbose", host=server.url).out
+        assert http.get("/api/omlx/status").json()["models"][0]["off"] == ["batching", "cache", "joint prefill"]
+        assert "batching, cache, joint prefill" in run_omlx("ps", "--verbose", host=server.url).out
     with serving(tmp_path) as sound, sound.client() as http:
         # Kept for this model and these versions: not checked again, until somebody says so.
         http.post("/api/chat", json=HELLO)

@@ -201,7 +201,9 @@ class FakeHub:
             return
         text = parse_qs(urlsplit(request.path).query).get("search", [""])[0]
         names = sorted(path.relative_to(self.root).as_posix() for path in self.root.glob("*/*"))
-        found = [{"id": name, "downloads": 7, "usedStorage": 1000} for name in names if text in name]
+        found = [
+            {"id": name, "downloads": 7, "usedStorage": 1000} for name in names if text in name and "@" not in name
+        ]
         self._answer(request, 200, json.dumps(found).encode(), {"Content-Type": "application/json"})
 
     def _upload(self, request: BaseHTTPRequestHandler, path: str, body: bytes) -> None:

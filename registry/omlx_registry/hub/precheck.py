@@ -124,6 +124,7 @@ def _check_gguf(weights: Sequence[RemoteFile], client: httpx.Client, place: Path
 
 def _plan_gguf(file: GgufFile) -> None:
     """What the import will do before it converts anything. Raises GgufError."""
+    # They import NumPy, which only GGUF files need.
     from omlx_registry.gguf.importer import KEEP, plan_storage
     from omlx_registry.gguf.models import plan_model
     from omlx_registry.gguf.tokenizer import build_tokenizer

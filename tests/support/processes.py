@@ -1,0 +1,37 @@
+"""Processes that a test has started, apart from those that other tests of the same worker keep running."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+
+HELPERS = ("omlx.runner.rendering", "image_decoder")
+"""Processes that are kept for templates and images; they belong to no model."""
+
+
+def is_helper(process: psutil.Process) -> bool:
+    try:
+        return any(helper in " ".join(process.cmdline()) for helper in HELPERS)
+    except psutil.Error:
+        return False
+
+
+class Children:
+    """The processes started since this was made, helpers apart."""
+
+    def __init__(self) -> None:
+        self._before = {child.pid for child in psutil.Process().children()}
+
+    def __call__(self) -> list[psutil.Process]:
+        children = psutil.Process().children()
+        return [child for child in children if child.pid not in self._before and not is_helper(child)]
+
+
+def has_begun(pid: int) -> bool:
+    """Whether a process runs its own program: between fork and exec it is a copy of this one, its memory included."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes() != Path(f"/proc/{os.getpid()}/cmdline").read_bytes()
+    except OSError:
+        return False
