@@ -61,11 +61,6 @@ class Batch:
         self._caches: caches.Caches = []
         self.tokens: mx.array = mx.zeros((0,), dtype=mx.int32)
         """[B] each row's newest token: in no cache yet, and maybe not computed yet."""
-        self._waits = bool(mx.default_device() == mx.Device(mx.cpu))
-        """Whether a step waits for the one before. MLX writes into a cache in place only where no queued work reads it:
-        with a step in flight, the next one copies all caches. A GPU has the bandwidth for that, and loses more by
-        standing still while a step is launched; a CPU has not.
-        """
         self._sampler: Sampler | None = None
         self._undrawn: mx.array | None = None
 
@@ -157,8 +152,6 @@ class Batch:
 
         Where it raises, those samples are still good, but the caches are not.
         """
-        if self._waits:
-            mx.eval(self.tokens)
         unread, self.pending = self.pending, []
         logits = self.forward(self.tokens[:, None])[:, -1, :]
         if self.constrained:
