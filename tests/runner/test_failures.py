@@ -15,7 +15,7 @@ _LOG = "the server's log has the details"
     ("error", "told"),
     [
         (ValueError("[broadcast_shapes] Shapes (1,4,7,7) and (1,1,1,9) cannot be broadcast."), _LOG),
-        (KeyError("/root/.local/share/omlx/views/abc/model.safetensors"), _LOG),
+        (KeyError("/home/me/.local/share/omlx/views/abc/model.safetensors"), _LOG),
         (
             RuntimeError("[METAL] Command buffer execution failed: Insufficient Memory (00000008)"),
             _MEMORY,
