@@ -61,7 +61,7 @@ def many_values(folder: Path) -> None:
 def peak_of_children() -> Iterator[list[int]]:
     """The most resident memory that a process started meanwhile has ever had, in bytes, as its only entry."""
     peak, done = [0], threading.Event()
-    before = {child.pid for child in psutil.Process().children()}
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
 
     def look() -> None:
         while not done.wait(0.005):
