@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 import uvloop
 
 from omlx.messages.frames import LoadSpec
 from omlx.messages.request import Delta, Finish, GenerateRequest, Message
 from omlx.runner.host import CRASHED, LoadError, RequestFailed, RunnerHost
+from tests.support.processes import Children
 
 pytestmark = pytest.mark.anyio
 FAULTY = str(Path(__file__).with_name("faulty_runner.py"))
@@ -157,10 +157,7 @@ async def test_each_caller_gets_its_own_events() -> None:
 @pytest.mark.parametrize("steps", range(6))
 def test_a_start_that_is_given_up_closes_no_descriptor_twice(steps: int) -> None:
     """Whatever takes the numbers of what was closed keeps them."""
-    before = {child.pid for child in psutil.Process().children()}
-
-    def new_children() -> list[psutil.Process]:
-        return [child for child in psutil.Process().children() if child.pid not in before]
+    new_children = Children()
 
     async def given_up() -> None:
         starting = asyncio.create_task(RunnerHost.spawn([sys.executable, FAULTY, "hangs-loading"]))
