@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omlx.engine.attention import columns, padded, size_class, suits, unfused
+from omlx.engine.attention import Chooser, columns, padded, size_class, suits, unfused
 from tests.support.precision import within
 
 HEADS, GROUPS, LENGTH, SIZE, WIDTH = 6, 2, 5, 9, 16
@@ -59,6 +59,33 @@ def test_same_when_padded(kind: str, with_sinks: bool) -> None:
     found = padded(fused, queries, keys, values, **options)
     assert found.shape == wanted.shape
     assert mx.allclose(found, wanted, rtol=1e-4, atol=within(1e-5)).item()
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "keys", "masked", "dtype", "fused"),
+    [
+        (16, 1, 300, True, mx.bfloat16, False),
+        (16, 1, 4095, True, mx.float16, False),
+        (16, 1, 4096, True, mx.bfloat16, True),
+        (16, 1, 300, True, mx.float32, True),
+        (1, 1, 300, False, mx.bfloat16, True),
+        (1, 200, 200, True, mx.bfloat16, False),
+    ],
+)
+def test_the_fused_kernel_is_asked_where_it_is_cheaper(
+    rows: int, length: int, keys: int, masked: bool, dtype: mx.Dtype, fused: bool
+) -> None:
+    asked = []
+
+    def attend(q: mx.array, k: mx.array, v: mx.array, **_: Any) -> mx.array:
+        asked.append(q.shape)
+        return q
+
+    queries = mx.zeros((rows, HEADS, length, WIDTH), dtype)
+    held = mx.zeros((rows, GROUPS, keys, WIDTH), dtype)
+    mask = mx.ones((rows, 1, length, keys), mx.bool_) if masked else None
+    Chooser(attend)(queries, held, held, scale=0.3, mask=mask)
+    assert bool(asked) == fused
 
 
 @given(st.integers(1, 1 << 20))
