@@ -6,6 +6,8 @@ TOOLS  := .venv-tools
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 WORKERS ?= 2
 PROMPT ?= Why is the sky blue?
+# Tests start many processes: none of them compiles our modules again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run test test-gpu test-openwebui test-slow test-clients faults fuzz fuzz-api soak audit resolve-macos release lint format types check docs clean help
 

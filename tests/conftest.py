@@ -20,12 +20,16 @@ def anyio_backend() -> str:
 
 @pytest.fixture(autouse=True, scope="session")
 def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No test reads or writes the developer's own models, cache, config or server, nor goes through a proxy."""
+    """No test reads or writes the developer's own models, cache, config or server, nor goes through a proxy.
+
+    The many processes that tests start compile our modules once, not each for itself.
+    """
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         for name in os.environ:
             if name.startswith(("OMLX_", "OLLAMA_")) or name.lower().endswith("_proxy"):
                 patch.delenv(name)
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         patch.setenv("HOME", str(home))
         for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
             patch.setenv(name, str(home / name.lower()))

@@ -1,7 +1,8 @@
 """A runner program that misbehaves on demand, in ways the real one cannot be told to: `faulty_runner.py FAULT FD`.
 
 It speaks the real frames, knows no MLX and echoes the last message word by word. "FAULT@FILE" has the fault only
-while FILE exists, and removes it.
+while FILE exists, and removes it; "waits@FILE" says nothing before FILE is gone. It starts within a fraction of the
+time of a real one: tests of what the pool decides use it without a fault ("none").
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from omlx.messages.frames import (
     Events,
     FromRunner,
     Generate,
+    GetStats,
     Heartbeat,
     Hello,
     HotCacheShare,
@@ -25,6 +27,7 @@ from omlx.messages.frames import (
     LoadFailed,
     Loading,
     Ready,
+    Reply,
     Shutdown,
     body_length,
     decode_to_runner,
@@ -36,7 +39,10 @@ from omlx.messages.request import Delta, Finish, GenerateRequest
 def main(fault: str, fd: int) -> None:
     connection = socket.socket(fileno=fd)
     fault, _, flag = fault.partition("@")
-    if flag:
+    if fault == "waits":
+        while Path(flag).exists():
+            time.sleep(0.01)
+    elif flag:
         if Path(flag).exists():
             Path(flag).unlink()
         else:
@@ -101,6 +107,8 @@ def main(fault: str, fd: int) -> None:
                     signal.signal(signal.SIGTERM, signal.SIG_IGN)
                     time.sleep(60)
                 sys.exit(0)
+            case GetStats(number):
+                send(Reply(number, {}))
             case Cancel():
                 pass
             case _:
