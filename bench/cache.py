@@ -39,12 +39,13 @@ from omlx_cache.hot import HotTier
 from omlx_cache.keys import namespace
 from omlx_cache.plan import Needs, plan_restore
 from omlx_cache.record_file import HostArray, HostRecord, Identity
-from omlx_cache.records import Entry, Kind
-from omlx_cache.scan import survey
+from omlx_cache.records import IndexEntry, Kind
+from omlx_cache.scan import scan
 
 from bench.shapes import SHAPES, Subject, random_model
-from omlx.engine.engine import Engine, EngineConfig
+from omlx.engine.engine import Engine
 from omlx.engine.sequence import SequenceSpec
+from omlx.messages.load_spec import EngineConfig
 from omlx.messages.request import Limits, Sampling
 
 GIB = 1 << 30
@@ -59,8 +60,8 @@ def accelerated() -> bool:
 
 def open_store(model: Any, folder: Path | None) -> PrefixStore:
     config = StoreConfig(
-        fingerprint="bench", hot_bytes=16 * GIB, folder=folder, cold_bytes=32 * GIB if folder else 0,
-        write_queue_bytes=4 * GIB,
+        fingerprint="bench", hot_bytes=16 * GIB,
+        folder=str(folder) if folder else "", cold_bytes=32 * GIB if folder else 0, write_queue_bytes=4 * GIB,
     )  # fmt: skip
     return PrefixStore(CacheLayout(model), config)
 
@@ -154,7 +155,7 @@ def measure_sharing(shape: str, subject: Subject, length: int, rounds: int) -> d
     def ask(count: int, number: int, *, stored: bool) -> tuple[float, int]:
         shared = [(at * 61 + at // 5 + number * 17) % (vocabulary - 10) for at in range(length)]
         engine = Engine(
-            subject.ours, EngineConfig(num_ctx=2 * length + 256, max_concurrent=count),
+            subject.ours, EngineConfig(context_length=2 * length + 256, max_concurrent_requests=count),
             PrefixStore(subject.ours.layout, StoreConfig(fingerprint="bench", hot_bytes=16 * GIB)) if stored else None,
         )  # fmt: skip
         began = time.perf_counter()
@@ -232,7 +233,7 @@ def measure_index(count: int, rounds: int, folder: Path) -> dict[str, Any]:
             tokens = wanted if not number else [(token * 31 + number) % 100_000 for token in wanted]
             with index._transaction():  # One for many: filling the folder is not what is measured.
                 for piece in Chain(space, 256, tokens).blocks[: count - added]:
-                    index._insert(Entry(piece, Kind.KV, 4096), space, float(number), 0)
+                    index._insert(IndexEntry(piece, Kind.KV, 4096), space, float(number), 0)
                     added += 1
             number += 1
 
@@ -257,7 +258,7 @@ def measure_index(count: int, rounds: int, folder: Path) -> dict[str, Any]:
     def look_up(clock: Callable[[], float]) -> float:
         began = clock()
         chain = Chain(space, 256, wanted)
-        found = survey(chain, ram, tier, needs)
+        found = scan(chain, ram, tier, needs)
         plan = plan_restore(found.levels, 256, needs, len(chain))
         seconds = clock() - began
         assert plan.position == len(wanted) - 1

@@ -25,7 +25,7 @@ from bench.folders import write_model
 from bench.serving import EDGE, common_rate
 from bench.shapes import SHAPES, prompts
 from omlx.engine.loader import device
-from omlx.messages.frames import LoadSpec
+from omlx.messages.load_spec import EngineConfig, LoadSpec
 from omlx.messages.request import Delta, Finish, GenerateRequest, Limits, Sampling
 from omlx.runner.host import RunnerHost
 from omlx.runner.launch import GroupPlan, find_machines
@@ -76,8 +76,8 @@ async def side(host: RunnerHost, spec: LoadSpec, options: argparse.Namespace) ->
 
 async def measure(folder: Path, plan: GroupPlan, options: argparse.Namespace) -> list[dict[str, Any]]:
     spec = LoadSpec(
-        name="bench", path=str(folder), fingerprint="bench", num_ctx=4096, max_concurrent=max(options.batches),
-        weights=options.weights,
+        name="bench", path=str(folder), fingerprint="bench", weights=options.weights,
+        engine=EngineConfig(context_length=4096, max_concurrent_requests=max(options.batches)),
     )  # fmt: skip
     one = await side(await RunnerHost.spawn(), spec, options)
     group = await side(await RunnerHost.spawn_group(plan), spec, options)

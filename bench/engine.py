@@ -30,10 +30,11 @@ from mlx_lm.generate import BatchGenerator, generate_step
 
 from bench.shapes import SHAPES, Subject, prompts, random_model
 from bench.speculative import speculative
-from omlx.engine.engine import Engine, EngineConfig
+from omlx.engine.engine import Engine
 from omlx.engine.loader import LoadedModel, device
 from omlx.engine.sampling import Sampler
 from omlx.engine.sequence import SequenceSpec
+from omlx.messages.load_spec import EngineConfig
 from omlx.messages.request import Limits, Sampling
 
 GREEDY = Sampling(temperature=0)
@@ -65,7 +66,7 @@ Step = Callable[[], int]
 
 @contextmanager
 def our_engine(model: Subject, asked: list[list[int]], steps: int, sampling: Sampling = GREEDY) -> Iterator[Step]:
-    engine = Engine(model.ours, EngineConfig(num_ctx=40960, max_concurrent=len(asked)))
+    engine = Engine(model.ours, EngineConfig(context_length=40960, max_concurrent_requests=len(asked)))
     for at, tokens in enumerate(asked):
         engine.add(SequenceSpec(id=at, tokens=tokens, sampling=sampling, limits=Limits(num_predict=steps + 600)))
     started: set[int] = set()
@@ -211,7 +212,7 @@ def host_cost(options: argparse.Namespace) -> list[Row]:
 def disturbed(shape: str, model: Subject, options: argparse.Namespace) -> list[Row]:
     """Decode of 4 running sequences while a long prompt is read: its rate and its longest gap."""
     long = 2000 if options.quick or device() == "cpu" else 32000
-    engine = Engine(model.ours, EngineConfig(num_ctx=40960, max_concurrent=8))
+    engine = Engine(model.ours, EngineConfig(context_length=40960, max_concurrent_requests=8))
     for at, tokens in enumerate(prompts(4, options.prompt, uneven=True)):
         engine.add(SequenceSpec(id=at, tokens=tokens, sampling=GREEDY, limits=Limits(num_predict=20000)))
     for _ in range(40):
@@ -254,7 +255,7 @@ def first_tokens(shape: str, model: Subject, options: argparse.Namespace) -> lis
     def seconds_to_all(groups: list[list[list[int]]]) -> tuple[float, list[float]]:
         total, times = 0.0, []
         for group in groups:
-            engine = Engine(model.ours, EngineConfig(num_ctx=40960, max_concurrent=8))
+            engine = Engine(model.ours, EngineConfig(context_length=40960, max_concurrent_requests=8))
             begun = time.perf_counter()
             for at, tokens in enumerate(group):
                 engine.add(SequenceSpec(id=at, tokens=tokens, sampling=GREEDY, limits=Limits(num_predict=64)))

@@ -30,10 +30,10 @@ from omlx_registry import Registry
 
 from bench.folders import write_model
 from bench.shapes import SHAPES, prompts
-from omlx.engine.engine import Engine, EngineConfig
+from omlx.engine.engine import Engine
 from omlx.engine.loader import LoadedModel, device, load_model
 from omlx.engine.sequence import SequenceSpec
-from omlx.messages.frames import LoadSpec
+from omlx.messages.load_spec import EngineConfig, LoadSpec
 from omlx.messages.request import Limits, Sampling
 from tests.support.server import ServerProcess
 
@@ -46,7 +46,7 @@ EDGE = 8
 # ---------------------------------------------------------------- the two sides
 def alone(model: LoadedModel, asked: list[list[int]], tokens: int) -> float:
     """Tokens per second of the engine, called in a loop."""
-    engine = Engine(model, EngineConfig(num_ctx=CONTEXT, max_concurrent=len(asked)))
+    engine = Engine(model, EngineConfig(context_length=CONTEXT, max_concurrent_requests=len(asked)))
     for at, prompt in enumerate(asked):
         limits = Limits(num_predict=tokens)
         engine.add(SequenceSpec(id=at, tokens=prompt, sampling=Sampling(temperature=0), limits=limits))
@@ -120,7 +120,9 @@ def measure(options: argparse.Namespace, root: Path) -> list[Found]:
     folder = root / "model"
     write_model(folder, options.shape)
     Registry(root / "models", []).add_model_folder(NAME, folder)
-    model = load_model(LoadSpec(name=NAME, path=str(folder), fingerprint="bench", num_ctx=CONTEXT))
+    model = load_model(
+        LoadSpec(name=NAME, path=str(folder), fingerprint="bench", engine=EngineConfig(context_length=CONTEXT))
+    )
     most = max(options.batches)
     env = {"OMLX_MAX_CONCURRENT_REQUESTS": str(most), "OMLX_KEEP_ALIVE": "1h", "OMLX_SPARE_RUNNER": "false"}
     found = [Found(batch, [], []) for batch in options.batches]

@@ -20,9 +20,10 @@ import msgspec
 from mlx_lm.models.cache import make_prompt_cache
 
 from bench.shapes import SHAPES, Subject, prompts, random_model
-from omlx.engine.engine import Engine, EngineConfig
+from omlx.engine.engine import Engine
 from omlx.engine.loader import LoadedModel
 from omlx.engine.sequence import SequenceSpec
+from omlx.messages.load_spec import EngineConfig
 from omlx.messages.request import Limits, Sampling
 
 DRAFTS = {"qwen3-8b": "qwen3-0.6b", "qwen3-0.6b": "small", "small": "tiny", "tiny": "tiny"}
@@ -86,7 +87,7 @@ def _rate(
     target: LoadedModel, draft: LoadedModel | None, script: list[int], length: int, count: int
 ) -> tuple[float, float]:
     """Tokens per second, and the share of the draft's guesses that were right."""
-    engine = Engine(target, EngineConfig(num_ctx=40960), draft=draft)
+    engine = Engine(target, EngineConfig(context_length=40960), draft=draft)
     limits = Limits(num_predict=count)
     tokens = prompts(1, length, uneven=False)[0]
     engine.add(SequenceSpec(id=0, tokens=tokens, sampling=Sampling(temperature=0), limits=limits))

@@ -35,12 +35,13 @@ from PIL import Image
 
 from omlx.engine.encode.embed import EncoderEmbedder
 from omlx.engine.encode.rows import Row, RowMaker
-from omlx.engine.engine import Engine, EngineConfig
+from omlx.engine.engine import Engine
 from omlx.engine.fuse import fuse
 from omlx.engine.loader import LoadedModel, device, wrap
 from omlx.engine.sequence import SequenceSpec
 from omlx.engine.vision import loader as vision_loader
 from omlx.messages.frames import Embed, Embedded
+from omlx.messages.load_spec import EngineConfig
 from omlx.messages.request import GenerateRequest, Limits, Message, Sampling, Video
 from omlx.prompting.template import PromptTemplate
 from omlx.runner.encode_jobs import EncodeJobs
@@ -128,7 +129,7 @@ class Seeing:
         self.model.vision, self.model.end_tokens = vision, set()
         self.vision = vision
         store = PrefixStore(self.model.layout, StoreConfig(fingerprint=fingerprint, hot_bytes=16 << 30))
-        self._engine = Engine(self.model, EngineConfig(num_ctx=CONTEXT, warm_up=device() != "cpu"), store)
+        self._engine = Engine(self.model, EngineConfig(context_length=CONTEXT, warm_up=device() != "cpu"), store)
         template = PromptTemplate.from_jinja(tokenizer.chat_template)
         self._prompter = Prompter(template, Encoder(tokenizer), vision=vision)
         self._next = 1

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 
 _SMALL_MODEL = 64 << 10
 """Bytes per token below which the default block is smaller: such a model's prompts are short and its blocks cheap."""
 
 
-class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
+class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a store is set up. Sizes in bytes, times in seconds."""
 
     fingerprint: str
@@ -20,11 +18,13 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int = 0
     """Tokens per block, 16 to 1024; 0: by model size."""
     hot_bytes: int
+    """RAM for records."""
     hot_arrays: int = 100_000
-    folder: Path | None = None
-    """Of the cold tier; None: RAM only."""
+    folder: str = ""
+    """Of the cold tier; "": RAM only."""
     cold_bytes: int = 0
-    hourly_write_bytes: int = 0
+    """SSD for the records of all models in that folder."""
+    write_budget: int = 0
     """Most bytes written to disk per hour; 0: no limit."""
     write_queue_bytes: int = 256 << 20
     write_through: bool = False

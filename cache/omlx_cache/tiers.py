@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from omlx_cache import checkpoint
@@ -43,10 +44,10 @@ class Tiers:
         self.namespace = namespace(config.fingerprint, layout.fingerprint, self.block_size)
         self.hot = HotTier(config.hot_bytes, config.hot_arrays)
         self.cold: ColdTier | None = None
-        if config.folder is not None and config.cold_bytes > 0 and layout.supported:
+        if config.folder and config.cold_bytes > 0 and layout.supported:
             self.cold = ColdTier(
-                config.folder, self.namespace, model=config.model, fingerprint=config.fingerprint,
-                max_bytes=config.cold_bytes, hourly_bytes=config.hourly_write_bytes,
+                Path(config.folder), self.namespace, model=config.model, fingerprint=config.fingerprint,
+                max_bytes=config.cold_bytes, hourly_bytes=config.write_budget,
                 queue_bytes=config.write_queue_bytes, clock=clock,
             )  # fmt: skip
         self.clock = clock

@@ -39,6 +39,7 @@ from omlx.engine.vision.media import Media
 from omlx.messages.constraint import Grammar
 from omlx.messages.context import effective_context
 from omlx.messages.failures import running_failed
+from omlx.messages.load_spec import EngineConfig
 from omlx.messages.request import FailureKind, FinishReason, Limits, Sampling
 
 log = logging.getLogger(__name__)
@@ -51,21 +52,6 @@ _REPORT_PROMPTS = 256
 _LOOK_AHEAD = 2
 """Waiting sequences whose prefixes are read from disk before it is their turn."""
 _NO_ORDERS = Orders()
-
-
-class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How an engine runs its model."""
-
-    num_ctx: int
-    """Context in tokens for requests that ask for none."""
-    max_concurrent: int = 8
-    """Sequences that are read or decoded at once; the others wait."""
-    max_waiting: int = 0
-    """Waiting sequences beyond which `add` refuses (`busy`); 0: no limit."""
-    max_decode_gap: float = 0.1
-    """Longest wanted pause of a running sequence while a prompt is read, in seconds."""
-    warm_up: bool = False
-    """Run `Engine.warm_up` at once."""
 
 
 class Engine:
@@ -151,12 +137,10 @@ class Engine:
         """Queue a sequence. Raises EngineError where it can never run: nothing of it is kept then."""
         if spec.id in self._known:
             raise EngineError("internal", f"request {spec.id} is already running")
-        if self._config.max_waiting and len(self._waiting) >= self._config.max_waiting:
-            raise EngineError("busy", "too many requests are waiting for this model; try again later")
         vocabulary = self._model.vocabulary
         if any(not 0 <= token < vocabulary for token in spec.tokens):
             raise EngineError("invalid", f"the prompt holds a token outside the vocabulary of {vocabulary}")
-        context = effective_context(spec.limits.num_ctx, self._config.num_ctx, self._model.max_context)
+        context = effective_context(spec.limits.num_ctx, self._config.context_length, self._model.max_context)
         try:
             tokenizer, ends = self._model.text_tokenizer, self._model.end_tokens
             guide = make_guide(self._grammars, tokenizer, ends, spec.grammar, spec.thinking)
@@ -333,7 +317,7 @@ class Engine:
 
     def _admit(self) -> list[Output]:
         outputs: list[Output] = []
-        while self.running < self._config.max_concurrent:
+        while self.running < self._config.max_concurrent_requests:
             sequence = self._waiting.pop(lambda _: True)
             if sequence is None:
                 return outputs

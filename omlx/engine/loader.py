@@ -27,7 +27,7 @@ from omlx.engine.model_folder import InvalidModel, loadable
 from omlx.engine.ranks import SOLO, Ranks
 from omlx.engine.vision import loader as vision_loader
 from omlx.engine.vision.vision import Vision
-from omlx.messages.frames import LoadSpec
+from omlx.messages.load_spec import LoadSpec
 
 _STEP_BYTES = 256 << 20
 """Weights computed at once while loading: it bounds the memory that loading needs beyond the model's."""
@@ -124,7 +124,7 @@ def load_model(
             if read.sees:
                 salt = f"{spec.fingerprint} {read.plan.text}"
                 vision = vision_loader.open_vision(
-                    path, read.model, read.config, read.tokenizer, salt=salt, max_bytes=spec.vision_cache_bytes
+                    path, read.model, read.config, read.tokenizer, salt=salt, max_bytes=spec.vision_cache_max_size
                 )
     except LoadError as error:
         failure = str(error)
@@ -137,7 +137,7 @@ def load_model(
     loaded = wrap(
         vision.family if vision is not None else read.model,
         read.tokenizer,
-        max_context=_max_context(read.config) or spec.num_ctx,
+        max_context=_max_context(read.config) or spec.engine.context_length,
         weights=f"{read.plan.text}{ranks.description}",
         weight_bytes=read.nbytes,
         measure=measure,

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from omlx.messages.load_checks import LoadChecks
+from omlx.messages.load_spec import LoadSpec
 from omlx.messages.request import Delta, Failure, Finish, GenerateRequest, Priority
 
 MAX_FRAME = 1 << 30
@@ -26,49 +27,6 @@ Parallel = Literal["auto", "tensor", "pipeline"]
 
 
 # ---------------------------------------------------------------- server -> runner
-RUNNER_OVERHEAD = 300_000_000
-"""Bytes of a runner process beside the model: the interpreter, MLX, the tokenizer."""
-
-
-class LoadSpec(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a runner is told to load: a materialized model folder and how to run it."""
-
-    name: str
-    path: str
-    fingerprint: str
-    """Digest over weights, quantization, tokenizer and KV-relevant config: it keys the KV store."""
-    kind: Literal["generate", "embed", "rerank"] = "generate"
-    """What the model is for. One that generates can embed too."""
-    template: str | None = None
-    """Go template from the Modelfile; None: the model's own chat template."""
-    adapter_path: str | None = None
-    draft_path: str | None = None
-    num_ctx: int
-    """Context in tokens that a request gets when it asks for none; already clamped to the model's maximum."""
-    max_concurrent: int = 8
-    weights: str = "auto"
-    tf32: bool = False
-    """Round the factors of float32 products on a GPU to TF32."""
-    trust_remote_code: bool = False
-    max_decode_gap: float = 0.1
-    """Seconds."""
-    memory_bytes: int = 0
-    """The most the model, its KV and the process may take together; 0: no limit."""
-    hot_cache_bytes: int = 0
-    """RAM for cached prefixes; 0 together with `cold_cache_bytes` 0: no prefix caching."""
-    cold_cache_folder: str = ""
-    cold_cache_bytes: int = 0
-    """SSD for cached prefixes of all models in that folder."""
-    cache_block_size: int = 0
-    """Tokens; 0: by model size."""
-    cache_write_budget: int = 0
-    """Bytes per hour; 0: no limit."""
-    cache_write_through: bool = False
-    vision_cache_bytes: int = 512 << 20
-    """RAM for the features of pictures, in a model that sees."""
-    cache_checkpoint_s: float = 300.0
-    checks: LoadChecks | None = None
-    """What an earlier load found; made again where they hold for other versions."""
 
 
 class Load(msgspec.Struct, tag="load"):
@@ -123,7 +81,7 @@ class CacheOp(msgspec.Struct, tag="cache", kw_only=True, omit_defaults=True):
 class HotCacheShare(msgspec.Struct, tag="share", kw_only=True):
     """What this runner may use from now on: models that come and go share one machine. Bytes, as in `LoadSpec`."""
 
-    hot_cache_bytes: int
+    hot_bytes: int
     memory_bytes: int
 
 

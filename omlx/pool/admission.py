@@ -16,7 +16,7 @@ import msgspec
 import psutil
 
 from omlx.folders import nearest_existing
-from omlx.messages.frames import RUNNER_OVERHEAD
+from omlx.messages.load_spec import RUNNER_OVERHEAD
 from omlx.settings import Settings
 from omlx.units import parse_size
 

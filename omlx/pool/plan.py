@@ -7,11 +7,12 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
+from omlx_cache.config import StoreConfig
 from omlx_registry import InvalidName, parse_name
 
 from omlx.messages.context import effective_context
-from omlx.messages.frames import Backend, LoadSpec
 from omlx.messages.load_checks import LoadChecks
+from omlx.messages.load_spec import Backend, EngineConfig, LoadSpec
 from omlx.messages.selftest import Feature
 from omlx.pool import admission
 from omlx.pool.admission import Estimate, Machine
@@ -145,7 +146,6 @@ def load_spec(
     """What the runner is told. `memory_bytes`: the most it may take; `hot_bytes`: its share of the hot KV tier; `off`:
     what a self-test has switched off; `checks`: what the load checks of an earlier load found.
     """
-    cold = 0 if "cache" in off else admission.cold_bytes(settings)
     return LoadSpec(
         name=spec.name,
         path=spec.path,
@@ -154,20 +154,34 @@ def load_spec(
         template=spec.template,
         adapter_path=spec.adapter_path,
         draft_path=spec.draft_path,
-        num_ctx=context,
-        max_concurrent=1 if "batching" in off else concurrent,
         weights=settings.weights,
         tf32=settings.tf32,
         trust_remote_code=settings.trust_remote_code,
-        max_decode_gap=settings.max_decode_gap,
         memory_bytes=memory_bytes,
-        hot_cache_bytes=0 if "cache" in off else hot_bytes,
-        cold_cache_folder=settings.paged_ssd_cache_dir if cold else "",
-        cold_cache_bytes=cold,
-        cache_block_size=settings.cache_block_size,
-        cache_write_budget=settings.cache_write_budget,
-        cache_write_through=settings.cache_write_through,
-        cache_checkpoint_s=settings.cache_checkpoint_interval,
-        vision_cache_bytes=settings.vision_cache_max_size,
+        vision_cache_max_size=settings.vision_cache_max_size,
+        engine=EngineConfig(
+            context_length=context,
+            max_concurrent_requests=1 if "batching" in off else concurrent,
+            max_decode_gap=settings.max_decode_gap,
+        ),
+        store=None if "cache" in off else store_config(spec, settings, hot_bytes),
         checks=checks,
+    )
+
+
+def store_config(spec: ModelSpec, settings: Settings, hot_bytes: int) -> StoreConfig | None:
+    """How the model's KV store is set up, with `hot_bytes` of RAM; None: it has neither RAM nor disk."""
+    cold_bytes = admission.cold_bytes(settings)
+    if hot_bytes == 0 and cold_bytes == 0:
+        return None
+    return StoreConfig(
+        fingerprint=spec.fingerprint,
+        model=spec.name,
+        block_size=settings.cache_block_size,
+        hot_bytes=hot_bytes,
+        folder=settings.paged_ssd_cache_dir if cold_bytes else "",
+        cold_bytes=cold_bytes,
+        write_budget=settings.cache_write_budget,
+        write_through=settings.cache_write_through,
+        checkpoint_interval=settings.cache_checkpoint_interval,
     )

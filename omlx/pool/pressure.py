@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import psutil
 
-from omlx.messages.frames import RUNNER_OVERHEAD
+from omlx.messages.load_spec import RUNNER_OVERHEAD
 from omlx.pool.admission import Machine, parse_cap
 from omlx.pool.policy import Resident, idle_victims
 from omlx.runner.host import RunnerHost

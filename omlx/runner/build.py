@@ -10,22 +10,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from omlx_cache import PrefixStore, StoreConfig
+import msgspec
+from omlx_cache import PrefixStore
 from omlx_cache.features import FeatureStore
 from omlx_registry.templates import ChatTemplates, chat_templates
 
 from omlx.engine import load_checks, tokenization
 from omlx.engine.draft.speculative import open_draft
 from omlx.engine.encode.embed import chat_embedder
-from omlx.engine.engine import Engine, EngineConfig
+from omlx.engine.engine import Engine
 from omlx.engine.jsonfile import read_json
 from omlx.engine.loader import LoadedModel, device, load_model
 from omlx.engine.precision import use_tf32
 from omlx.engine.ranks import Ranks
 from omlx.engine.weights import held
 from omlx.messages.context import effective_context
-from omlx.messages.frames import RUNNER_OVERHEAD, Loading, LoadSpec
+from omlx.messages.frames import Loading
 from omlx.messages.load_checks import LoadChecks, basis
+from omlx.messages.load_spec import RUNNER_OVERHEAD, LoadSpec
 from omlx.prompting.jinja import JinjaTemplate
 from omlx.prompting.output import OutputDialect, detect_output
 from omlx.prompting.template import PromptTemplate
@@ -94,19 +96,14 @@ def open_engine(
     model.can_batch = model.can_batch and checks.passed("batch")
     model.can_prefill_together = model.can_batch and checks.passed("prefill")
     store = open_store(spec, model, ranks) if checks.passed("restore") else None
-    config = EngineConfig(
-        num_ctx=spec.num_ctx,
-        max_concurrent=spec.max_concurrent,
-        max_decode_gap=spec.max_decode_gap,
-        warm_up=device() != "cpu" and ranks.rank == 0,
-    )
+    config = msgspec.structs.replace(spec.engine, warm_up=device() != "cpu" and ranks.rank == 0)
     if store is not None and model.vision is not None:
         model.vision.cache.tier = FeatureStore(store)
     if store is not None:
-        store.warm(min(spec.hot_cache_bytes // 2, _WARM_BYTES))
+        store.warm(min(store.config.hot_bytes // 2, _WARM_BYTES))
     draft = open_draft(spec, model, processes=ranks.size)
     if draft is not None:
-        model.draft_bytes = draft.weight_bytes + draft.kv_bytes_per_token * spec.num_ctx
+        model.draft_bytes = draft.weight_bytes + draft.kv_bytes_per_token * spec.engine.context_length
     return BuiltEngine(model, template, dialect, store, Engine(model, config, store, ranks, draft), checks, renderers)
 
 
@@ -139,13 +136,15 @@ def prepare(spec: LoadSpec, channel: Channel, ranks: Ranks) -> BuiltModel:
         dialect,
         model.tokenizer.get_added_vocab(),
         ledger=ledger,
-        default_context=spec.num_ctx,
+        default_context=spec.engine.context_length,
         longest_context=model.max_context,
         wake=channel.wake,
     )
     # An embedding is a forward of its own, which the other ranks would not take part in.
     vectors = open_encode_jobs(spec, model, encoder, channel) if ranks.size == 1 else no_encode_jobs(channel)
-    return BuiltModel(model, engine, session, ledger, vectors, encoder, store, ranks, spec.max_decode_gap, checks)
+    return BuiltModel(
+        model, engine, session, ledger, vectors, encoder, store, ranks, spec.engine.max_decode_gap, checks
+    )
 
 
 def no_encode_jobs(channel: Channel) -> EncodeJobs:
@@ -155,7 +154,7 @@ def no_encode_jobs(channel: Channel) -> EncodeJobs:
 
 def open_encode_jobs(spec: LoadSpec, model: LoadedModel, encoder: Encoder, channel: Channel) -> EncodeJobs:
     """The embedding jobs of a text generator."""
-    limit = effective_context(0, spec.num_ctx, model.max_context)
+    limit = effective_context(0, spec.engine.context_length, model.max_context)
     try:
         embedder = chat_embedder(model, lambda text, most: encoder.encode(text, add_special=True, most=most), limit)
     except ValueError:
@@ -174,19 +173,13 @@ def kv_budget(memory_bytes: int, model: LoadedModel) -> int:
 
 def open_store(spec: LoadSpec, model: LoadedModel, ranks: Ranks) -> PrefixStore | None:
     """The model's KV store, or None where caching is switched off. Each rank keeps what its share computes."""
-    if spec.hot_cache_bytes == 0 and spec.cold_cache_bytes == 0:
+    if spec.store is None:
         return None
-    config = StoreConfig(
-        # What is computed depends on how the weights are held, not only on which they are.
-        fingerprint=f"{spec.fingerprint} {held(model.weights)}" + (f" rank {ranks.rank}" if ranks.size > 1 else ""),
-        model=spec.name,
-        block_size=spec.cache_block_size,
-        hot_bytes=spec.hot_cache_bytes,
-        folder=Path(spec.cold_cache_folder) if spec.cold_cache_folder else None,
-        cold_bytes=spec.cold_cache_bytes,
-        hourly_write_bytes=spec.cache_write_budget,
-        write_through=spec.cache_write_through,
-        checkpoint_interval=spec.cache_checkpoint_s,
+    # What is computed depends on how the weights are held, not only on which they are.
+    fingerprint = f"{spec.store.fingerprint} {held(model.weights)}"
+    config = msgspec.structs.replace(
+        spec.store,
+        fingerprint=f"{fingerprint} rank {ranks.rank}" if ranks.size > 1 else fingerprint,
         snapshot_least=min(int(_STOP_COST * model.step_s / model.token_s), _MOST_STOP_TOKENS),
     )
     return PrefixStore(model.layout, config)

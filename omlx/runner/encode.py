@@ -25,13 +25,13 @@ from omlx.messages.frames import (
     Heartbeat,
     HotCacheShare,
     Loading,
-    LoadSpec,
     Ready,
     Reply,
     Rerank,
     Shutdown,
     ToRunner,
 )
+from omlx.messages.load_spec import LoadSpec
 from omlx.messages.request import Failure
 from omlx.runner.channel import Channel
 from omlx.runner.encode_jobs import Answer, EncodeJobs
@@ -72,7 +72,7 @@ def ready(spec: LoadSpec, encoding: Encoding) -> Ready:
         weights=encoding.weights,
         memory_bytes=max(encoding.weight_bytes, int(mx.get_active_memory())),
         kv_bytes_per_token=0,
-        num_ctx=spec.num_ctx,
+        num_ctx=spec.engine.context_length,
     )
 
 

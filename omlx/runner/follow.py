@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from omlx.engine.loader import LoadError
-from omlx.messages.frames import LoadSpec
+from omlx.messages.load_spec import LoadSpec
 from omlx.runner.build import open_engine
 from omlx.runner.serve import CLOSE_BUDGET_S
 

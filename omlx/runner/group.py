@@ -23,7 +23,7 @@ from typing import Any, NoReturn, TypeVar, cast
 import mlx.core as mx
 import msgspec
 
-from omlx.messages.frames import Backend, Parallel
+from omlx.messages.load_spec import Backend, Parallel
 from omlx.runner.channel import receive_exactly
 from omlx.runner.process import GROUP_ENDED
 

@@ -39,7 +39,6 @@ from omlx.messages.frames import (
     Load,
     LoadFailed,
     Loading,
-    LoadSpec,
     PrefillProgress,
     Ranked,
     Ready,
@@ -51,6 +50,7 @@ from omlx.messages.frames import (
     decode_from_runner,
     encode,
 )
+from omlx.messages.load_spec import LoadSpec
 from omlx.messages.request import Delta, Failure, FailureKind, Finish, GenerateRequest, Priority
 from omlx.record import current
 from omlx.runner import launch
@@ -357,10 +357,10 @@ class RunnerHost:
                 self._post(Cancel(number))
 
     # ------------------------------------------------------------ the end
-    def share(self, *, hot_cache_bytes: int, memory_bytes: int) -> None:
+    def share(self, *, hot_bytes: int, memory_bytes: int) -> None:
         """Change what this model may use: all of its memory, and the RAM of it for cached prefixes."""
         if self.alive:
-            self._post(HotCacheShare(hot_cache_bytes=hot_cache_bytes, memory_bytes=memory_bytes))
+            self._post(HotCacheShare(hot_bytes=hot_bytes, memory_bytes=memory_bytes))
 
     def kill(self, why: str = "it did not end in time and was killed", reason: EndReason = "crashed") -> None:
         """SIGKILL, which ends a stopped or hanging process too; `why` is for the log, `reason` for the counters."""

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from omlx.messages.frames import Backend, Parallel
+from omlx.messages.load_spec import Backend, Parallel
 from omlx.runner.process import ENVIRONMENT, LOG_LEVEL, Started, log_level, start_with_output
 
 _LAUNCHER = "from mlx._distributed_utils.launch import main; main()"

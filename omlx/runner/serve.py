@@ -36,7 +36,6 @@ from omlx.messages.frames import (
     HotCacheShare,
     Load,
     LoadFailed,
-    LoadSpec,
     PrefillProgress,
     PrefixUse,
     Ready,
@@ -45,6 +44,7 @@ from omlx.messages.frames import (
     Shutdown,
     ToRunner,
 )
+from omlx.messages.load_spec import LoadSpec
 from omlx.messages.request import Event
 from omlx.runner import encode
 from omlx.runner.build import BuiltModel, kv_budget, prepare
@@ -132,7 +132,7 @@ def _ready(spec: LoadSpec, served: BuiltModel) -> Ready:
         memory_bytes=max(model.weight_bytes, int(mx.get_active_memory())),
         transient_bytes=model.transient_bytes,
         kv_bytes_per_token=model.kv_bytes_per_token,
-        num_ctx=effective_context(0, spec.num_ctx, model.max_context),
+        num_ctx=effective_context(0, spec.engine.context_length, model.max_context),
         longest_text=model.max_context * served.encoder.longest,
         checks=served.checks,
     )
@@ -190,8 +190,8 @@ class Service:
             case HotCacheShare():
                 served.ledger.resize(kv_budget(frame.memory_bytes, served.model))
                 if served.store is not None:
-                    served.store.resize_hot(frame.hot_cache_bytes)
-                    served.engine.tell_followers(hot_bytes=frame.hot_cache_bytes)
+                    served.store.resize_hot(frame.hot_bytes)
+                    served.engine.tell_followers(hot_bytes=frame.hot_bytes)
             case GetStats(id):
                 self._channel.send(Reply(id, self._stats()))
             case CacheOp():

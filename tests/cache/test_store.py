@@ -380,7 +380,7 @@ def test_the_conversation_that_was_answered_last_is_kept_and_others_have_room(tm
 
 
 def test_a_conversation_that_cannot_be_written_is_not_said_to_be_kept(tmp_path: Path) -> None:
-    store = open_toy(TOY, tmp_path, hourly_write_bytes=1)
+    store = open_toy(TOY, tmp_path, write_budget=1)
     play(store, TOY, line(100), line(7, 9))
     with pytest.raises(ValueError, match="did not take all of it"):
         store.sessions.save("talk")
@@ -465,7 +465,7 @@ def test_the_package_does_not_import_mlx() -> None:
 
 def test_closing_does_not_wait_for_a_budget_that_is_spent(tmp_path: Path) -> None:
     wide = Toy(["full"], 500)
-    store = open_toy(wide, tmp_path, hourly_write_bytes=100_000)
+    store = open_toy(wide, tmp_path, write_budget=100_000)
     play(store, wide, line(300))
     began = time.monotonic()
     store.close(120)

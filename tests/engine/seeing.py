@@ -11,12 +11,12 @@ import numpy as np
 from mlx_vlm.models.cache import make_prompt_cache
 from omlx_cache.store import PrefixStore
 
-from omlx.engine.engine import Engine, EngineConfig
+from omlx.engine.engine import Engine
 from omlx.engine.loader import LoadedModel, load_model
 from omlx.engine.sequence import SequenceSpec
 from omlx.engine.vision.media import Media
 from omlx.engine.vision.vision import FeatureCache, Vision
-from omlx.messages.frames import LoadSpec
+from omlx.messages.load_spec import EngineConfig, LoadSpec
 from tests.engine.support import Replies, run, spec
 from tests.support.tiny_vlm import draw, tiny_vlm
 
@@ -26,7 +26,7 @@ RED, BLUE = draw("red", "circle", side=150), draw("blue", "square", side=150, se
 @cache
 def model_of(kind: str) -> LoadedModel:
     """A tiny VLM whose replies do not end by themselves."""
-    asked = LoadSpec(name=kind, path=str(tiny_vlm(kind)), fingerprint="test", num_ctx=4096)
+    asked = LoadSpec(name=kind, path=str(tiny_vlm(kind)), fingerprint="test", engine=EngineConfig(context_length=4096))
     return msgspec.structs.replace(load_model(asked, measure=False), end_tokens=set())
 
 
@@ -38,7 +38,7 @@ def vision_of(kind: str) -> Vision:
 
 def machine(kind: str, store: PrefixStore | None = None) -> Engine:
     vision_of(kind).cache = FeatureCache(1 << 26)
-    return Engine(model_of(kind), EngineConfig(num_ctx=4096), store)
+    return Engine(model_of(kind), EngineConfig(context_length=4096), store)
 
 
 def turn(kind: str, text: str, *files: bytes) -> tuple[list[int], Media]:

@@ -19,10 +19,10 @@ import msgspec
 from mlx_lm.generate import generate_step
 from omlx_cache.store import PrefixStore, StoreConfig
 
-from omlx.engine.engine import Engine, EngineConfig
+from omlx.engine.engine import Engine
 from omlx.engine.loader import LoadedModel, load_model
 from omlx.engine.sequence import Output, SequenceSpec
-from omlx.messages.frames import LoadSpec
+from omlx.messages.load_spec import EngineConfig, LoadSpec
 from omlx.messages.request import Limits, Sampling
 from tests.support.precision import Greedy, noise, tf32
 from tests.support.tiny import tiny_model
@@ -34,12 +34,15 @@ GREEDY = Sampling(temperature=0)
 def loaded(architecture: str, *, taught: bool = False, endless: bool = False) -> LoadedModel:
     """A tiny model; `endless`: no token ends a reply."""
     path = str(tiny_model(architecture, taught=taught))
-    model = load_model(LoadSpec(name=architecture, path=path, fingerprint="test", num_ctx=4096), measure=False)
+    model = load_model(
+        LoadSpec(name=architecture, path=path, fingerprint="test", engine=EngineConfig(context_length=4096)),
+        measure=False,
+    )
     return msgspec.structs.replace(model, end_tokens=set()) if endless else model
 
 
 def engine(architecture: str = "llama", *, taught: bool = False, endless: bool = False, **config: Any) -> Engine:
-    values: dict[str, Any] = {"num_ctx": 4096, "max_concurrent": 16} | config
+    values: dict[str, Any] = {"context_length": 4096, "max_concurrent_requests": 16} | config
     return Engine(loaded(architecture, taught=taught, endless=endless), EngineConfig(**values))
 
 

@@ -17,14 +17,14 @@ blas.prepare()
 from omlx.engine.encode.embed import load_embedder
 from omlx.engine.loader import load_model
 from omlx.engine.encode.rerank import load_reranker
-from omlx.messages.frames import LoadSpec
+from omlx.messages.load_spec import EngineConfig, LoadSpec
 from omlx_registry.quantize_model import quantize_model
 from tests.support.tiny import tiny_model
 from tests.support.tiny_encoder import make_encoder
 from tests.support.tiny_vlm import KINDS, tiny_vlm
 
 def spec(path):
-    return LoadSpec(name="x", path=str(path), fingerprint="x", num_ctx=256)
+    return LoadSpec(name="x", path=str(path), fingerprint="x", engine=EngineConfig(context_length=256))
 
 for folder in (tiny_model("qwen3"), *map(tiny_vlm, KINDS)):
     load_model(spec(folder), measure=False)

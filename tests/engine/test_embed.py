@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from omlx.engine.encode.embed import chat_embedder, known_pooling, load_embedder, normalised, read_pooling
 from omlx.engine.encode.rows import BadTokens, Encoder, Row, TooLong, pad
 from omlx.engine.loader import LoadError
-from omlx.messages.frames import LoadSpec
+from omlx.messages.load_spec import EngineConfig, LoadSpec
 from tests.engine.support import loaded
 from tests.support.precision import noise, on_gpu, within
 from tests.support.tiny import tiny_model
@@ -30,9 +30,10 @@ from tests.support.tiny_encoder import CONFIGS, WIDTH, Reference, make_encoder, 
 TEXTS = ["hello world", "a", "", "the quick brown fox jumps over it, twice.", "no?", "hello there world 42"]
 
 
-def load(folder: Path, **spec: Any) -> Encoder:
-    fields = {"name": "tiny", "path": str(folder), "fingerprint": "", "num_ctx": 64, "kind": "embed", **spec}
-    return load_embedder(LoadSpec(**fields), lambda done, total: None)[0]
+def load(folder: Path, num_ctx: int = 64, **fields: Any) -> Encoder:
+    config = EngineConfig(context_length=num_ctx)
+    spec = LoadSpec(name="tiny", path=str(folder), fingerprint="", kind="embed", engine=config, **fields)
+    return load_embedder(spec, lambda done, total: None)[0]
 
 
 def embed(embedder: Encoder, texts: list[str]) -> Any:

@@ -20,7 +20,7 @@ import numpy as np
 
 from omlx.engine.encode.embed import load_embedder, normalised
 from omlx.engine.encode.rows import Encoder
-from omlx.messages.frames import LoadSpec
+from omlx.messages.load_spec import EngineConfig, LoadSpec
 from tests.support.precision import within
 from tests.support.tiny_encoder import Reference
 
@@ -49,7 +49,9 @@ def folder() -> Path:
 
 @pytest.fixture(scope="module")
 def embedder() -> Encoder:
-    spec = LoadSpec(name="all-minilm", path=str(folder()), fingerprint="", num_ctx=512, kind="embed")
+    spec = LoadSpec(
+        name="all-minilm", path=str(folder()), fingerprint="", engine=EngineConfig(context_length=512), kind="embed"
+    )
     return load_embedder(spec, lambda done, total: None)[0]
 
 

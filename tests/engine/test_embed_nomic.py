@@ -20,7 +20,7 @@ from safetensors.numpy import load_file, save_file
 from omlx.engine.encode.embed import load_embedder, normalised
 from omlx.engine.encode.rows import Encoder
 from omlx.engine.loader import LoadError
-from omlx.messages.frames import LoadSpec
+from omlx.messages.load_spec import EngineConfig, LoadSpec
 from tests.support.tiny_encoder import spell, write_speller
 
 WIDTH, HEADS, INNER, LAYERS = 32, 4, 64, 2
@@ -85,7 +85,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load(folder: Path) -> Encoder:
-    asked = LoadSpec(name="nomic", path=str(folder), fingerprint="", num_ctx=64, kind="embed")
+    asked = LoadSpec(
+        name="nomic", path=str(folder), fingerprint="", engine=EngineConfig(context_length=64), kind="embed"
+    )
     return load_embedder(asked, lambda done, total: None)[0]
 
 

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from omlx.engine.encode.rerank import CrossEncoder, GenerativeReranker, load_reranker
 from omlx.engine.encode.rows import Text
 from omlx.engine.loader import LoadError, load_model
-from omlx.messages.frames import LoadSpec
+from omlx.messages.load_spec import EngineConfig, LoadSpec
 from tests.support.precision import within
 from tests.support.tiny import ARCHITECTURES, VOCABULARY, make, tiny_model
 from tests.support.tiny_encoder import Reference, make_encoder
@@ -33,7 +33,9 @@ PAIRS: list[Text] = [
 
 
 def load(folder: Path, num_ctx: int = 64) -> CrossEncoder | GenerativeReranker:
-    spec = LoadSpec(name="tiny", path=str(folder), fingerprint="", num_ctx=num_ctx, kind="rerank")
+    spec = LoadSpec(
+        name="tiny", path=str(folder), fingerprint="", engine=EngineConfig(context_length=num_ctx), kind="rerank"
+    )
     return load_reranker(spec, lambda done, total: None)[0]
 
 
@@ -85,7 +87,10 @@ def test_a_generative_reranker_answers_the_probability_of_yes(judging: Path) -> 
     np.testing.assert_allclose(together, alone, atol=within(1e-5))
     tokenizer = Tokenizer.from_file(str(judging / "tokenizer.json"))
     yes, no = (tokenizer.encode(word).ids[0] for word in ("yes", "no"))
-    judge = load_model(LoadSpec(name="judge", path=str(judging), fingerprint="", num_ctx=512), measure=False)
+    judge = load_model(
+        LoadSpec(name="judge", path=str(judging), fingerprint="", engine=EngineConfig(context_length=512)),
+        measure=False,
+    )
     logits = judge.model(mx.array([rows[0].tokens]))[0, -1]
     assert together[0] == pytest.approx(float(mx.sigmoid(logits[yes] - logits[no])), abs=within(1e-5))
     text = tokenizer.decode(rows[0].tokens, skip_special_tokens=False)

@@ -29,7 +29,7 @@ from omlx.engine.draft.speculative import open_draft
 from omlx.engine.encode.embed import load_embedder
 from omlx.engine.encode.rerank import load_reranker
 from omlx.engine.loader import LoadError, load_model
-from omlx.messages.frames import LoadSpec
+from omlx.messages.load_spec import EngineConfig, LoadSpec
 from tests.engine.support import loaded
 from tests.support.tiny import tiny_model
 from tests.support.tiny_encoder import make_encoder
@@ -39,7 +39,7 @@ CODE = "import pathlib\npathlib.Path({mark!r}).touch()\n"
 
 
 def load_spec(path: Path, **other: Any) -> LoadSpec:
-    return LoadSpec(name="guest", path=str(path), fingerprint="x", num_ctx=512, **other)
+    return LoadSpec(name="guest", path=str(path), fingerprint="x", engine=EngineConfig(context_length=512), **other)
 
 
 def change(path: Path, **entries: Any) -> None:

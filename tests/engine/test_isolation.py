@@ -17,7 +17,7 @@ from omlx_cache.store import PrefixStore
 
 from omlx.engine import caches
 from omlx.engine.batch import Batch
-from omlx.engine.engine import Engine, EngineConfig
+from omlx.engine.engine import Engine
 from omlx.engine.loader import LoadedModel
 from omlx.engine.prefix_dedup import PrefixDedup
 from omlx.engine.sampling import Sampler
@@ -25,6 +25,7 @@ from omlx.engine.sequence import Sequence
 from omlx.engine.vision.media import Media
 from omlx.messages.constraint import Grammar
 from omlx.messages.failures import running_failed
+from omlx.messages.load_spec import EngineConfig
 from omlx.messages.request import Limits, Sampling
 from tests.engine.support import Replies, bare, engine, loaded, prompt, run, spec, store_for
 from tests.support.zoo import build
@@ -92,7 +93,9 @@ def is_culprit(item: Any) -> bool:
 
 def test_admitting(monkeypatch: Patch) -> None:
     machine = Engine(
-        loaded("llama", endless=True), EngineConfig(num_ctx=4096, max_concurrent=16), store_for(loaded("llama"))
+        loaded("llama", endless=True),
+        EngineConfig(context_length=4096, max_concurrent_requests=16),
+        store_for(loaded("llama")),
     )
     fails_for_culprit(monkeypatch, PrefixDedup, "attach", lambda _, newcomer, ahead: is_culprit(newcomer))
     assert_others_are_right(run(machine, specs()))
@@ -101,7 +104,9 @@ def test_admitting(monkeypatch: Patch) -> None:
 @pytest.mark.parametrize("name", ["read_ahead", "lookup", "begin", "tick"])
 def test_a_store_that_fails_ends_nobody(monkeypatch: Patch, name: str) -> None:
     machine = Engine(
-        loaded("llama", endless=True), EngineConfig(num_ctx=4096, max_concurrent=16), store_for(loaded("llama"))
+        loaded("llama", endless=True),
+        EngineConfig(context_length=4096, max_concurrent_requests=16),
+        store_for(loaded("llama")),
     )
     fails_for_culprit(monkeypatch, PrefixStore, name, lambda *_, **__: True)
     assert_others_are_right(run(machine, specs()), culprit_fails=False)
@@ -124,7 +129,7 @@ class Faulty:
 
     def engine(self) -> Engine:
         model: LoadedModel = msgspec.structs.replace(loaded("llama", endless=True), model=self)
-        return Engine(model, EngineConfig(num_ctx=4096, max_concurrent=16))
+        return Engine(model, EngineConfig(context_length=4096, max_concurrent_requests=16))
 
 
 def test_prefill() -> None:
@@ -225,7 +230,9 @@ def test_shifting_out_of_a_batch_that_fails(monkeypatch: Patch) -> None:
 @pytest.mark.parametrize("place", ["cache_of", "finish", "after_chunk"])
 def test_capturing(monkeypatch: Patch, place: str) -> None:
     machine = Engine(
-        loaded("llama", endless=True), EngineConfig(num_ctx=4096, max_concurrent=16), store_for(loaded("llama"))
+        loaded("llama", endless=True),
+        EngineConfig(context_length=4096, max_concurrent_requests=16),
+        store_for(loaded("llama")),
     )
     owner: Any = {"cache_of": Batch, "finish": Capture, "after_chunk": Capture}[place]
     fails_for_culprit(monkeypatch, owner, place, lambda *_: True)
@@ -256,7 +263,7 @@ def test_prompts_of_one_token_join_models_that_remember_tokens() -> None:
     lengths = [12, 20, 1, 9]
 
     def answers(concurrent: int) -> dict[int, list[int]]:
-        machine = Engine(model, EngineConfig(num_ctx=4096, max_concurrent=concurrent))
+        machine = Engine(model, EngineConfig(context_length=4096, max_concurrent_requests=concurrent))
         return run(machine, [spec(at, prompt(length, at), new=8) for at, length in enumerate(lengths)], every=2).tokens
 
     assert answers(4) == answers(1)
@@ -269,7 +276,7 @@ def test_a_layout_that_the_store_does_not_know_means_no_store() -> None:
     model = msgspec.structs.replace(loaded("llama", endless=True), model=network, layout=layout, can_batch=False)
     tokens = {
         stored: run(
-            Engine(model, EngineConfig(num_ctx=4096), store_for(model) if stored else None),
+            Engine(model, EngineConfig(context_length=4096), store_for(model) if stored else None),
             [spec(at, prompt(20, at), new=6) for at in range(3)],
         )
         for stored in (False, True)

@@ -8,15 +8,16 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from omlx.engine.engine import Engine, EngineConfig
+from omlx.engine.engine import Engine
 from omlx.engine.sequence import EngineError
 from omlx.messages.constraint import Grammar
+from omlx.messages.load_spec import EngineConfig
 from omlx.messages.request import Limits
 from tests.engine.support import Replies, bare, engine, loaded, prompt, run, spec
 
 
 def test_cancel_in_each_phase_leaves_the_others_unchanged() -> None:
-    machine = engine(endless=True, max_concurrent=4)
+    machine = engine(endless=True, max_concurrent_requests=4)
     for at in range(3):
         machine.add(spec(at, prompt(30 + at, at), new=60))
     machine.add(spec(10, prompt(6000, 10), new=60))
@@ -38,7 +39,7 @@ def test_cancel_in_each_phase_leaves_the_others_unchanged() -> None:
 
 
 def test_nothing_is_said_about_a_cancelled_request_and_its_place_is_free_at_the_next_step() -> None:
-    machine = engine(endless=True, max_concurrent=1)
+    machine = engine(endless=True, max_concurrent_requests=1)
     machine.add(spec(0, prompt(10), new=500))
     machine.add(spec(1, prompt(10), new=3))
     for _ in range(5):
@@ -51,7 +52,7 @@ def test_nothing_is_said_about_a_cancelled_request_and_its_place_is_free_at_the_
 
 
 def test_a_reply_that_is_ended_in_any_phase_has_its_last_word_and_leaves_the_others_unchanged() -> None:
-    machine = engine(endless=True, max_concurrent=3)
+    machine = engine(endless=True, max_concurrent_requests=3)
     for at in range(2):
         machine.add(spec(at, prompt(30 + at, at), new=40))
     machine.add(spec(10, prompt(6000, 10), new=60))
@@ -73,26 +74,14 @@ def test_a_reply_that_is_ended_in_any_phase_has_its_last_word_and_leaves_the_oth
 
 
 def test_more_requests_than_places_wait_and_are_all_answered() -> None:
-    machine = engine(endless=True, max_concurrent=3)
+    machine = engine(endless=True, max_concurrent_requests=3)
     replies = run(machine, [spec(at, prompt(12, at), new=6) for at in range(10)])
     assert set(replies.ends) == set(range(10))
     assert machine.max_batch == 3
 
 
-def test_a_full_queue_refuses() -> None:
-    machine = engine(endless=True, max_concurrent=1, max_waiting=2)
-    machine.add(spec(0, prompt(5)))
-    machine.step()
-    machine.add(spec(1, prompt(5)))
-    machine.add(spec(2, prompt(5)))
-    with pytest.raises(EngineError) as refused:
-        machine.add(spec(3, prompt(5)))
-    assert refused.value.kind == "busy"
-    assert set(run(machine, []).ends) == {0, 1, 2}
-
-
 def test_a_deadline_ends_a_request_wherever_it_is() -> None:
-    machine = engine(endless=True, max_concurrent=1)
+    machine = engine(endless=True, max_concurrent_requests=1)
     machine.add(spec(0, prompt(10), limits=Limits(num_predict=5000, deadline_s=0.05)))
     machine.add(spec(1, prompt(10), limits=Limits(num_predict=5000, deadline_s=0.0)))
     machine.add(spec(2, prompt(10), new=4))
@@ -145,7 +134,7 @@ def test_a_failing_forward_ends_its_requests_and_the_engine_goes_on(phase: str) 
 
     fragile = Fragile(loaded("llama").model)
     model = msgspec.structs.replace(loaded("llama", endless=True), model=fragile)
-    machine = Engine(model, EngineConfig(num_ctx=4096))
+    machine = Engine(model, EngineConfig(context_length=4096))
     machine.add(spec(0, prompt(20), new=10))
     replies = Replies()
     for _ in range(0 if phase == "prefill" else 4):
@@ -186,7 +175,7 @@ def test_a_request_reports_its_counts_and_durations() -> None:
 
 
 def test_short_prompts_are_not_stuck_behind_long_ones() -> None:
-    machine = engine(endless=True, max_concurrent=8)
+    machine = engine(endless=True, max_concurrent_requests=8)
     machine.add(spec(0, prompt(4000), new=2))  # longer than the first chunk of any device
     machine.step()
     machine.add(spec(1, prompt(30), new=2))

@@ -13,14 +13,15 @@ from mlx_lm.utils import load_model as mlx_load_model
 
 from omlx.engine.fuse import fuse
 from omlx.engine.loader import LoadError, load_model
-from omlx.messages.frames import LoadSpec
+from omlx.messages.load_spec import EngineConfig, LoadSpec
 from tests.engine.support import engine, loaded, prompt, run, spec
 from tests.support.precision import on_gpu
 from tests.support.tiny import ARCHITECTURES, tiny_model
 
 
 def load_spec(path: Path, **other: object) -> LoadSpec:
-    return LoadSpec(name="tiny", path=str(path), fingerprint="x", num_ctx=2048, **other)  # type: ignore[arg-type]
+    config = EngineConfig(context_length=2048)
+    return LoadSpec(name="tiny", path=str(path), fingerprint="x", engine=config, **other)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("architecture", list(ARCHITECTURES))

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from omlx.engine.engine import Engine, EngineConfig
+from omlx.engine.engine import Engine
 from omlx.engine.prefill import Prefill
 from omlx.engine.scheduler import Chunk, choose_together
 from omlx.engine.sequence import Sequence
 from omlx.messages.failures import running_failed
+from omlx.messages.load_spec import EngineConfig
 from omlx.messages.request import Sampling
 from tests.engine.support import bare, engine, loaded, prompt, run, spec, store_for
 from tests.engine.test_exactness import BATCHABLE
@@ -51,7 +52,7 @@ def test_prompts_that_continue_restored_prefixes_are_answered_as_alone(
     model = loaded(architecture, endless=True)
     store = store_for(model, tmp_path)
     heads = {at: prompt(length, at) for at, length in enumerate((64, 40, 75, 52))}
-    config = EngineConfig(num_ctx=4096, max_concurrent=16)
+    config = EngineConfig(context_length=4096, max_concurrent_requests=16)
     run(Engine(model, config, store), [spec(at, tokens, new=4) for at, tokens in heads.items()])
     forwards.clear()
     turns = {at: [*tokens, *prompt(20 + 3 * at, at + 50)] for at, tokens in heads.items()}
@@ -67,7 +68,7 @@ def test_prompts_that_continue_restored_prefixes_are_answered_as_alone(
 def test_a_prompt_of_which_only_the_last_token_is_left_needs_no_prefill(forwards: list[list[int]]) -> None:
     model = loaded("qwen3", endless=True)
     store = store_for(model)
-    config = EngineConfig(num_ctx=4096)
+    config = EngineConfig(context_length=4096)
     run(Engine(model, config, store), [spec(0, prompt(49), new=4)])
     machine = Engine(model, config, store)
     replies = run(machine, [spec(0, prompt(49), new=NEW)])
@@ -94,7 +95,7 @@ def test_a_row_that_joins_before_its_first_token_samples_as_alone(sampling: Samp
 def test_a_forward_that_fails_ends_only_the_prompt_that_causes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     model = loaded("llama", endless=True)
     culprit = prompt(44, 2)
-    machine = Engine(model, EngineConfig(num_ctx=4096, max_concurrent=16))
+    machine = Engine(model, EngineConfig(context_length=4096, max_concurrent_requests=16))
     real = machine._prefill._model
 
     class Network:

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from omlx_cache.store import PrefixStore
 
-from omlx.engine.engine import Engine, EngineConfig
+from omlx.engine.engine import Engine
+from omlx.messages.load_spec import EngineConfig
 from tests.engine.support import Replies, bare, loaded, prompt, run, spec, store_for
 
 
 def stored(architecture: str, *, store: PrefixStore | None = None, **config: Any) -> Engine:
     model = loaded(architecture, endless=True)
-    return Engine(model, EngineConfig(num_ctx=4096, **config), store or store_for(model))
+    return Engine(model, EngineConfig(context_length=4096, **config), store or store_for(model))
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "qwen3_next", "falcon_h1", "deepseek_v3"])
@@ -71,7 +72,7 @@ def test_what_an_ended_reply_wrote_is_kept(architecture: str) -> None:
     ("architecture", "own"), [("llama", 20), ("llama", 2), ("gemma3_text", 20), ("qwen3_next", 20)]
 )
 def test_prompts_that_arrive_together_compute_what_they_share_once(architecture: str, own: int) -> None:
-    machine = stored(architecture, max_concurrent=16)
+    machine = stored(architecture, max_concurrent_requests=16)
     shared = prompt(301)
     prompts = [shared + prompt(own, seed) for seed in range(1, 17)]
     replies = run(machine, [spec(at, tokens, new=6) for at, tokens in enumerate(prompts)])
@@ -122,7 +123,7 @@ def test_what_a_waiting_prompt_wants_is_read_from_disk_before_its_turn(tmp_path:
     run(stored("llama", store=earlier), [spec(0, prompt(300), new=2)])
     earlier.close()
     store = store_for(loaded("llama"), tmp_path)
-    machine = stored("llama", store=store, max_concurrent=1)
+    machine = stored("llama", store=store, max_concurrent_requests=1)
     machine.add(spec(1, prompt(50, 3), new=40))
     machine.add(spec(2, prompt(300), new=5))
     machine.step()

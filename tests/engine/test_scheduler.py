@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from omlx.engine.engine import Engine, EngineConfig
+from omlx.engine.engine import Engine
 from omlx.engine.prefill_budget import PrefillBudget, PrefillChunks
 from omlx.engine.scheduler import (
     FairShare,
@@ -18,6 +18,7 @@ from omlx.engine.scheduler import (
     next_prefill,
 )
 from omlx.engine.weights import WeightsError, choose
+from omlx.messages.load_spec import EngineConfig
 from tests.engine.support import prompt, run, spec
 
 
@@ -106,7 +107,7 @@ def test_long_and_short_sequences_run_in_groups_of_their_own_with_the_same_repli
 
     model = loaded("llama", endless=True)
     small = msgspec.structs.replace(model, weight_bytes=60 * model.kv_bytes_per_token)
-    machine = Engine(small, EngineConfig(num_ctx=4096, max_concurrent=16))
+    machine = Engine(small, EngineConfig(context_length=4096, max_concurrent_requests=16))
     lengths = [400, 20, 300, 10, 390]
     replies = run(machine, [spec(at, prompt(length, at), new=20) for at, length in enumerate(lengths)], every=1)
     assert 2 <= machine.max_batch < 5

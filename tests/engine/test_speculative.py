@@ -11,11 +11,11 @@ from omlx_cache.store import PrefixStore
 
 from omlx.engine.draft.controller import SpeculationController
 from omlx.engine.draft.speculative import open_draft
-from omlx.engine.engine import Engine, EngineConfig
+from omlx.engine.engine import Engine
 from omlx.engine.loader import LoadedModel, LoadError
 from omlx.engine.sequence import SequenceSpec
 from omlx.messages.constraint import Grammar
-from omlx.messages.frames import LoadSpec
+from omlx.messages.load_spec import EngineConfig, LoadSpec
 from omlx.messages.request import Limits, Sampling
 from tests.engine.support import Replies, bare, engine, loaded, prompt, run, spec, store_for
 from tests.engine.test_limits import chat
@@ -51,7 +51,7 @@ def with_draft(
     clock = Clock()
     target = msgspec.structs.replace(model, model=Timed(model.model, clock, 1.0))
     guesser = msgspec.structs.replace(draft, model=Timed(draft.model, clock, guess_s), step_s=0.02)
-    values: dict[str, Any] = {"num_ctx": 4096, "max_concurrent": 16} | config
+    values: dict[str, Any] = {"context_length": 4096, "max_concurrent_requests": 16} | config
     return Engine(target, EngineConfig(**values), store, draft=guesser, clock=clock), clock
 
 
@@ -232,7 +232,13 @@ class Strange:
 
 def load_spec(draft: str) -> LoadSpec:
     path = str(tiny_model("llama"))
-    return LoadSpec(name="tiny", path=path, fingerprint="test", num_ctx=4096, draft_path=str(tiny_model(draft)))
+    return LoadSpec(
+        name="tiny",
+        path=path,
+        fingerprint="test",
+        engine=EngineConfig(context_length=4096),
+        draft_path=str(tiny_model(draft)),
+    )
 
 
 class Weather:

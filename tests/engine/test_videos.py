@@ -9,13 +9,14 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from omlx.engine.engine import Engine, EngineConfig
+from omlx.engine.engine import Engine
 from omlx.engine.sequence import SequenceSpec
 from omlx.engine.vision import video_file as videofile
 from omlx.engine.vision.families import in_words
 from omlx.engine.vision.family import VideoFamily
 from omlx.engine.vision.images import PictureError
 from omlx.engine.vision.vision import FeatureCache
+from omlx.messages.load_spec import EngineConfig
 from omlx.messages.request import Video
 from tests.engine.seeing import BLUE, RED, asked, cached, machine, model_of, reply, upstream, vision_of
 from tests.engine.support import prompt, run, spec, store_for
@@ -133,7 +134,7 @@ def test_kept_features_and_a_restored_prefix_give_the_same_reply(kind: str, tmp_
     assert reply(engine, watched(kind, 1, clip(6))) == expected
     encoded = vision.encoded
     # Without the prefix: features from memory.
-    engine = Engine(model_of(kind), EngineConfig(num_ctx=4096), None)
+    engine = Engine(model_of(kind), EngineConfig(context_length=4096), None)
     assert reply(engine, watched(kind, 2, clip(6))) == expected and vision.encoded == encoded
     store.close()
     # After a restart, all from disk.

@@ -17,12 +17,12 @@ import pytest
 from omlx_cache.features import FeatureStore
 from PIL import Image
 
-from omlx.engine.engine import Engine, EngineConfig
+from omlx.engine.engine import Engine
 from omlx.engine.loader import load_model
 from omlx.engine.vision.images import PictureError
 from omlx.engine.vision.media import Shown
 from omlx.engine.vision.vision import FeatureCache
-from omlx.messages.frames import LoadSpec
+from omlx.messages.load_spec import EngineConfig, LoadSpec
 from omlx.messages.request import GenerateRequest, Message, Video
 from omlx.runner.multimodal import Illustrator
 from tests.engine.seeing import BLUE, RED, asked, cached, machine, model_of, reply, turn, upstream, vision_of
@@ -164,9 +164,12 @@ def test_a_conversion_without_its_vision_tower_is_a_text_model(tmp_path: Path) -
     kept = {name: value for name, value in weights.items() if name.startswith("language_model.")}
     mx.eval(kept)
     mx.save_safetensors(str(folder / "model.safetensors"), kept)
-    loaded = load_model(LoadSpec(name="blind", path=str(folder), fingerprint="test", num_ctx=512), measure=False)
+    loaded = load_model(
+        LoadSpec(name="blind", path=str(folder), fingerprint="test", engine=EngineConfig(context_length=512)),
+        measure=False,
+    )
     assert loaded.vision is None
-    assert run(Engine(loaded, EngineConfig(num_ctx=512)), [spec(1, prompt(20), new=4)]).tokens[1]
+    assert run(Engine(loaded, EngineConfig(context_length=512)), [spec(1, prompt(20), new=4)]).tokens[1]
 
 
 def test_files_are_remembered_without_their_bytes() -> None:

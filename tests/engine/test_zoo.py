@@ -18,10 +18,11 @@ from mlx_lm.utils import MODEL_REMAPPING
 from omlx_cache.layout import CacheLayout
 
 from omlx.engine import caches, load_checks
-from omlx.engine.engine import Engine, EngineConfig
+from omlx.engine.engine import Engine
 from omlx.engine.fuse import fuse
 from omlx.engine.loader import LoadedModel
 from omlx.engine.model_adapters import adapt
+from omlx.messages.load_spec import EngineConfig
 from tests.engine.support import loaded, prompt, run, spec, store_for
 from tests.support.zoo import ALIASES, CONFIGS, NOT_HERE, build
 
@@ -78,7 +79,7 @@ def test_a_reply_is_the_same_however_it_is_computed(model_type: str, tmp_path: P
     yardstick = network if model_type == "plamo3" else build(model_type)
     alone = [answer_alone(yardstick, prompt(length, at)) for at, length in enumerate(LENGTHS)]
 
-    machine = Engine(model, EngineConfig(num_ctx=4096, max_concurrent=16))
+    machine = Engine(model, EngineConfig(context_length=4096, max_concurrent_requests=16))
     for count in rows_of(network):
         machine.max_batch = 0
         replies = run(machine, [spec(at, prompt(LENGTHS[at], at), new=NEW) for at in range(count)])
@@ -87,7 +88,7 @@ def test_a_reply_is_the_same_however_it_is_computed(model_type: str, tmp_path: P
 
     for restart in (False, True):
         store = store_for(model, tmp_path) if checks.passed("restore") else None
-        machine = Engine(model, EngineConfig(num_ctx=4096), store)
+        machine = Engine(model, EngineConfig(context_length=4096), store)
         for again in (False, True):
             replies = run(machine, [spec(0, prompt(LENGTHS[0], 0), new=NEW)])
             assert replies.tokens[0] == alone[0], f"restart {restart}, again {again}"

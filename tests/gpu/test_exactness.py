@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from omlx.engine.engine import Engine, EngineConfig
+from omlx.engine.engine import Engine
 from omlx.engine.loader import LoadedModel, load_model
-from omlx.messages.frames import LoadSpec
+from omlx.messages.load_spec import EngineConfig, LoadSpec
 from tests.engine.support import Replies, prompt, run, spec, store_for
 from tests.support.precision import Reference, on_gpu
 from tests.support.tiny import ARCHITECTURES, tiny_model
@@ -29,7 +29,10 @@ NEW = [26, 10, 22, 16, 8, 14]
 def model(architecture: str, dtype: str) -> LoadedModel:
     path = str(tiny_model(architecture))
     loaded = load_model(
-        LoadSpec(name=architecture, path=path, fingerprint=dtype, num_ctx=4096, weights=dtype), measure=False
+        LoadSpec(
+            name=architecture, path=path, fingerprint=dtype, engine=EngineConfig(context_length=4096), weights=dtype
+        ),
+        measure=False,
     )
     loaded.end_tokens = set()
     return loaded
@@ -46,7 +49,7 @@ def assert_right(loaded: LoadedModel, dtype: str, prompts: dict[int, list[int]],
 @pytest.mark.parametrize("architecture", MODELS)
 def test_batched_and_restored_replies_hold_no_wrong_token(architecture: str, dtype: str, tmp_path: Path) -> None:
     loaded = model(architecture, dtype)
-    config = EngineConfig(num_ctx=4096, max_concurrent=16)
+    config = EngineConfig(context_length=4096, max_concurrent_requests=16)
     store = store_for(loaded, tmp_path)
     machine = Engine(loaded, config, store)
     prompts = {at: prompt(length, at) for at, length in enumerate(LENGTHS)}
@@ -76,5 +79,5 @@ def test_tokens_of_another_context_are_noticed(architecture: str, dtype: str) ->
     """Without this the test above could pass whatever the engine computes."""
     loaded = model(architecture, dtype)
     tokens = prompt(70, 1)
-    other = run(Engine(loaded, EngineConfig(num_ctx=4096)), [spec(0, prompt(70, 2), new=16)]).tokens[0]
+    other = run(Engine(loaded, EngineConfig(context_length=4096)), [spec(0, prompt(70, 2), new=16)]).tokens[0]
     assert len(Reference(loaded.model, tokens, other, dtype).wrong(other)) >= 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from omlx.messages.context import effective_context
-from omlx.messages.frames import RUNNER_OVERHEAD
+from omlx.messages.load_spec import RUNNER_OVERHEAD
 from omlx.pool.admission import (
     GIB,
     Machine,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx.messages.frames import RUNNER_OVERHEAD
+from omlx.messages.load_spec import RUNNER_OVERHEAD
 from omlx.pool import PoolError
 from omlx.pool import pool as pool_module
 from omlx.pool.admission import Machine

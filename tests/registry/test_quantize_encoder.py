@@ -17,14 +17,14 @@ from omlx_registry.quantize_model import quantize_model
 
 from omlx.engine.encode.embed import load_embedder, normalised
 from omlx.engine.encode.rerank import load_reranker
-from omlx.messages.frames import LoadSpec
+from omlx.messages.load_spec import EngineConfig, LoadSpec
 from tests.support.tiny_encoder import make_encoder
 
 TEXTS = ["hello world", "a", "the quick brown fox jumps over it, twice.", "no?", "hello there world 42"]
 
 
 def vectors(folder: Path) -> np.ndarray:
-    spec = LoadSpec(name="tiny", path=str(folder), fingerprint="", num_ctx=64, kind="embed")
+    spec = LoadSpec(name="tiny", path=str(folder), fingerprint="", engine=EngineConfig(context_length=64), kind="embed")
     embedder = load_embedder(spec, lambda done, total: None)[0]
     return np.array(normalised(embedder.compute(embedder.rows(TEXTS, truncate=True))))
 
@@ -51,7 +51,9 @@ def test_a_reranker_is_quantized(tmp_path: Path) -> None:
     pairs = [("hello", "hello world"), ("hello", "a cat"), ("no?", "the quick brown fox")]
 
     def scores(folder: Path) -> np.ndarray:
-        spec = LoadSpec(name="tiny", path=str(folder), fingerprint="", num_ctx=64, kind="rerank")
+        spec = LoadSpec(
+            name="tiny", path=str(folder), fingerprint="", engine=EngineConfig(context_length=64), kind="rerank"
+        )
         reranker = load_reranker(spec, lambda done, total: None)[0]
         return np.array(reranker.compute(reranker.rows(pairs, truncate=True)))
 

@@ -85,7 +85,7 @@ def main(fault: str, fd: int) -> None:
                     time.sleep(60)
                 print("WARNING: the weights look odd", flush=True)
                 ready = Ready(weights="none", memory_bytes=1000, kv_bytes_per_token=1,
-                              num_ctx=spec.num_ctx)  # fmt: skip
+                              num_ctx=spec.engine.context_length)  # fmt: skip
                 send(ready)
             case HotCacheShare() if fault == "hungry" and not ballast:  # after the load, which has a limit
                 ballast.append(b"\1" * 400_000_000)

@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
+from omlx_cache import StoreConfig
 
-from omlx.messages.frames import LoadSpec
+from omlx.messages.load_spec import EngineConfig, LoadSpec
 from omlx.messages.request import Finish, GenerateRequest, Limits, Sampling
 from omlx.runner.host import LoadError, RequestFailed, RunnerHost
 from omlx.runner.launch import GroupPlan, find_machines
@@ -36,10 +37,13 @@ def load_spec(architecture: str, cold: Path | None = None) -> LoadSpec:
         name=architecture,
         path=str(tiny_model(architecture)),
         fingerprint=architecture,
-        num_ctx=1024,
-        hot_cache_bytes=32_000_000,
-        cold_cache_folder=str(cold) if cold else "",
-        cold_cache_bytes=100_000_000 if cold else 0,
+        engine=EngineConfig(context_length=1024),
+        store=StoreConfig(
+            fingerprint=architecture,
+            hot_bytes=32_000_000,
+            folder=str(cold) if cold else "",
+            cold_bytes=100_000_000 if cold else 0,
+        ),
     )
 
 

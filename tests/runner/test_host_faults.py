@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from omlx.messages.frames import LoadSpec
+from omlx.messages.load_spec import EngineConfig, LoadSpec
 from omlx.messages.request import Delta, Finish, GenerateRequest, Message
 from omlx.runner.host import CRASHED, LoadError, RequestFailed, RunnerHost
 from tests.support.processes import Children
@@ -24,7 +24,7 @@ FAULTY = str(Path(__file__).with_name("faulty_runner.py"))
 
 
 def spec(name: str = "m:latest") -> LoadSpec:
-    return LoadSpec(name=name, path="/nowhere", fingerprint="f", num_ctx=64)
+    return LoadSpec(name=name, path="/nowhere", fingerprint="f", engine=EngineConfig(context_length=64))
 
 
 def request(text: str) -> GenerateRequest:

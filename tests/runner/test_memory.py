@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from omlx.messages.load_spec import EngineConfig
 from omlx.runner.host import RequestFailed, RunnerHost
 from tests.runner.test_runner import load_spec, request, run, settled
 from tests.support.tiny import ARCHITECTURES, make
@@ -25,7 +26,9 @@ async def host(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Runner
     folder = Path(tmp_path_factory.mktemp("wide"))
     make(folder, "qwen3", ARCHITECTURES["qwen3"] | WIDE, taught=False)
     found = await RunnerHost.spawn()
-    ready = await found.load(load_spec(path=str(folder), num_ctx=4096, memory_bytes=1), stall_timeout=60)
+    ready = await found.load(
+        load_spec(path=str(folder), engine=EngineConfig(context_length=4096), memory_bytes=1), stall_timeout=60
+    )
     assert ready.kv_bytes_per_token == TOKEN_BYTES
     assert ready.transient_bytes > 0
     yield found
@@ -58,9 +61,9 @@ async def test_what_does_not_fit_now_waits_until_it_does(host: RunnerHost) -> No
 
 
 async def test_a_larger_share_lets_larger_requests_in(host: RunnerHost) -> None:
-    host.share(hot_cache_bytes=0, memory_bytes=2_000_000_000)
+    host.share(hot_bytes=0, memory_bytes=2_000_000_000)
     _, _, finish = await run(host, request("", raw_prompt="a b " * 1000, tokens=5))
     assert finish.prompt_tokens > FIT
-    host.share(hot_cache_bytes=0, memory_bytes=1)
+    host.share(hot_bytes=0, memory_bytes=1)
     with pytest.raises(RequestFailed, match="fits in memory"):
         await run(host, request("", raw_prompt="a b " * 1000, tokens=5))

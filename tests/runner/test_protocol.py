@@ -18,13 +18,13 @@ from omlx.messages.frames import (
     Generate,
     Heartbeat,
     Load,
-    LoadSpec,
     ToRunner,
     body_length,
     decode_from_runner,
     decode_to_runner,
     encode,
 )
+from omlx.messages.load_spec import EngineConfig, LoadSpec
 from omlx.messages.request import (
     Delta,
     Failure,
@@ -59,10 +59,11 @@ requests = st.builds(
     sampling=st.builds(Sampling, temperature=st.floats(0, 5), seed=st.none() | numbers),
     limits=st.builds(Limits, stop=st.lists(texts, max_size=2), deadline_s=st.none() | st.floats(0, 100)),
 )  # fmt: skip
+engines = st.builds(EngineConfig, context_length=numbers)
 to_runner = st.one_of(
     st.builds(Generate, requests),
     st.builds(Cancel, numbers),
-    st.builds(Load, st.builds(LoadSpec, name=texts, path=texts, fingerprint=texts, num_ctx=numbers)),
+    st.builds(Load, st.builds(LoadSpec, name=texts, path=texts, fingerprint=texts, engine=engines)),
 )
 from_runner = st.one_of(
     st.builds(Events, st.lists(st.one_of(deltas, finishes, failures), max_size=5)),

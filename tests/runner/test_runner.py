@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omlx_cache import StoreConfig
 from tokenizers import Tokenizer
 
-from omlx.messages.frames import LoadSpec
+from omlx.messages.load_spec import EngineConfig, LoadSpec
 from omlx.messages.request import Delta, Finish, GenerateRequest, Limits, Message, Sampling
 from omlx.runner.host import CRASHED, RequestFailed, RunnerHost
 from tests.support.lessons import LESSONS, STORY, lesson
@@ -31,8 +32,8 @@ def load_spec(**changes: Any) -> LoadSpec:
         "name": "tiny:latest",
         "path": str(tiny_model("qwen3", taught=True)),
         "fingerprint": "tiny",
-        "num_ctx": 1024,
-        "hot_cache_bytes": 32_000_000,
+        "engine": EngineConfig(context_length=1024),
+        "store": StoreConfig(fingerprint=changes.get("fingerprint", "tiny"), hot_bytes=32_000_000),
     }
     return LoadSpec(**{**fields, **changes})
 
@@ -287,7 +288,7 @@ async def test_kill_in_mid_stream_fails_the_open_requests_at_once() -> None:
 
 async def test_a_runner_ends_with_exit_code_0_when_it_is_asked_to() -> None:
     host = await RunnerHost.spawn()
-    await host.load(load_spec(cold_cache_folder="", hot_cache_bytes=0), stall_timeout=60)
+    await host.load(load_spec(store=None), stall_timeout=60)
     await run(host, request("Hello"))
     await host.close()
     assert host.exit_text == "it ended with exit code 0"

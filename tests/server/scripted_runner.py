@@ -64,7 +64,7 @@ class Runner:
                     self.send(frames.LoadFailed(f"[Errno 2] No such file or directory: '{config}'"))
                 case frames.Load(spec):
                     self.send(frames.Ready(weights="none", memory_bytes=1000, kv_bytes_per_token=1,
-                                           num_ctx=spec.num_ctx))  # fmt: skip
+                                           num_ctx=spec.engine.context_length))  # fmt: skip
                 case frames.Generate(request):
                     self.open.add(request.id)
                     self.beat()

@@ -29,7 +29,7 @@ from omlx.engine.loader import LoadedModel, LoadError, load_model
 from omlx.engine.sampling import Sample, Sampler, draws_alone
 from omlx.engine.sequence import Sequence
 from omlx.engine.tensors import launch, read
-from omlx.messages.frames import LoadSpec
+from omlx.messages.load_spec import LoadSpec
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def _load(spec: LoadSpec, path: str, model: LoadedModel, *, measure: bool) -> Lo
             name=f"the draft model of {spec.name}",
             path=path,
             fingerprint="",
-            num_ctx=spec.num_ctx,
+            engine=spec.engine,
             weights=spec.weights,
             trust_remote_code=spec.trust_remote_code,
         ),

@@ -21,7 +21,7 @@ from omlx.engine.encode.loader import open_model
 from omlx.engine.encode.rows import Batch, Row, RowMaker, Text, TooLong, check_tokens, pad, to_host
 from omlx.engine.jsonfile import read_json
 from omlx.engine.loader import LoadedModel, LoadError, Progress, load_model
-from omlx.messages.frames import LoadSpec
+from omlx.messages.load_spec import LoadSpec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -152,7 +152,7 @@ def _load_decoder(spec: LoadSpec, pooling: Pooling | None, progress: Progress) -
     """A text generator that was trained to embed, or is told to: mlx-lm has its network."""
     loaded = load_model(spec, progress, measure=False)
     filler = min(loaded.end_tokens, default=0)
-    maker = RowMaker(loaded.text_tokenizer, limit=min(spec.num_ctx, loaded.max_context), filler=filler)
+    maker = RowMaker(loaded.text_tokenizer, limit=min(spec.engine.context_length, loaded.max_context), filler=filler)
     try:
         found = trunk(loaded.model)
     except ValueError as error:

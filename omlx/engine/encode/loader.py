@@ -17,7 +17,7 @@ from omlx.engine.encode.rows import RowMaker
 from omlx.engine.jsonfile import read_json
 from omlx.engine.loader import LoadError, Progress
 from omlx.engine.model_folder import InvalidModel, loadable
-from omlx.messages.frames import LoadSpec
+from omlx.messages.load_spec import LoadSpec
 
 _OFFSET_POSITIONS = frozenset({"xlm-roberta", "xlm_roberta", "roberta"})
 """Their first positions stand for padding."""
@@ -68,7 +68,7 @@ def open_model(spec: LoadSpec, build: Callable[[Path], Any], progress: Progress)
     if not isinstance(filler, int):
         filler = tokenizer.pad_token_id
     filler = filler if isinstance(filler, int) and filler >= 0 else 0
-    limit = row_limit(spec.num_ctx, config, sentence_config)
+    limit = row_limit(spec.engine.context_length, config, sentence_config)
     kinds = config.get("type_vocab_size")
     maker = RowMaker(fast, limit=limit, filler=filler, segments=isinstance(kinds, int) and kinds > 1)
     return OpenedModel(model, maker, filler, plan.text, size)

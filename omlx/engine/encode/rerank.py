@@ -20,7 +20,7 @@ from omlx.engine.encode.loader import OpenedModel, open_model, row_limit
 from omlx.engine.encode.rows import Row, Text, TooLong, pad, to_host, untruncated
 from omlx.engine.jsonfile import read_json
 from omlx.engine.loader import LoadedModel, LoadError, Progress, load_model
-from omlx.messages.frames import LoadSpec
+from omlx.messages.load_spec import LoadSpec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -113,7 +113,7 @@ def load_reranker(spec: LoadSpec, progress: Progress) -> tuple[CrossEncoder | Ge
         return CrossEncoder(opened), opened.weights, opened.weight_bytes
     loaded = load_model(spec, progress, measure=False)
     try:
-        reranker = GenerativeReranker(loaded, row_limit(spec.num_ctx, config, {}))
+        reranker = GenerativeReranker(loaded, row_limit(spec.engine.context_length, config, {}))
     except ValueError as error:
         raise LoadError(f"{spec.name} cannot be loaded: {error}") from error
     return reranker, loaded.weights, loaded.weight_bytes
