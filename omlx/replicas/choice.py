@@ -51,15 +51,11 @@ def choose(views: Iterable[View], asked: ReplicaRequest) -> View | None:
     return preferred if preferred.load <= mean * _UNEVEN + _SPARE else idlest
 
 
-def read(body: bytes) -> ReplicaRequest:
-    """What matters of a JSON body, in whatever dialect; nothing of one that is none."""
-    try:
-        found = msgspec.json.decode(body)
-    except msgspec.MsgspecError:
+def read(body: Any) -> ReplicaRequest:
+    """What matters of the JSON value of a body, in whatever dialect; nothing of one that is no object."""
+    if not isinstance(body, dict):
         return ReplicaRequest()
-    if not isinstance(found, dict):
-        return ReplicaRequest()
-    fields = {str(name).lower(): value for name, value in found.items()}
+    fields = {str(name).lower(): value for name, value in body.items()}
     parts = [fields.get("system"), fields.get("instructions"), _opening(fields)]
     text = msgspec.json.encode([part for part in parts if part])[:_BEGINNING]
     return ReplicaRequest(full_name(fields.get("model")), text if any(parts) else b"")

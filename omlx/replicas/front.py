@@ -18,6 +18,7 @@ import msgspec
 from litestar import Request
 
 from omlx.protocols.http_error import HTTPError
+from omlx.protocols.ollama.gojson import Malformed
 from omlx.replicas import choice
 from omlx.replicas.choice import ReplicaRequest
 from omlx.replicas.fleet import Fleet, Replica, reason
@@ -26,7 +27,7 @@ from omlx.server.body_memory import BodyReservation
 from omlx.server.error_formats import error_text
 from omlx.server.errors import JSON_TYPE, ClientGone, Problem
 from omlx.server.inflate import inflate
-from omlx.server.route_info import ProtocolName, RouteTable
+from omlx.server.route_info import ProtocolName, RouteInfo, RouteTable, body_limit
 from omlx.urls import climbs
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Front:
             await _refuse(send, route.protocol, Problem(400, _CLIMBS))
         elif route.balancing == "passed":
             try:
-                heard = await self._hear(scope, receive, route.protocol)
+                heard = await self._hear(scope, receive, route)
             except HTTPError as error:
                 await _refuse(send, route.protocol, Problem(error.status, error.message))
                 return
@@ -89,20 +90,22 @@ class Front:
         else:
             await self._app(scope, receive, send)
 
-    async def _hear(self, scope: Any, receive: Receive, protocol: ProtocolName) -> _Heard | None:
+    async def _hear(self, scope: Any, receive: Receive, route: RouteInfo) -> _Heard | None:
         """The whole request; None where its client has left."""
         headers = [(name, value) for name, value in scope["headers"] if name not in _NOT_PASSED]
         encoding = next((value.decode("latin-1") for name, value in headers if name == b"content-encoding"), "")
-        share = BodyReservation.of(scope)
+        share, limit = BodyReservation.of(scope), body_limit(route.body, self._max_body)
         try:
-            body = await read_bytes(Request(scope, receive), self._max_body)
-            plain = await inflate(body, encoding, self._max_body, share) if encoding else body
+            body = await read_bytes(Request(scope, receive), limit)
+            plain = await inflate(body, encoding, limit, share) if encoding else body
             asked = await parse(plain, choice.read, share) if plain else ReplicaRequest()
+        except Malformed:
+            asked = ReplicaRequest()  # the replica says what is wrong
         except ClientGone:
             return None
         query = scope["query_string"].decode("latin-1")
         target = scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
-        return _Heard(scope["method"], scope["path"], protocol, target, headers, body, asked)
+        return _Heard(scope["method"], scope["path"], route.protocol, target, headers, body, asked)
 
     async def _pass(self, heard: _Heard, receive: Receive, send: Send) -> None:
         """Try replicas until one answers; end when the client leaves."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import queue
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
@@ -17,6 +17,7 @@ import msgspec
 
 from omlx.engine.engine import Engine
 from omlx.engine.sequence import EngineError, Output, SequenceSpec
+from omlx.engine.vision.image_size import declared_pixels
 from omlx.messages.constraint import Grammar, ThinkLimit
 from omlx.messages.context import effective_context
 from omlx.messages.failures import PROMPT_FAILED, running_failed
@@ -31,7 +32,7 @@ log = logging.getLogger("omlx.runner")
 _HELPERS = 2
 _OPENERS, _SMALL_OPENERS = 3, 2
 """They only wait: pictures are decoded in other processes."""
-_SMALL_PICTURES, _SMALL_BYTES = 2, 1 << 20
+_SMALL_PICTURES, _SMALL_BYTES, _SMALL_PIXELS = 2, 1 << 20, 10_000_000
 """Of a request whose pictures cannot take long: it does not wait for others, whose files may be made to."""
 
 
@@ -149,8 +150,7 @@ class Session:
             return self._openers
         if not images:
             return self._helpers
-        small = len(images) <= _SMALL_PICTURES and sum(map(len, images)) <= _SMALL_BYTES
-        return self._small_openers if small else self._openers
+        return self._small_openers if cannot_take_long(images) else self._openers
 
     def cancel(self, number: int) -> None:
         """Forget a request; nothing is said about it any more."""
@@ -356,6 +356,14 @@ class Session:
             context=row.context,
         )
         return [*events, finish]
+
+
+def cannot_take_long(images: Sequence[bytes]) -> bool:
+    """Whether files are few, and small both in bytes and in the pixels that they say to have."""
+    if len(images) > _SMALL_PICTURES or sum(map(len, images)) > _SMALL_BYTES:
+        return False
+    pixels = [declared_pixels(image) for image in images]
+    return None not in pixels and sum(filter(None, pixels)) <= _SMALL_PIXELS
 
 
 def deltas(number: int, segments: list[Segment], logprobs: list[TokenLogprob], *, last: bool) -> list[Delta]:

@@ -14,13 +14,14 @@ from omlx.protocols.common import CommonFields
 from omlx.protocols.http_error import HTTPError
 from omlx.protocols.ollama import gojson
 from omlx.record import current
-from omlx.server.body_counts import Tally, tally
+from omlx.server.body_counts import tally
 from omlx.server.body_memory import SMALL, BodyReservation
 from omlx.server.errors import ClientGone
-from omlx.server.inflate import inflate, room_for
+from omlx.server.inflate import inflate, room_for, too_large
+from omlx.server.large_json import LARGE, Readers, ReadValue, check_counts
 from omlx.server.request_headers import RequestHeaderError, read_priority
+from omlx.server.route_info import body_limit
 from omlx.settings import Settings
-from omlx.units import human_bytes
 
 _T = TypeVar("_T")
 _VALUE_BYTES = 100
@@ -29,46 +30,53 @@ _SLOWEST = 100_000
 """Bytes a second. Who sends a large body more slowly than this keeps others waiting for its memory."""
 _many: ContextVar[bool] = ContextVar("omlx.many_values", default=False)
 """Whether the body of the present request holds many values, or one that takes long to read."""
+_readers = Readers()
 _GRACE_S = 30.0
 _LOOK_S = 2.0
 
 
-async def read_json(request: Request[Any, Any, Any], kind: type[_T], limit: int) -> _T:
-    """The body as wire struct `kind`. Raises Malformed, or HTTPError: 413 past `limit` bytes, 400 for no such class."""
+async def read_json(request: Request[Any, Any, Any], kind: type[_T], max_body: int) -> _T:
+    """The body as wire struct `kind`; the route says how much of `max_body` it takes.
+
+    Raises Malformed, or HTTPError: 413 past the limit, 400 for no such priority.
+    """
+    limit = body_limit(request.route_handler.opt["body"], max_body)
     body = await read_bytes(request, limit)
     encoding = request.headers.get("content-encoding", "")
     reservation = BodyReservation.of(request.scope)
     if encoding:
         body = await inflate(body, encoding, limit, reservation)
-    asked = await parse(body, lambda body: gojson.decode(body, kind), reservation)
+    asked = await parse(body, lambda value: gojson.read(value, kind), reservation)
     if isinstance(asked, CommonFields) and isinstance(asked.priority, str):
         _note_priority(asked.priority)
     return asked
 
 
-async def parse(body: bytes, read: Callable[[bytes], _T], reservation: BodyReservation) -> _T:
-    """`read` of a JSON body; for one that is large, or of many values, in its turn and beside the event loop.
+async def parse(body: bytes, read: Callable[[Any], _T], reservation: BodyReservation) -> _T:
+    """`read` of the first JSON value of `body`.
 
-    Raises HTTPError where it is made of more values than any request.
+    A large body, or one of many values, has its turn and is parsed beside the event loop; a very large one by a process
+    that can be ended. Raises Malformed; HTTPError 413 where it is made of more values than any request, or takes too
+    long.
     """
     if len(body) <= SMALL:
         counts = tally(body)
         if not counts.many:
-            return read(body)
-        _check(counts)
-    async with reservation.parsing():
-        counts = await asyncio.to_thread(tally, body)
-        _check(counts)
-        _many.set(counts.many)
-        found = await asyncio.to_thread(read, body)
+            return read(gojson.first_value(body))
+        check_counts(counts)
+    async with reservation.parsing(very_large=len(body) > LARGE):
+        found, values, many = await asyncio.to_thread(_readers.read if len(body) > LARGE else _first_value, body)
+        _many.set(many)
+        asked = await asyncio.to_thread(read, found)
         if len(body) > SMALL:
-            reservation.settle(len(body) + counts.values * _VALUE_BYTES)
-    return found
+            reservation.settle(len(body) + values * _VALUE_BYTES)
+    return asked
 
 
-def _check(counts: Tally) -> None:
-    if counts.excess:
-        raise HTTPError(413, f"the request body holds more than {counts.excess}")
+def _first_value(body: bytes) -> ReadValue:
+    counts = tally(body)
+    check_counts(counts)
+    return ReadValue(gojson.first_value(body), counts.values, counts.many)
 
 
 def takes_long() -> None:
@@ -145,7 +153,7 @@ async def chunks(request: Request[Any, Any, Any], limit: int) -> AsyncIterator[b
     """The body piece by piece, never more than `limit` bytes in all (0: no limit)."""
     announced = request.headers.get("content-length", "")
     if limit and announced.isdigit() and int(announced) > limit:
-        raise _too_large(limit)
+        raise too_large(limit)
     size = 0
     while True:
         message = await request.receive()
@@ -154,7 +162,7 @@ async def chunks(request: Request[Any, Any, Any], limit: int) -> AsyncIterator[b
         part: bytes = message.get("body", b"")  # type: ignore[assignment]
         size += len(part)
         if limit and size > limit:
-            raise _too_large(limit)
+            raise too_large(limit)
         if part:
             yield part
         if not message.get("more_body", False):
@@ -168,9 +176,3 @@ async def inline_images(content: Any, settings: Settings) -> None:
         from omlx.server.image_urls import ImageFetcher  # its HTTP client takes a third of the start
 
         await ImageFetcher().inline(content)
-
-
-def _too_large(limit: int) -> HTTPError:
-    return HTTPError(
-        413, f"the request body is larger than {human_bytes(limit)}; raise the setting max_body to allow it"
-    )

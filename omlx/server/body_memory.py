@@ -5,7 +5,7 @@ become; the reservation shrinks to what is kept and ends with the request. Only 
 wait while it holds one: it takes a modest one first and *grows* to the largest when it has filled that. Those who grow
 come before all others who want much, and no more of them wait than leave room for one of them, so one always gets on.
 Work that costs memory only while it lasts (counting what a compressed body would become, reading JSON) is done for one
-large body at a time.
+large body at a time, and for two very large ones.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class BodyMemory:
         self._queues: tuple[deque[_Waiting], ...] = (deque(), deque(), self._growing, self._large)
         self.counting = asyncio.Lock()
         self.parsing = asyncio.Lock()
+        self.parsing_very_large = asyncio.Semaphore(2)
 
     @property
     def waiting(self) -> int:
@@ -146,14 +147,15 @@ class BodyReservation:
             self.memory.counting.release()
 
     @asynccontextmanager
-    async def parsing(self) -> AsyncIterator[None]:
-        """The turn to read large JSON."""
-        await self._patiently(self.memory.parsing.acquire())
+    async def parsing(self, *, very_large: bool = False) -> AsyncIterator[None]:
+        """The turn to read large JSON; very large JSON has turns of its own."""
+        turn = self.memory.parsing_very_large if very_large else self.memory.parsing
+        await self._patiently(turn.acquire())
         try:
             await self._patiently(self.memory.wait(self, 0))
             yield
         finally:
-            self.memory.parsing.release()
+            turn.release()
 
     async def _patiently(self, turn: Coroutine[Any, Any, Any]) -> None:
         await (while_connected(self._receive, turn) if self.arrived else turn)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 from omlx.protocols.http_error import HTTPError
 from omlx.server.body_memory import SMALL, BodyReservation
+from omlx.server.route_info import NAMES_BYTES
 from omlx.units import human_bytes
 
 _WINDOW = 1 << 27
@@ -41,12 +42,18 @@ async def inflate(body: bytes, encoding: str, limit: int, reservation: BodyReser
         async with reservation.counting():
             size = await asyncio.to_thread(_count, inflater, body, most)
     if size > most:
-        raise HTTPError(
-            413, f"the request body is larger than {human_bytes(limit)} when decompressed; raise the setting max_body"
-        )
+        raise too_large(limit, " when decompressed")
     if size > SMALL:
         await reservation.take(room_for(size))
     return await asyncio.to_thread(b"".join, inflater(body))
+
+
+def too_large(limit: int, when: str = "") -> HTTPError:
+    """What is said of a body beyond `limit` bytes."""
+    larger = f"the request body is larger than {human_bytes(limit)}{when}"
+    if limit == NAMES_BYTES:
+        return HTTPError(413, f"{larger}, the most that this route takes")
+    return HTTPError(413, f"{larger}; raise the setting max_body to allow it")
 
 
 def room_for(size: int) -> int:

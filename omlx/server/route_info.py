@@ -1,7 +1,8 @@
-"""What a *route* says of itself: whose protocol it speaks, and who answers it where replicas stand behind this server.
+"""What a *route* says of itself: whose protocol it speaks, who answers it where replicas stand behind this server, and
+how large a body it takes.
 
-Each handler carries it as Litestar's `opt`, made by `route_opt`. The gate, the errors, the telemetry and the balancer
-of replicas look it up here.
+Each handler carries it as Litestar's `opt`, made by `route_opt`. The gate, the errors, the telemetry, the reading of
+bodies and the balancer of replicas look it up here.
 """
 
 from __future__ import annotations
@@ -17,11 +18,23 @@ ProtocolName = Literal["ollama", "openai", "anthropic", "omlx"]
 Balancing = Literal["own", "passed", "united", "each"]
 """Where replicas stand behind this server, a request is answered by this server itself ("own"), passed to one of them
 ("passed"), answered with what all of them say ("united"), or refused, since it is to be done on each ("each")."""
+BodyKind = Literal["names", "texts", "media"]
+"""What the largest body is made of: names and switches; texts; or images, videos and sound as well."""
+NAMES_BYTES = 1_000_000
+_TEXTS_BYTES = 32_000_000
+"""And a quarter of `max_body` where that is more."""
 
 
-def route_opt(protocol: ProtocolName, balancing: Balancing = "own") -> dict[str, Any]:
+def route_opt(protocol: ProtocolName, balancing: Balancing = "own", *, body: BodyKind = "names") -> dict[str, Any]:
     """A handler's `opt`."""
-    return {"protocol": protocol, "balancing": balancing}
+    return {"protocol": protocol, "balancing": balancing, "body": body}
+
+
+def body_limit(kind: BodyKind, max_body: int) -> int:
+    """Bytes of the largest body, with the setting `max_body`; 0: no limit, as in the setting."""
+    if kind == "names":
+        return min(NAMES_BYTES, max_body or NAMES_BYTES)
+    return max_body if kind == "media" else min(max_body, max(_TEXTS_BYTES, max_body // 4))
 
 
 class RouteInfo(NamedTuple):
@@ -30,6 +43,7 @@ class RouteInfo(NamedTuple):
     methods: tuple[str, ...]
     protocol: ProtocolName
     balancing: Balancing = "own"
+    body: BodyKind = "names"
 
 
 class RouteTable:
@@ -83,9 +97,10 @@ def routes_of(app: Litestar) -> dict[str, RouteInfo]:
                 continue
             known = table.get(path or "/")
             methods.update(known.methods if known else ())
-            info = RouteInfo(tuple(sorted(methods)), handler.opt["protocol"], handler.opt["balancing"])
+            told: dict[str, Any] = {name: handler.opt[name] for name in ("protocol", "balancing", "body")}
+            info = RouteInfo(tuple(sorted(methods)), **told)
             if known is not None and known[1:] != info[1:]:
-                raise ValueError(f"the handlers of {path} disagree on their protocol or balancing")
+                raise ValueError(f"the handlers of {path} disagree on their protocol, balancing or body")
             table[path or "/"] = info
     return table
 

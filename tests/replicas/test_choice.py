@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,22 +66,22 @@ LATER = [*FIRST, {"role": "assistant", "content": "Hi!"}, {"role": "user", "cont
     ],
 )
 def test_the_turns_of_a_conversation_have_one_beginning(first: dict[str, object], later: dict[str, object]) -> None:
-    one, two = (read(json.dumps({"model": "qwen3:8b", **body}).encode()) for body in (first, later))
+    one, two = (read({"model": "qwen3:8b", **body}) for body in (first, later))
     assert one == two
     assert one.model == QWEN
     assert one.beginning
 
 
 def test_different_conversations_have_different_beginnings() -> None:
-    assert read(b'{"prompt": "a"}') != read(b'{"prompt": "b"}')
+    assert read({"prompt": "a"}) != read({"prompt": "b"})
 
 
-@given(body=st.binary(max_size=200) | st.builds(lambda value: json.dumps(value).encode(), st.recursive(
+@given(body=st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
         st.sampled_from(["model", "messages", "role", "prompt", "input", "system"]), inner, max_size=4),
-)))  # fmt: skip
-def test_any_body_can_be_read(body: bytes) -> None:
+))  # fmt: skip
+def test_any_body_can_be_read(body: object) -> None:
     assert isinstance(read(body), ReplicaRequest)
 
 

@@ -11,14 +11,15 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import pytest
 from litestar.handlers import HTTPRouteHandler
 from omlx_registry import Registry
 
 from omlx.server.app import HANDLERS
+from omlx.server.route_info import BodyKind
 from tests.support.server import ServerProcess
 from tests.support.tiny import DATA
 
@@ -32,12 +33,19 @@ CHANGING = ("/api/delete", "/api/copy", "/api/pull", "/api/push", "/api/omlx/ali
 """Routes that are asked about a model that is not there."""
 
 
-def routes() -> list[tuple[str, str]]:
+class Route(NamedTuple):
+    method: str
+    path: str
+    body: BodyKind
+
+
+def routes() -> list[Route]:
     """Every method and path of the application."""
-    found = set[tuple[str, str]]()
+    found = set[Route]()
     for handler in HANDLERS:
         assert isinstance(handler, HTTPRouteHandler)
-        found |= {(str(method), path) for path in handler.paths for method in handler.http_methods if method != "HEAD"}
+        methods = {str(method) for method in handler.http_methods if method != "HEAD"}
+        found |= {Route(method, path, handler.opt["body"]) for path in handler.paths for method in methods}
     return sorted(found)
 
 
@@ -58,7 +66,19 @@ def bodies(objects: int, texts: int, numbers: int, characters: int) -> Mapping[s
         "template": {"prompt": "a", "template": "{{.Prompt}}" * 9_900, "messages": [turn]},
         "parameters": {"parameters": {f"k{at}": 1 for at in range(texts // 2)}, "messages": [turn]},
         "too many objects": {"messages": [{}] * 400_000, "input": [{}] * 400_000},
+        "images": {"prompt": "a", "images": ["A" * characters], "messages": [turn | {"images": ["A" * characters]}]},
+        "escapes": {"prompt": "\ud800\n" * (characters // 3), "input": "a"},
+        "long numbers": {"prompt": "a", "options": {"n": [int("5" * 4000)] * (characters // 2000)}},
     }  # fmt: skip
+
+
+MODERATE = bodies(objects=9_000, texts=20_000, numbers=140_000, characters=230_000)
+LARGEST: Mapping[BodyKind, Callable[[], Mapping[str, Mapping[str, Any]]]] = {
+    "names": lambda: MODERATE,
+    "texts": lambda: bodies(objects=49_000, texts=190_000, numbers=1_900_000, characters=7_500_000),
+    "media": lambda: bodies(objects=49_000, texts=190_000, numbers=1_900_000, characters=30_000_000),
+}
+"""Bodies as large as a route takes, of each kind."""
 
 
 class Streams:
@@ -124,7 +144,7 @@ def ask(port: int, method: str, path: str, body: bytes) -> int:
     return answer.status
 
 
-def delays(port: int, sizes: Mapping[str, Mapping[str, Any]], asked: Sequence[tuple[str, str]]) -> list[str]:
+def delays(port: int, sizes: Mapping[str, Mapping[str, Any]], asked: Sequence[Route]) -> list[str]:
     """What was delayed beyond its limit."""
     streams, late = Streams(port), list[str]()
     try:
@@ -133,14 +153,16 @@ def delays(port: int, sizes: Mapping[str, Mapping[str, Any]], asked: Sequence[tu
         streams.begin()
         time.sleep(3)
         usual = streams.longest
-        for method, path in asked:
+        for method, path, _ in asked:
             for kind, fields in sizes.items() if method != "GET" else [("nothing", {})]:
                 model = "nope" if path in CHANGING else SAME
                 common = {"model": model, "stream": False, "max_tokens": 1, "options": {"num_predict": 1}}
                 made = {"model": "made", "from": SAME} if path == "/api/create" else {}
                 body = json.dumps(common | dict(fields) | made).encode()
                 streams.begin()
-                assert ask(port, method, re.sub(r"{(\w+):\w+}", r"\1", path), body)
+                status = ask(port, method, re.sub(r"{(\w+):\w+}", r"\1", path), body)
+                print(f"{method} {path} {kind}: {len(body):,} bytes, {status}, {streams.longest}")
+                assert status != 500
                 for name, longest in streams.longest.items():
                     most = usual[name] + DELAY_S[name]
                     if longest > most:
@@ -154,12 +176,12 @@ def delays(port: int, sizes: Mapping[str, Mapping[str, Any]], asked: Sequence[tu
 
 def test_no_route_delays_others(server: ServerProcess) -> None:
     """Two kinds, one of moderate size; what the other would do without its limit is far beyond the bound."""
-    found = bodies(objects=9_000, texts=20_000, numbers=200_000, characters=1_000_000)
-    everyday = {kind: found[kind] for kind in ("objects", "too many objects")}
-    assert delays(server.port, everyday, [route for route in routes() if route[0] == "POST"]) == []
+    everyday = {kind: MODERATE[kind] for kind in ("objects", "too many objects")}
+    assert delays(server.port, everyday, [route for route in routes() if route.method == "POST"]) == []
 
 
 @pytest.mark.slow
-def test_no_route_delays_others_with_the_largest_bodies(server: ServerProcess) -> None:
-    largest = bodies(objects=49_000, texts=190_000, numbers=1_900_000, characters=30_000_000)
-    assert delays(server.port, largest, routes()) == []
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("body", LARGEST)
+def test_no_route_delays_others_with_the_largest_bodies(server: ServerProcess, body: BodyKind) -> None:
+    assert delays(server.port, LARGEST[body](), [route for route in routes() if route.body == body]) == []

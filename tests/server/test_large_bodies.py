@@ -5,7 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import threading
-from typing import Any
+import time
+from typing import Any, Self
 
 import httpx
 import pytest
@@ -119,3 +120,100 @@ def test_by_default_pictures_of_ninety_megabytes_fit_and_a_bomb_does_not(own_ser
         refused = client.post("/api/chat", content=bomb, headers={"content-encoding": "gzip"}, timeout=120)
         assert refused.status_code == 413
         assert "128 MB" in refused.json()["error"]
+
+
+class Pauses:
+    """The longest that this process's threads were kept from running Python, in s."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+
+    def _look(self) -> None:
+        last = time.monotonic()
+        while not self._done.wait(0.005):
+            now = time.monotonic()
+            self.longest, last = max(self.longest, now - last), now
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+
+SIZE = 100_000_000
+CASES = {
+    "words": (b"four words in here. " * (SIZE // 20), 404, "nope"),
+    "escaped quotes": (b'\\"' * (SIZE // 2), 404, "nope"),
+    "lone surrogates": (b"\\ud800" * (SIZE // 6), 413, "takes more time or memory"),
+    "damaged UTF-8": (b"\xff" * SIZE, 404, "nope"),  # or, on a slow core, too much
+    "long numbers": (b'","n":[' + b",".join([b"5" * 4000] * (SIZE // 4001)) + b'],"a":"', 400, "out of range"),
+    "a number without end": (b'","n":' + b"5" * SIZE, 400, "unexpected EOF"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CASES)
+def test_whatever_is_in_a_large_body_python_is_not_held(own_server: LocalServer, kind: str) -> None:
+    """What the decoder does with these takes up to twenty seconds of Python's lock, here or in a process that ends."""
+    inside, status, said = CASES[kind]
+    body = b'{"model":"nope","prompt":"' + inside + (b'"}' if "end" not in kind else b"")
+    with own_server.client() as client, Pauses() as pauses:
+        client.post("/api/generate", content=b'{"model":"nope","prompt":"' + b"a" * 9_000_000 + b'"}')
+        pauses.longest = 0.0
+        answer = client.post("/api/generate", content=body, timeout=120)
+        longest = pauses.longest
+    assert (answer.status_code, said in answer.text) == (status, True) or "takes more time" in answer.text
+    assert longest < 1.0
+
+
+def test_a_body_that_takes_too_long_is_given_up_and_the_next_one_is_read(own_server: LocalServer) -> None:
+    with own_server.client() as client:
+        slow = b'{"model":"nope","prompt":"' + b"\\ud800\\n" * 5_000_000 + b'"}'
+        refused = client.post("/api/generate", content=slow, timeout=120)
+        assert refused.status_code == 413
+        assert "takes more time or memory" in refused.json()["error"]
+        plain = client.post("/api/generate", content=b'{"model":"nope","prompt":"' + b"a" * 9_000_000 + b'"}')
+        assert plain.status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        (b" " * 9_000_000, 400, "missing request body"),
+        (b'{"model":"nope"}' + b"x" * 9_000_000, 404, "nope"),
+        (b'{"model":5,"prompt":"' + b"a" * 9_000_000 + b'"}', 400, "cannot unmarshal number"),
+        (b'{"model":"nope","prompt":"' + b"a" * 9_000_000 + b'\\ud800"}', 404, "nope"),
+        (b'{"model":"nope","prompt":' + b"[" * 9_000_000, 413, "more than 50,000 arrays"),
+        (b'{"model":"nope","prompt":"' + b"a" * 9_000_000 + b'" x}', 400, "invalid character 'x'"),
+        (b'{"model":"nope","n":' + b"[" * 40_000 + b'"' + b"a" * 9_000_000, 400, "exceeded max depth"),
+    ],
+)
+def test_a_very_large_body_gets_the_answer_of_a_small_one(
+    http: httpx.Client, body: bytes, status: int, said: str
+) -> None:
+    answer = http.post("/api/generate", content=body, timeout=120)
+    assert (answer.status_code, said in answer.text) == (status, True), answer.text[:200]
+
+
+def test_a_route_takes_as_much_as_it_has_use_for(own_server: LocalServer) -> None:
+    """A name needs no megabytes; texts less than images."""
+    with own_server.client() as client:
+        for path, size, said in (
+            ("/api/show", 1_100_000, "1 MB, the most that this route takes"),
+            ("/api/omlx/pin", 1_100_000, "1 MB, the most that this route takes"),
+            ("/api/pull", 1_100_000, "1 MB, the most that this route takes"),
+            ("/api/embed", 33_000_000, "32 MB; raise the setting max_body"),
+            ("/v1/rerank", 33_000_000, "32 MB; raise the setting max_body"),
+            ("/api/create", 33_000_000, "32 MB; raise the setting max_body"),
+        ):
+            body = b'{"model":"nope","input":"' + b"a" * size + b'"}'
+            for content, encoding in ((body, "identity"), (gzip.compress(body, 1), "gzip")):
+                answer = client.post(path, content=content, headers={"content-encoding": encoding}, timeout=60)
+                assert answer.status_code == 413, path
+                assert said.partition(" MB")[0] in answer.text
+                assert said.rpartition(" ")[2] in answer.text

@@ -19,3 +19,11 @@ def test_every_promise_names_a_test_that_is_there() -> None:
     assert missing == []
     rows = [line for line in page.splitlines() if line.startswith("| ") and "::" not in line]
     assert [row.split("|")[1].strip() for row in rows] == ["who", "what"]
+
+
+def test_every_limit_names_the_file_that_keeps_it() -> None:
+    page = (ROOT / "docs" / "security.md").read_text("utf-8")
+    table = page.partition("| what | limit |")[2].partition("\n\n")[0]
+    named = {path for row in table.splitlines()[2:] for path in re.findall(r"`([\w/.]+)`", row.split("|")[3])}
+    assert len(named) > 10
+    assert [path for path in named if not any((ROOT / top / path).exists() for top in ("omlx", "registry"))] == []

@@ -9,7 +9,7 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -236,14 +236,26 @@ def test_hostile_files_harm_nobody_and_take_no_memory(http_client: httpx.Client)
     assert runners and after - before < 300_000_000, "unpacked, one of them takes 4.8 GB"
 
 
-def test_a_small_picture_does_not_wait_for_files_that_take_long(http_client: httpx.Client) -> None:
-    """Four of them at once, each some seconds of work for its decoder."""
+def long_jpeg(number: int) -> bytes:
     plain = as_file(BLUE, "JPEG")
-    slow = plain[:2] + b"\xff\xe0\x00\x02" * 5_000_000 + plain[2:]
+    return plain[:2] + b"\xff\xe0\x00\x02" * 5_000_000 + plain[2:]
+
+
+def wide_png(number: int) -> bytes:
+    """Some kilobytes, 47 megapixels."""
+    return as_file(Image.new("L", (6900, 6900), number))
+
+
+@pytest.mark.parametrize("slow", [long_jpeg, pytest.param(wide_png, marks=pytest.mark.slow)])
+def test_a_small_picture_does_not_wait_for_files_that_take_long(
+    http_client: httpx.Client, slow: Callable[[int], bytes]
+) -> None:
+    """Four of them at once, each some seconds of work for its decoder."""
     expected = content(chat(http_client, as_file(BLUE)))
+    files = [slow(number) for number in range(4)]
     patient = httpx.Client(base_url=http_client.base_url, timeout=300, trust_env=False)
     with patient, ThreadPoolExecutor(4) as helpers:
-        bad = [helpers.submit(chat, patient, slow) for _ in range(4)]
+        bad = [helpers.submit(chat, patient, file) for file in files]
         time.sleep(1)
         # Another file than before, or it would not be decoded again.
         assert chat(http_client, as_file(RED.rotate(90))).status_code == 200

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import psutil
 
-HELPERS = ("omlx.runner.rendering", "image_decoder")
-"""Processes that are kept for templates and images; they belong to no model."""
+HELPERS = ("omlx.runner.rendering", "image_decoder", "omlx.server.large_json")
+"""Processes that are kept for templates, images and large bodies; they belong to no model."""
 
 
 def is_helper(process: psutil.Process) -> bool:

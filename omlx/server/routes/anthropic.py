@@ -19,7 +19,7 @@ from omlx.server.route_info import route_opt
 from omlx.server.stream import Answer, LiveObject, LiveStream, event
 
 
-@post("/v1/messages", status_code=200, opt=route_opt("anthropic", "passed"))
+@post("/v1/messages", status_code=200, opt=route_opt("anthropic", "passed", body="media"))
 async def messages(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.MessagesRequest, settings.max_body)
     await inline_images([message.content for message in asked.messages], settings)
@@ -37,7 +37,7 @@ async def messages(request: HttpRequest, registry: GivenRegistry, pool: GivenPoo
     return await served(registry, asked.model, made)
 
 
-@post("/v1/messages/count_tokens", status_code=200, opt=route_opt("anthropic", "passed"))
+@post("/v1/messages/count_tokens", status_code=200, opt=route_opt("anthropic", "passed", body="media"))
 async def count_tokens(
     request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings
 ) -> Answer:

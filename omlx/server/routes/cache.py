@@ -116,7 +116,7 @@ async def verify(settings: GivenSettings) -> Answer:
     return as_json(msgspec.convert(msgspec.to_builtins(found), wire.CacheVerified))
 
 
-@post("/api/omlx/cache/explain", status_code=200, opt=route_opt("omlx"))
+@post("/api/omlx/cache/explain", status_code=200, opt=route_opt("omlx", body="texts"))
 async def explain(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.CacheExplainRequest, settings.max_body)
     return await served(registry, asked.model, lambda spec: LiveObject(_explain(pool, spec, asked)))
@@ -146,7 +146,7 @@ async def _prompt(lease: Lease, spec: ModelSpec, prompt: str, *, raw: bool) -> s
     return rendered
 
 
-@post("/api/omlx/cache/save", status_code=200, opt=route_opt("omlx"))
+@post("/api/omlx/cache/save", status_code=200, opt=route_opt("omlx", body="texts"))
 async def save(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.CacheSaveRequest, settings.max_body)
     name = _session_name(asked.name)

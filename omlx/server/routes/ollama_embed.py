@@ -21,7 +21,7 @@ from omlx.server.stream import Answer, LiveObject, encode
 from omlx.server.vectors import json_numbers, written
 
 
-@post("/api/embed", status_code=200, opt=route_opt("ollama", "passed"))
+@post("/api/embed", status_code=200, opt=route_opt("ollama", "passed", body="texts"))
 async def embed(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     started = time.monotonic_ns()
     asked = await read_json(request, wire.EmbedRequest, settings.max_body)
@@ -36,7 +36,7 @@ async def embed(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, 
     return await served(registry, asked.model, made, double_quoted)
 
 
-@post("/api/embeddings", status_code=200, opt=route_opt("ollama", "passed"))
+@post("/api/embeddings", status_code=200, opt=route_opt("ollama", "passed", body="texts"))
 async def embeddings(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.EmbeddingRequest, settings.max_body)
 

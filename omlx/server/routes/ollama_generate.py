@@ -26,7 +26,7 @@ from omlx.server.stream import Answer, LiveObject, LiveStream, as_json, line
 from omlx.settings import Settings
 
 
-@post("/api/generate", status_code=200, opt=route_opt("ollama", "passed"))
+@post("/api/generate", status_code=200, opt=route_opt("ollama", "passed", body="media"))
 async def generate(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     started = time.monotonic_ns()
     asked = await read_json(request, wire.GenerateRequest, settings.max_body)
@@ -45,7 +45,7 @@ async def generate(request: HttpRequest, registry: GivenRegistry, pool: GivenPoo
     )
 
 
-@post("/api/chat", status_code=200, opt=route_opt("ollama", "passed"))
+@post("/api/chat", status_code=200, opt=route_opt("ollama", "passed", body="media"))
 async def chat(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     started = time.monotonic_ns()
     asked = await read_json(request, wire.ChatRequest, settings.max_body)

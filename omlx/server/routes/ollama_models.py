@@ -93,7 +93,7 @@ async def push(request: HttpRequest, registry: GivenRegistry, settings: GivenSet
     return progress(registry.push(name), stream=asked.stream)
 
 
-@post("/api/create", status_code=200, opt=route_opt("ollama", "each"))
+@post("/api/create", status_code=200, opt=route_opt("ollama", "each", body="texts"))
 async def create(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.CreateRequest, settings.max_body)
     parse_name(asked.wanted)

@@ -28,7 +28,7 @@ from omlx.server.vectors import json_numbers, written
 DONE = b"data: [DONE]\n\n"
 
 
-@post("/v1/chat/completions", status_code=200, opt=route_opt("openai", "passed"))
+@post("/v1/chat/completions", status_code=200, opt=route_opt("openai", "passed", body="media"))
 async def chat_completions(
     request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings
 ) -> Answer:
@@ -48,7 +48,7 @@ async def chat_completions(
     return await served(registry, required(asked.model), made)
 
 
-@post("/v1/completions", status_code=200, opt=route_opt("openai", "passed"))
+@post("/v1/completions", status_code=200, opt=route_opt("openai", "passed", body="texts"))
 async def completions(
     request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings
 ) -> Answer:
@@ -69,7 +69,7 @@ async def completions(
     return await served(registry, required(asked.model), made)
 
 
-@post("/v1/embeddings", status_code=200, opt=route_opt("openai", "passed"))
+@post("/v1/embeddings", status_code=200, opt=route_opt("openai", "passed", body="texts"))
 async def embeddings(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.EmbedRequest, settings.max_body)
     inputs = await aside(lambda: completions_dialect.read_inputs(asked.input))

@@ -27,7 +27,7 @@ from omlx.server.stream import EVENT_STREAM, Answer, Complete, Framing, LiveObje
 GivenStore = NamedDependency[ResponsesStore]
 
 
-@post("/v1/responses", status_code=200, opt=route_opt("openai", "passed"))
+@post("/v1/responses", status_code=200, opt=route_opt("openai", "passed", body="media"))
 async def create(
     request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings, responses: GivenStore
 ) -> Answer:

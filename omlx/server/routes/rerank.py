@@ -17,7 +17,7 @@ from omlx.server.route_info import route_opt
 from omlx.server.stream import Answer, LiveObject, encode
 
 
-@post(["/v1/rerank", "/v2/rerank", "/rerank"], status_code=200, opt=route_opt("openai", "passed"))
+@post(["/v1/rerank", "/v2/rerank", "/rerank"], status_code=200, opt=route_opt("openai", "passed", body="texts"))
 async def rerank(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.RerankRequest, settings.max_body)
 

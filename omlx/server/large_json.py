@@ -1,0 +1,218 @@
+"""Reading large JSON where it can be stopped: in a *reader*, a process that does nothing else.
+
+A call into a JSON decoder holds Python's lock until it returns: numbers of thousands of digits, escapes without end or
+damaged UTF-8 take seconds of it, with every open stream waiting. A reader has limits of CPU time and memory, both kept
+by the kernel, and returns MessagePack of the same values, which takes no longer to decode than to copy. Readers are
+started as they are needed, kept for the next body, and end themselves when none comes.
+
+Frames: to the reader a length and a body; back an outcome, two counts, a length, and a value or a sentence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import queue
+import resource
+import select
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import msgspec
+
+from omlx.protocols.http_error import HTTPError
+from omlx.protocols.ollama import gojson
+from omlx.server.body_counts import Tally, tally
+
+LARGE = 8_000_000
+"""Bytes. A smaller body is read in a thread: whatever is in it, no call of the decoder takes a second."""
+PROCESSES = 2
+"""Readers: one body that takes as long as it may does not keep all others waiting."""
+_COMMAND = (sys.executable, "-P", "-m", "omlx.server.large_json")
+_KEPT = ("PATH", "PYTHONPATH", "VIRTUAL_ENV")
+"""All that a reader gets of the environment: nobody's tokens."""
+_ASKED, _ANSWERED = struct.Struct(">Q"), struct.Struct(">cQ?Q")
+_VALUE, _EMPTY, _MALFORMED, _EXCESS = b"v", b"e", b"m", b"x"
+_CPU_S, _CPU_S_PER_BYTE = 2.0, 30e-9
+"""Three times what a body of ordinary JSON takes on a slow core."""
+_MEMORY_BYTES, _MEMORY_PER_BYTE = 1 << 30, 10
+"""Beyond what the process has at its start: a character of text may take four bytes. Kept by Linux; macOS knows the
+limit and does not enforce it."""
+_CLOCK_FACTOR = 10
+"""By the clock a body may take so many times as long: other work shares the cores."""
+_IDLE_S = 60.0
+_TOO_MUCH = "the request body takes more time or memory to read than it may: send a smaller one"
+
+
+class ReadValue(NamedTuple):
+    """The first JSON value of a body; how many values it holds, and whether they are many as in `Tally`."""
+
+    value: Any
+    values: int
+    many: bool
+
+
+class Readers:
+    """The readers of one server."""
+
+    def __init__(self) -> None:
+        self._free: queue.LifoQueue[_Reader] = queue.LifoQueue()
+        for _ in range(PROCESSES):
+            self._free.put(_Reader())
+
+    def read(self, body: bytes) -> ReadValue:
+        """As `gojson.first_value`; it waits for a reader and for its answer.
+
+        Raises Malformed; HTTPError 413 where `body` holds too many values, or takes too long.
+        """
+        reader = self._free.get()
+        try:
+            outcome, values, many, data = reader.ask(body)
+        finally:
+            self._free.put(reader)
+        if outcome == _VALUE:
+            return ReadValue(msgspec.msgpack.decode(data), values, many)
+        text = data.decode()
+        if outcome == _EXCESS:
+            raise HTTPError(413, text)
+        raise gojson.EmptyBody(text) if outcome == _EMPTY else gojson.Malformed(text)
+
+
+def check_counts(counts: Tally) -> None:
+    """Raises HTTPError 413 where there is too much of anything."""
+    if counts.excess:
+        raise HTTPError(413, f"the request body holds more than {counts.excess}")
+
+
+class _Reader:
+    """One process, from the outside; used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def ask(self, body: bytes) -> tuple[bytes, int, bool, bytearray]:
+        """Raises HTTPError."""
+        for may_have_ended in (True, False):
+            process = self._start()
+            assert process.stdin is not None and process.stdout is not None
+            due = time.monotonic() + _CLOCK_FACTOR * _cpu_s(len(body))
+            try:
+                for part in (_ASKED.pack(len(body)), body):
+                    _write(process.stdin, part)
+                outcome, values, many, size = _ANSWERED.unpack(_read(process.stdout, _ANSWERED.size, due))
+                return outcome, values, many, _read(process.stdout, size, due)
+            except (OSError, EOFError, TimeoutError):
+                # One that has waited long enough ends at any moment, maybe this one.
+                if self._end() != 0 or not may_have_ended:
+                    break
+            except BaseException:
+                self._end()  # half an answer may be left in the pipe
+                raise
+        raise HTTPError(413, _TOO_MUCH)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            self._end()
+            own = {name: os.environ[name] for name in _KEPT if name in os.environ}
+            self._process = subprocess.Popen(
+                _COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=own, bufsize=0
+            )
+        return self._process
+
+    def _end(self) -> int:
+        """Its exit status."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.1)  # the pipe may close before the status is there
+        process.kill()
+        for pipe in (process.stdin, process.stdout):
+            with contextlib.suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+        return process.wait()
+
+
+def _cpu_s(size: int) -> float:
+    return _CPU_S + size * _CPU_S_PER_BYTE
+
+
+def _write(pipe: IO[bytes], data: bytes) -> None:
+    with memoryview(data) as view:
+        done = 0
+        while done < len(view):
+            done += pipe.write(view[done : done + (1 << 20)])
+
+
+def _read(pipe: IO[bytes], size: int, due: float = math.inf) -> bytearray:
+    """So many bytes. Raises EOFError, TimeoutError."""
+    found, done = bytearray(size), 0
+    with memoryview(found) as view:
+        while done < size:
+            if due < math.inf and not select.select([pipe], [], [], max(due - time.monotonic(), 0.0))[0]:
+                raise TimeoutError
+            count = pipe.readinto(view[done:])  # type: ignore[attr-defined]
+            if not count:
+                raise EOFError
+            done += count
+    return found
+
+
+# ---------------------------------------------------------------- the process
+def main() -> None:
+    """Read what comes through standard input until it ends, or nothing comes for a while."""
+    requests, answers = os.fdopen(0, "rb", buffering=0), os.fdopen(1, "wb", buffering=0)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    at_start = _address_space()
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while select.select([requests], [], [], _IDLE_S)[0]:
+            (size,) = _ASKED.unpack(_read(requests, _ASKED.size))
+            _limit(resource.RLIMIT_AS, at_start + _MEMORY_BYTES + size * _MEMORY_PER_BYTE if at_start else 0)
+            used = resource.getrusage(resource.RUSAGE_SELF)
+            _limit(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime + _cpu_s(size)))
+            outcome, values, many, data = _answer(bytes(_read(requests, size)))
+            _write(answers, _ANSWERED.pack(outcome, values, many, len(data)))
+            _write(answers, data)
+            del data
+
+
+def _answer(body: bytes) -> tuple[bytes, int, bool, bytes]:
+    try:
+        counts = tally(body)
+        check_counts(counts)
+        return _VALUE, counts.values, counts.many, msgspec.msgpack.encode(gojson.first_value(body))
+    except HTTPError as error:
+        return _EXCESS, 0, False, error.message.encode()
+    except gojson.Malformed as error:
+        outcome = _EMPTY if isinstance(error, gojson.EmptyBody) else _MALFORMED
+        return outcome, 0, False, str(error).encode("utf-8", "replace")
+    except OverflowError:
+        return _MALFORMED, 0, False, b"json: cannot unmarshal number: it is out of range"
+    except RecursionError:
+        return _MALFORMED, 0, False, b"exceeded max depth"
+    except MemoryError:
+        return _EXCESS, 0, False, _TOO_MUCH.encode()
+
+
+def _address_space() -> int:
+    """Bytes; 0 where the system does not tell."""
+    if sys.platform != "linux":
+        return 0
+    return int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
+
+
+def _limit(what: int, most: int) -> None:
+    """Let the kernel keep a soft limit of `most`; 0: none."""
+    hard = resource.getrlimit(what)[1]
+    if most:
+        resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
+if __name__ == "__main__":
+    main()
