@@ -51,6 +51,7 @@ class TagSplitter:
         self._read = CallReader(formats, offered_tools)
         self._marks = Marks(think, self._read.marked, answer, strays)
         self._buffer = ""
+        self._ended = False
         self._state: Literal["start", "thinking", "closed", "content"] = "start" if think else "content"
         self._opened = opens_thinking and think is not None
         """Thinking has just been opened: the marker may be repeated."""
@@ -77,8 +78,10 @@ class TagSplitter:
     def inside_thinking(self) -> bool:
         return self._state == "thinking"
 
-    def feed(self, text: str, *, final: bool = False) -> list[Segment]:
+    def feed(self, text: str, *, final: bool = False, ended: bool = False) -> list[Segment]:
+        """`final`: no more text will come; `ended`: because the model ended its turn."""
         self._buffer += text
+        self._ended = final and ended
         if not final and self._looked_at and not self._worth_a_look(len(text)):
             return []
         self._looked_at = 0
@@ -171,15 +174,16 @@ class TagSplitter:
         """Calls that end the output or the thinking are calls; with thinking behind them, they are only quoted."""
         region = self._buffer if closing < 0 else self._buffer[:closing]
         ended = final or closing >= 0
+        left_off = self._ended and closing < 0
         calls: list[ToolCall] = []
         end = place
-        outcome = self._read(region, place, final=ended)
+        outcome = self._read(region, place, final=ended, ended=left_off)
         while isinstance(outcome, Found):
             calls += outcome.calls
             end = self._marks.behind_orphans(region, outcome.end)
             if not self._marks.opens(region, end):
                 break
-            outcome = self._read(region, end, final=ended)
+            outcome = self._read(region, end, final=ended, ended=left_off)
         if outcome is not None and not calls:
             self._emit(segments, "thinking", place + 1)
             return True
@@ -247,7 +251,7 @@ class TagSplitter:
             return False
         self._emit_text(segments, line.start(), keep_blank=True)
         place = len(self._buffer) - len(self._buffer.lstrip())
-        outcome = self._read(self._buffer, place, final=final, start=True)
+        outcome = self._read(self._buffer, place, final=final, ended=self._ended, start=True)
         if isinstance(outcome, Found):
             behind = self._buffer[self._marks.behind_orphans(self._buffer, outcome.end) :]
             if not behind or self._marks.may_be_orphan(behind):
@@ -292,7 +296,8 @@ class TagSplitter:
                 return False
         if not self._read.bare or not text:
             return None
-        outcome = self._read(self._buffer, len(self._buffer) - len(text), final=final, start=True)
+        place = len(self._buffer) - len(text)
+        outcome = self._read(self._buffer, place, final=final, ended=self._ended, start=True)
         if outcome is None:
             self._looked_at = len(self._buffer)
             return False
@@ -322,7 +327,7 @@ class TagSplitter:
         # White space in front of a call goes with it, if it is one.
         self._emit_text(segments, stop.start(), keep_blank=True)
         place = len(self._buffer) - len(self._buffer.lstrip())
-        outcome = self._read(self._buffer, place, final=final)
+        outcome = self._read(self._buffer, place, final=final, ended=self._ended)
         second = place + len(stop.group())
         while outcome == "no":
             # The opening may be doubled.
@@ -333,7 +338,7 @@ class TagSplitter:
                 undecided = not final and self._marks.may_open(behind)
                 outcome = None if undecided else outcome
                 break
-            again = self._read(self._buffer, second, final=final)
+            again = self._read(self._buffer, second, final=final, ended=self._ended)
             outcome = "no" if again == "cut" else again
             second += len(opening)
         if outcome is None:
