@@ -49,7 +49,7 @@ class HarmonySplitter:
         if opens_thinking:
             self._state, self._kind = "body", "thinking"
         self._recipient = ""
-        self._called = False
+        self._called = self._ended = False
         self._later = False
         """A message has ended."""
 
@@ -57,8 +57,9 @@ class HarmonySplitter:
     def inside_thinking(self) -> bool:
         return self._state == "body" and self._kind == "thinking"
 
-    def feed(self, text: str, *, final: bool = False) -> list[Segment]:
+    def feed(self, text: str, *, final: bool = False, ended: bool = False) -> list[Segment]:
         self._buffer += text
+        self._ended = final and ended
         segments: list[Segment] = []
         while self._step(segments, final):
             pass
@@ -140,7 +141,7 @@ class HarmonySplitter:
             self._buffer = self._buffer[: end.start()] + self._buffer[end.end() :]
             return True
         body = self._buffer[: end.start()] if end else self._buffer
-        found = self._calls(body)
+        found = self._calls(body, ended=self._ended or end is not None)
         # A further call that the end of the output cut off is no answer.
         if not (end is None and self._called and found and found[0].call is None):
             segments.extend(found)
@@ -151,8 +152,9 @@ class HarmonySplitter:
         self._leave(end)
         return True
 
-    def _calls(self, body: str) -> list[Segment]:
-        cursor = Cursor(body, 0, final=True)
+    def _calls(self, body: str, *, ended: bool) -> list[Segment]:
+        """`ended`: see `Cursor`."""
+        cursor = Cursor(body, 0, final=True, ended=ended)
         cursor.blank()
         try:
             call = self._offered_tools.call(self._recipient, {} if cursor.at_end else read_object(cursor))

@@ -7,6 +7,7 @@ them all the same, step by step until it does not.
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Collection
 from datetime import datetime
 from functools import cached_property
@@ -175,19 +176,24 @@ class JinjaChat:
             last = messages[-1]
             messages = [*messages[:-1], msgspec.structs.replace(last, content=last.content + _CONTINUE)]
         able = self.template_capabilities
+        marks = [_mark_of_text(message) if able.call_opening else "" for message in messages]
         shaped = [
             to_json(
-                message,
+                _marked(message, mark) if mark else message,
                 parts=able.parts,
                 result_parts=able.result_parts,
                 string_arguments=able.string_arguments,
                 null_content=able.null_content,
             )
-            for message in messages
+            for message, mark in zip(messages, marks, strict=True)
         ]
         if tools and able.tools_key:
             shaped = with_tools_key(shaped, tools, able.tools_key)
         text = self._render(shaped, tools, variables, add_generation_prompt=not continued)
+        for message, mark in zip(messages, marks, strict=True):
+            if mark:
+                # The text that the template has no place for, in front of the call.
+                text = text.replace(able.call_opening + mark, message.content + able.call_opening, 1).replace(mark, "")
         if not continued:
             return text
         before, mark, _ = text.rpartition(_CONTINUE)
@@ -232,6 +238,18 @@ class JinjaChat:
             elif len(changed) == len(names):
                 raise
             return self._template.render(changed)
+
+
+def _mark_of_text(message: Message) -> str:
+    """A word that is nowhere else, for a message that has text as well as calls."""
+    return f"omlx{secrets.token_hex(8)}" if message.tool_calls and message.content else ""
+
+
+def _marked(message: Message, mark: str) -> Message:
+    """The message without its text, the mark in front of the name of its first call."""
+    first, *others = message.tool_calls
+    named = msgspec.structs.replace(first, name=mark + first.name)
+    return msgspec.structs.replace(message, content="", tool_calls=[named, *others])
 
 
 def _continued(messages: list[Message]) -> bool:

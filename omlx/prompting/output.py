@@ -106,7 +106,7 @@ class _Splitter(Protocol):
     @property
     def inside_thinking(self) -> bool: ...
 
-    def feed(self, text: str, *, final: bool = False) -> list[Segment]: ...
+    def feed(self, text: str, *, final: bool = False, ended: bool = False) -> list[Segment]: ...
 
 
 class OutputParser:
@@ -162,9 +162,13 @@ class OutputParser:
         """The segments that are certain after `text`."""
         return self._pass_on(self._splitter.feed(text))
 
-    def finish(self) -> list[Segment]:
-        """What was held back: no more text will come."""
-        return self._pass_on(self._splitter.feed("", final=True))
+    def finish(self, *, ended: bool = False) -> list[Segment]:
+        """What was held back: no more text will come.
+
+        `ended`: the model ended its turn, so that it has left out the closing marks that are missing. Otherwise a
+        limit did, or a stop string: a call that is not whole has lost arguments.
+        """
+        return self._pass_on(self._splitter.feed("", final=True, ended=ended))
 
     def _pass_on(self, segments: list[Segment]) -> list[Segment]:
         if self.ended:

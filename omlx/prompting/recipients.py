@@ -44,12 +44,12 @@ class RecipientSplitter:
     def inside_thinking(self) -> bool:
         return self._thinks
 
-    def feed(self, text: str, *, final: bool = False) -> list[Segment]:
+    def feed(self, text: str, *, final: bool = False, ended: bool = False) -> list[Segment]:
         self._buffer += text
         segments: list[Segment] = []
         while self._header(segments, final) if self._in_header else self._body(segments, final):
             pass
-        return [*segments, *self._texts.feed("", final=True)] if final else segments
+        return [*segments, *self._texts.feed("", final=True, ended=ended)] if final else segments
 
     def _header(self, segments: list[Segment], final: bool) -> bool:
         """Step over a header; False: nothing more without new text."""

@@ -8,11 +8,12 @@ use it, and it would look like an answer. So are closing markers that stand alon
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from omlx.messages.request import ToolCall
-from omlx.prompting.segments import Segment, partial
+from omlx.prompting.marks import Marks
+from omlx.prompting.segments import Segment
 from omlx.prompting.thinking import ThinkMarkers
 from omlx.prompting.tools.callreader import CallReader, Found
 from omlx.prompting.tools.format import ToolFormat
@@ -31,8 +32,6 @@ _JSON_CALLS = ('{"', '[{"')
 """What a call that nothing marks begins with."""
 _QUOTES = frozenset(" \t`'\"(“‘«「")
 """Characters in front of a marker that is spoken of."""
-_TOKEN = re.compile(r"<[|｜].*[|｜]>|<\|.*>|<.*\|>|\[/?[A-Z_]+\]")
-"""What a marker looks like that cannot be text."""
 
 
 class TagSplitter:
@@ -50,26 +49,9 @@ class TagSplitter:
         that are no text, though no tools were offered."""
         self._think = think
         self._read = CallReader(formats, offered_tools)
-        self._openings = self._read.openings
-        closings = {closing for known in self._read.marked for closing in known.closings if len(closing) > 3}
-        strays = {*strays, *(stray for known in self._read.marked for stray in known.strays)}
-        self._orphans = closings | strays | {orphan for known in self._read.marked for orphan in known.orphans}
-        self._orphans |= {think.closing} if think else set()
-        self._dropped = strays - self._openings
-        self._reopening = ""
-        if think:
-            self._dropped |= {*think.wrappers}
-            if _TOKEN.fullmatch(think.closing):
-                self._dropped.add(think.closing)
-            if _TOKEN.fullmatch(think.opening.rstrip()) or think.opening.startswith("<|"):
-                self._reopening = think.opening.rstrip()
-        self._answer_opening, self._answer_closing = answer or ("", "")
-        self._lone_closing = think.closing if think and think.closing not in self._dropped else ""
-        """Ends thinking whose opening marker is missing: it is no text where it can be told."""
-        self._set_stops()
-        closings |= {think.closing} if think else set()
-        self._closing = re.compile("|".join(map(re.escape, closings)) or r"(?!)")
+        self._marks = Marks(think, self._read.marked, answer, strays)
         self._buffer = ""
+        self._ended = False
         self._state: Literal["start", "thinking", "closed", "content"] = "start" if think else "content"
         self._opened = opens_thinking and think is not None
         """Thinking has just been opened: the marker may be repeated."""
@@ -92,19 +74,14 @@ class TagSplitter:
         self._looked_at = 0
         """Length of the buffer when a call in it was last found to be incomplete; 0: not waiting for one."""
 
-    def _set_stops(self) -> None:
-        """What content is searched for."""
-        stops = {*self._openings, *self._dropped, self._reopening, self._answer_closing, self._lone_closing} - {""}
-        self._stop = re.compile("|".join(map(re.escape, sorted(stops, key=len, reverse=True)))) if stops else None
-        self._stops = stops
-        self._holds_blank = bool(stops - {self._lone_closing} - self._dropped)
-
     @property
     def inside_thinking(self) -> bool:
         return self._state == "thinking"
 
-    def feed(self, text: str, *, final: bool = False) -> list[Segment]:
+    def feed(self, text: str, *, final: bool = False, ended: bool = False) -> list[Segment]:
+        """`final`: no more text will come; `ended`: because the model ended its turn."""
         self._buffer += text
+        self._ended = final and ended
         if not final and self._looked_at and not self._worth_a_look(len(text)):
             return []
         self._looked_at = 0
@@ -117,7 +94,7 @@ class TagSplitter:
         """A long call is read again when its closing marker may have arrived or it has grown by a tenth."""
         if len(self._buffer) < _SMALL or len(self._buffer) > self._looked_at * 1.1:
             return True
-        return self._closing.search(self._buffer, len(self._buffer) - added - 32) is not None
+        return self._marks.closes(self._buffer, len(self._buffer) - added - 32)
 
     def _step(self, segments: list[Segment], final: bool) -> bool:
         """Do what the buffer allows; False: nothing more without new text."""
@@ -162,7 +139,7 @@ class TagSplitter:
                 return False
             self._opened = False
         closing = self._buffer.find(self._think.closing)
-        place = self._next_opening(closing if closing >= 0 else None)
+        place = self._marks.first_opening(self._buffer, closing if closing >= 0 else None)
         if place is not None:
             # Some models call a tool without closing their thinking.
             return self._call_in_thinking(segments, place, closing, final)
@@ -171,7 +148,7 @@ class TagSplitter:
             self._buffer = self._buffer[len(self._think.closing) :]
             self._state, self._swallows = "closed", True
             return True
-        held = 0 if final else self._held([self._think.closing, *self._openings])
+        held = 0 if final else self._marks.held(self._buffer, self._think.closing)
         self._emit(segments, "thinking", len(self._buffer) - held)
         return False
 
@@ -193,25 +170,20 @@ class TagSplitter:
             self._state = "content"
         return True
 
-    def _next_opening(self, end: int | None) -> int | None:
-        if not self._openings:
-            return None
-        places = (self._buffer.find(opening, 0, end) for opening in self._openings)
-        return min((place for place in places if place >= 0), default=None)
-
     def _call_in_thinking(self, segments: list[Segment], place: int, closing: int, final: bool) -> bool:
         """Calls that end the output or the thinking are calls; with thinking behind them, they are only quoted."""
         region = self._buffer if closing < 0 else self._buffer[:closing]
         ended = final or closing >= 0
+        left_off = self._ended and closing < 0
         calls: list[ToolCall] = []
         end = place
-        outcome = self._read(region, place, final=ended)
+        outcome = self._read(region, place, final=ended, ended=left_off)
         while isinstance(outcome, Found):
             calls += outcome.calls
-            end = self._behind_orphans(region, outcome.end)
-            if not any(region.startswith(opening, end) for opening in self._openings):
+            end = self._marks.behind_orphans(region, outcome.end)
+            if not self._marks.opens(region, end):
                 break
-            outcome = self._read(region, end, final=ended)
+            outcome = self._read(region, end, final=ended, ended=left_off)
         if outcome is not None and not calls:
             self._emit(segments, "thinking", place + 1)
             return True
@@ -235,8 +207,8 @@ class TagSplitter:
             decided = self._begin_answer(segments, final)
             if decided is not None:
                 return decided
-        stop = self._stop.search(self._buffer) if self._stop else None
-        held = self._held(self._stops)
+        stop = self._marks.stop(self._buffer)
+        held = self._marks.held(self._buffer)
         if final:
             if stop is None and self._behind_call and not self._buffer[: len(self._buffer) - held].strip():
                 self._buffer = self._buffer[: len(self._buffer) - held]
@@ -245,18 +217,18 @@ class TagSplitter:
         if later is not None:
             return later
         if stop is None or (held and len(self._buffer) - held <= stop.start()):
-            self._emit_text(segments, len(self._buffer) - held, keep_blank=self._holds_blank and not final)
+            self._emit_text(segments, len(self._buffer) - held, keep_blank=self._marks.hold_blank and not final)
             return False
         mark = stop.group()
-        if mark == self._answer_closing:
+        if mark == self._marks.answer_closing:
             return self._end_answer(segments, stop, final)
-        if mark == self._lone_closing:
+        if mark == self._marks.lone_closing:
             return self._lone(segments, stop)
-        if mark not in self._openings:
-            self._emit_text(segments, stop.start(), keep_blank=mark == self._reopening)
-            self._buffer = self._buffer.lstrip() if mark == self._reopening else self._buffer
+        if mark not in self._marks.openings:
+            self._emit_text(segments, stop.start(), keep_blank=mark == self._marks.reopening)
+            self._buffer = self._buffer.lstrip() if mark == self._marks.reopening else self._buffer
             self._buffer = self._buffer[len(mark) :]
-            if mark == self._reopening:
+            if mark == self._marks.reopening:
                 self._open(self._buffer)
             return True
         return self._marked_call(segments, stop, final)
@@ -279,10 +251,10 @@ class TagSplitter:
             return False
         self._emit_text(segments, line.start(), keep_blank=True)
         place = len(self._buffer) - len(self._buffer.lstrip())
-        outcome = self._read(self._buffer, place, final=final, start=True)
+        outcome = self._read(self._buffer, place, final=final, ended=self._ended, start=True)
         if isinstance(outcome, Found):
-            behind = self._buffer[self._behind_orphans(self._buffer, outcome.end) :]
-            if not behind or any(orphan.startswith(behind) for orphan in self._orphans):
+            behind = self._buffer[self._marks.behind_orphans(self._buffer, outcome.end) :]
+            if not behind or self._marks.may_be_orphan(behind):
                 if final:
                     self._take(segments, outcome)
                     return True
@@ -308,24 +280,24 @@ class TagSplitter:
         else:
             self._emit_text(segments, place, keep_blank=False)
             self._buffer = self._buffer[len(stop.group()) :]
-            self._dropped.add(self._think.opening)
+            self._marks.drop(self._think.opening)
             self._answered, self._wrapped = False, False
-            self._set_stops()
         return True
 
     def _begin_answer(self, segments: list[Segment], final: bool) -> bool | None:
         """Markers around the whole answer, and calls that nothing marks. None: there are none, go on."""
         text = self._buffer.lstrip()
-        if self._answer_opening:
-            if text.startswith(self._answer_opening):
-                self._buffer = text[len(self._answer_opening) :]
+        if self._marks.answer_opening:
+            if text.startswith(self._marks.answer_opening):
+                self._buffer = text[len(self._marks.answer_opening) :]
                 self._wrapped = self._swallows = True
                 return True
-            if not final and self._answer_opening.startswith(text):
+            if not final and self._marks.answer_opening.startswith(text):
                 return False
         if not self._read.bare or not text:
             return None
-        outcome = self._read(self._buffer, len(self._buffer) - len(text), final=final, start=True)
+        place = len(self._buffer) - len(text)
+        outcome = self._read(self._buffer, place, final=final, ended=self._ended, start=True)
         if outcome is None:
             self._looked_at = len(self._buffer)
             return False
@@ -337,7 +309,7 @@ class TagSplitter:
     def _end_answer(self, segments: list[Segment], stop: re.Match[str], final: bool) -> bool:
         """The closing marker of the answer is one only where nothing but calls follows."""
         behind = self._buffer[stop.end() :].lstrip()
-        expected = (*self._openings, self._answer_closing, *(_JSON_CALLS if self._read.bare else ()))
+        expected = (*self._marks.openings, self._marks.answer_closing, *(_JSON_CALLS if self._read.bare else ()))
         marked = any(behind.startswith(opening) for opening in expected)
         undecided = not behind or any(opening.startswith(behind) for opening in expected)
         wrapped = self._wrapped or self._thought
@@ -355,18 +327,18 @@ class TagSplitter:
         # White space in front of a call goes with it, if it is one.
         self._emit_text(segments, stop.start(), keep_blank=True)
         place = len(self._buffer) - len(self._buffer.lstrip())
-        outcome = self._read(self._buffer, place, final=final)
+        outcome = self._read(self._buffer, place, final=final, ended=self._ended)
         second = place + len(stop.group())
         while outcome == "no":
             # The opening may be doubled.
             behind = self._buffer[second:].lstrip()
             second = len(self._buffer) - len(behind)
-            opening = next((opening for opening in self._openings if behind.startswith(opening)), "")
+            opening = self._marks.opens(behind)
             if not opening:
-                undecided = not final and any(opening.startswith(behind) for opening in self._openings)
+                undecided = not final and self._marks.may_open(behind)
                 outcome = None if undecided else outcome
                 break
-            again = self._read(self._buffer, second, final=final)
+            again = self._read(self._buffer, second, final=final, ended=self._ended)
             outcome = "no" if again == "cut" else again
             second += len(opening)
         if outcome is None:
@@ -376,7 +348,7 @@ class TagSplitter:
             self._take(segments, outcome)
         elif outcome == "cut" and self._called:
             self._buffer = self._buffer[:place]
-        elif self._behind_call and stop.group() in self._orphans:
+        elif self._behind_call and stop.group() in self._marks.orphans:
             self._buffer = self._buffer[place + len(stop.group()) :]
         else:
             self._emit_text(segments, place + len(stop.group()), keep_blank=False)
@@ -395,27 +367,13 @@ class TagSplitter:
 
     def _drop_orphans(self, final: bool) -> bool:
         """Take what is no text from the front of the buffer. False: more text decides what is there."""
-        self._buffer = self._buffer[self._behind_orphans(self._buffer, 0) :]
-        if self._buffer and any(orphan.startswith(self._buffer) for orphan in self._orphans):
+        self._buffer = self._buffer[self._marks.behind_orphans(self._buffer, 0) :]
+        if self._buffer and self._marks.may_be_orphan(self._buffer):
             self._buffer = "" if final else self._buffer
             return False
         return bool(self._buffer)
 
-    def _behind_orphans(self, text: str, place: int) -> int:
-        """Where the text behind closing markers that stand alone begins."""
-        while True:
-            place += len(text[place:]) - len(text[place:].lstrip())
-            orphan = next((orphan for orphan in self._orphans if text.startswith(orphan, place)), "")
-            if orphan in self._openings:
-                return place
-            if not orphan:
-                return place
-            place += len(orphan)
-
     # ------------------------------------------------------------ passing on
-    def _held(self, markers: Iterable[str]) -> int:
-        return max((partial(self._buffer, marker) for marker in markers), default=0)
-
     def _emit_text(self, segments: list[Segment], size: int, *, keep_blank: bool) -> None:
         """Pass `size` characters on as content, the white space at their end only if it cannot belong to a call."""
         text = self._buffer[:size]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -53,6 +54,9 @@ class TemplateCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     """One message may hold several calls."""
     text_with_calls: bool = True
     """So may one that holds text as well; False: the text has to stand in a message of its own in front of them."""
+    call_opening: str = ""
+    """Where such text reaches the prompt in neither way: what the template writes between the beginning of an answer
+    and the name of its first call. The text belongs in front of it."""
     result_parts: bool = False
     """Tool results must be content parts."""
     string_arguments: bool = False
@@ -111,28 +115,47 @@ def probe(render: Render, *, needs_tools: bool = False) -> TemplateCapabilities:
         calls=shape is not None,
         results="Result-6a1d-0" in attempt([asked, *told], [TOOL]),
         many_calls=shape is None or _values(attempt([asked, *_exchange(2, shape, parts=parts)], [TOOL])) == 2,
-        text_with_calls=shape is None or _shows_text_of_calls(attempt, asked, shape, parts=parts),
-        **(shape or {}),
+        **_place_of_text(attempt, [asked, reply, again], shape, parts=parts),
     )
 
 
-def _shows_text_of_calls(
+def _place_of_text(
     attempt: Callable[[list[JsonMessage], list[dict[str, Any]]], str],
-    asked: JsonMessage,
-    shape: dict[str, bool],
+    others: list[JsonMessage],
+    shape: dict[str, bool] | None,
     *,
     parts: bool,
-) -> bool:
-    """Whether text and call of one message reach the prompt; also where they would not in two messages either."""
-    words = ("Text-4c0b", "Value-2e8f-0", "Result-6a1d-0")
-
-    def shown(messages: list[JsonMessage]) -> bool:
-        prompt = attempt([asked, *messages], [TOOL])
-        return all(word in prompt for word in words)
-
-    text = to_json(Message(role="assistant", content=words[0]), parts=parts)
+) -> dict[str, Any]:
+    """The shape of calls, with `text_with_calls` or `call_opening`. `others`: question, answer, question."""
+    if shape is None:
+        return {}
+    found: dict[str, Any] = {**shape}
+    asked, reply, again = others
+    words = ("Text-4c0b", "Text-8d1e")
+    texts = [to_json(Message(role="assistant", content=word), parts=parts) for word in words]
     called, *results = _exchange(1, shape, parts=parts)
-    return shown([{**called, "content": text["content"]}, *results]) or not shown([text, called, *results])
+
+    def shown(messages: list[JsonMessage], *words: str) -> bool:
+        prompt = attempt([asked, *messages], [TOOL])
+        return all(word in prompt for word in (*words, "Value-2e8f-0", "Result-6a1d-0"))
+
+    if shown([{**called, "content": texts[0]["content"]}, *results], words[0]):
+        return found
+    if shown([texts[0], called, *results], words[0]):
+        # Mistral's templates want questions and answers to alternate, and messages with calls not to count.
+        loop = [called, *results, called, *results, reply, again]
+        split = [texts[0], called, *results, texts[1], called, *results, reply, again]
+        if shown(split, *words) or not shown(loop):
+            return {**found, "text_with_calls": False}
+    opening = _opening_of_call(attempt([asked, called], [TOOL]), attempt([asked, texts[0]], [TOOL]))
+    return {**found, "call_opening": opening}
+
+
+def _opening_of_call(with_call: str, with_text: str) -> str:
+    """What of the first prompt stands between the part that both begin with and the name of the call."""
+    begin = len(os.path.commonprefix([with_call, with_text]))  # noqa: RUF071
+    name = with_call.find("probe_tool_9d", begin)
+    return with_call[begin:name] if begin and name > begin else ""
 
 
 def _shows(prompt: str, text: str) -> bool:

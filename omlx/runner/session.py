@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import queue
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
@@ -69,8 +69,11 @@ class _Row:
         """Of text that the parser still holds back."""
         self.thinking_tokens = 0
 
-    def feed(self, output: Output) -> list[Segment]:
-        """What the model wrote, read. Its last token of an opening marker counts as thinking, and a closing marker."""
+    def feed(self, output: Output, markers: Collection[str]) -> list[Segment]:
+        """What the model wrote, read. `markers`: the added tokens of the vocabulary.
+
+        Its last token of an opening marker counts as thinking, and a closing marker.
+        """
         if self.parser.ended:
             return []
         before = self.parser.inside_thinking
@@ -78,7 +81,9 @@ class _Row:
         if before or self.parser.inside_thinking:
             self.thinking_tokens += len(output.tokens)
         if output.finish is not None:
-            segments += self.parser.finish()
+            # A stop string that is a token, of a Modelfile, ends a turn as well as the model's own.
+            by_itself = not output.stop_string or output.stop_string in markers
+            segments += self.parser.finish(ended=output.finish == "stop" and by_itself)
         self.logprobs += output.logprobs
         return segments
 
@@ -337,7 +342,7 @@ class Session:
         if request.return_context:
             # The end-of-turn token too: what comes next is a new turn.
             row.context += output.tokens
-        segments = row.feed(output)
+        segments = row.feed(output, self._markers)
         if row.parser.ended and output.finish is None:
             self._engine.end(output.id)
         events: list[Event] = []

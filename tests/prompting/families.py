@@ -110,6 +110,14 @@ FAMILIES = [
         answer=("", "</s>"),
     ),
     Family(
+        "mistral-v11-ids",
+        "[TOOL_CALLS]{{ c.name }}[CALL_ID]{{ id }}[ARGS]{{ c.arguments | tojson }}",
+        user=("[INST]", "[/INST]"),
+        answer=("", "</s>"),
+        checks="{% for c in m.tool_calls or [] %}{% if c.id | length != 9 %}"
+        "{{ raise_exception('ids have nine letters') }}{% endif %}{% endfor %}",
+    ),
+    Family(
         "deepseek-r1",
         "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{{ c.name }}\n```json\n{{ '' + c.arguments }}\n```"
         "<｜tool▁call▁end｜>",

@@ -32,8 +32,8 @@ TOOLS = [
 ]
 
 
-def parse(output: Output, written: str, sizes: list[int]) -> list[Segment]:
-    """The segments of `written`, cut into chunks of `sizes`, over and over; none: in one."""
+def parse(output: Output, written: str, sizes: list[int], *, ended: bool = False) -> list[Segment]:
+    """The segments of `written`, in chunks of `sizes`, over and over; none: in one. `ended`: see `finish`."""
     parser = OutputParser(output.dialect, tools=TOOLS, opens_thinking=output.opens, new_id=lambda: "")
     segments: list[Segment] = []
     position = 0
@@ -42,7 +42,7 @@ def parse(output: Output, written: str, sizes: list[int]) -> list[Segment]:
             break
         segments += parser.feed(written[position : position + size])
         position += size
-    return joined([*segments, *parser.finish()])
+    return joined([*segments, *parser.finish(ended=ended)])
 
 
 def text_of(segments: list[Segment], kind: str) -> str:
@@ -53,13 +53,13 @@ def calls_of(segments: list[Segment]) -> list[tuple[str, dict[str, object]]]:
     return [(segment.call.name, segment.call.arguments) for segment in segments if segment.call]
 
 
-def check(output: Output, mutated: Mutated, *, once: bool = True) -> int:
-    """How many calls were found. `once`: it is the only mutation, so that it can be repaired."""
+def check(output: Output, mutated: Mutated, *, once: bool = True, ended: bool = False) -> int:
+    """How many calls were found. `once`: it is the only mutation, so that it can be repaired. `ended`: see `parse`."""
     kind, written, spoiled = mutated
     dice = random.Random(zlib.crc32(written.encode()))
-    segments = parse(output, written, [])
+    segments = parse(output, written, [], ended=ended)
     for sizes in ([1], [dice.randint(1, 12) for _ in range(7)]):
-        assert parse(output, written, sizes) == segments, f"{kind}, chunks of {sizes}: {written}"
+        assert parse(output, written, sizes, ended=ended) == segments, f"{kind}, chunks of {sizes}: {written}"
     found = calls_of(segments)
     content = text_of(segments, "content")
     told = text_of(segments, "thinking") + content + json.dumps(found, ensure_ascii=False)
@@ -98,7 +98,7 @@ def test_a_sound_output_is_read_whole(output: Output) -> None:
 
 def test_spoiled_outputs_lose_nothing(output: Output) -> None:
     for mutated in sample(output, 4, 25):
-        check(output, mutated)
+        check(output, mutated, ended=mutated.kind != "cut")
 
 
 @pytest.mark.slow
@@ -106,6 +106,7 @@ def test_spoiled_outputs_lose_nothing(output: Output) -> None:
 def test_outputs_cut_anywhere_and_spoiled_twice_lose_nothing(output: Output) -> None:
     for mutated in sample(output, 1, 1):
         check(output, mutated)
+        check(output, mutated, ended=True)
         if mutated.kind != "cut":
             for again in sample(output._replace(written=mutated.written), 19, 101):
                 check(output, again, once=False)

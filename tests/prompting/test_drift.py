@@ -199,3 +199,55 @@ def test_the_marker_at_the_end_of_phis_turns_is_not_solars() -> None:
     phi = detect_output("<|user|>{{ m }}<|end|><|assistant|>", ["<|user|>", "<|end|>", "<|assistant|>"], "phi3")
     assert phi.think is None
     assert "<|end|>" in phi.end_tokens
+
+
+NS = "]<]minimax[>["
+# template, what the model writes before it ends its turn, the calls in it: not what stands there if a limit ends it
+ENDED: dict[str, tuple[str, str, list[Segment]]] = {
+    "Qwen3-Coder: all closers": (QWEN, "<tool_call>\n<function=run>\n<parameter=command>\nls -l", calls(("run", {"command": "ls -l"}))),
+    "Qwen3-Coder: all but one closer": (QWEN, "<tool_call>\n<function=put>\n<parameter=path>\na.py\n</parameter>\n", calls(("put", {"path": "a.py"}))),
+    "Qwen3-Coder: half a closer": (QWEN, "<tool_call>\n<function=put>\n<parameter=path>\na.py\n</para", calls(("put", {"path": "a.py"}))),
+    "Hermes: a brace": ("<tool_call>", '<tool_call>\n{"name": "put", "arguments": {"path": "a.py"}', calls(("put", {"path": "a.py"}))),
+    "Hermes: two braces": ("<tool_call>", '<tool_call>\n{"name": "put", "arguments": {"path": "a.py", "mode": 3', calls(("put", {"path": "a.py", "mode": 3}))),
+    "bare JSON: a brace": ("", '{"name": "put", "arguments": {"path": "a.py"}', calls(("put", {"path": "a.py"}))),
+    "Mistral: a brace": ("[TOOL_CALLS]", '[TOOL_CALLS]put[ARGS]{"path": "a.py"', calls(("put", {"path": "a.py"}))),
+    "DeepSeek: a brace": ("<｜tool▁calls▁begin｜>", '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>put<｜tool▁sep｜>{"path": "a.py"', calls(("put", {"path": "a.py"}))),
+    "Kimi K3: all closers": ("<|open|><|end_of_msg|>", '<|open|>tools<|sep|><|open|>call tool="put" index="1"<|sep|><|open|>argument key="path" type="string"<|sep|>a.py', calls(("put", {"path": "a.py"}))),
+    "Kimi K3: the last two closers": ("<|open|><|end_of_msg|>", '<|open|>tools<|sep|><|open|>call tool="put" index="1"<|sep|><|open|>argument key="path" type="string"<|sep|>a.py<|close|>argument<|sep|>', calls(("put", {"path": "a.py"}))),
+    "GLM: all closers": (GLM, "<tool_call>put<arg_key>path</arg_key><arg_value>a.py", calls(("put", {"path": "a.py"}))),
+    "GLM: the last closer": (GLM, "<tool_call>put<arg_key>path</arg_key><arg_value>a.py</arg_value>\n", calls(("put", {"path": "a.py"}))),
+    "MiniMax: all closers": ("<minimax:tool_call>", '<minimax:tool_call>\n<invoke name="put">\n<parameter name="path">a.py', calls(("put", {"path": "a.py"}))),
+    "MiniMax: the last two closers": ("<minimax:tool_call>", '<minimax:tool_call>\n<invoke name="put">\n<parameter name="path">a.py</parameter>\n', calls(("put", {"path": "a.py"}))),
+    "MiniMax M3: all closers": (NS, f'{NS}<tool_call>{NS}<invoke name="put">{NS}<path>a.py', calls(("put", {"path": "a.py"}))),
+    "MiniMax M3: the last two closers": (NS, f'{NS}<tool_call>{NS}<invoke name="put">{NS}<path>a.py{NS}</path>', calls(("put", {"path": "a.py"}))),
+    "Gemma: all closers": (GEMMA, '<|tool_call>call:put{path:<|"|>a.py', calls(("put", {"path": "a.py"}))),
+    "Gemma: a brace": (GEMMA, '<|tool_call>call:put{path:<|"|>a.py<|"|>,mode:3', calls(("put", {"path": "a.py", "mode": 3}))),
+    "LFM2: all closers": ("<|tool_call_start|>", '<|tool_call_start|>[put(path="a.py"', calls(("put", {"path": "a.py"}))),
+    "OLMo 3: a parenthesis": ("<function_calls>", '<function_calls>\nput(path="a.py", mode=3', calls(("put", {"path": "a.py", "mode": 3}))),
+    "Cohere: all closers": ("<|START_ACTION|>", '<|START_ACTION|>[\n{"tool_call_id": "0", "tool_name": "put", "parameters": {"path": "a.py"', calls(("put", {"path": "a.py"}))),
+    "Solar: a brace": ("<|tool_call:begin|>", '<|tool_calls|><|tool_call:begin|>a<|tool_call:name|>put<|tool_call:args|>{"path": "a.py"', calls(("put", {"path": "a.py"}))),
+    "DSML: all closers": ("｜DSML｜", '<｜DSML｜function_calls>\n<｜DSML｜invoke name="put">\n<｜DSML｜parameter name="path" string="true">a.py', calls(("put", {"path": "a.py"}))),
+    "Step 3: all closers": ("<｜tool_calls_begin｜>", '<｜tool_calls_begin｜>\n<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="put">\n<steptml:parameter name="path">a.py', calls(("put", {"path": "a.py"}))),
+    "gpt-oss: a brace": (HARMONY, '<|channel|>commentary to=functions.put <|constrain|>json<|message|>{"path": "a.py"', calls(("put", {"path": "a.py"}))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENDED)
+def test_closing_marks_that_the_model_left_out_at_its_end_are_added(name: str) -> None:
+    source, written, expected = ENDED[name]
+    spoken = detect_output(source, [], "")
+    for size in SIZES:
+        assert parse(spoken, written, size, tools=TOOLS, ended=True) == expected, size
+        cut = parse(spoken, written, size, tools=TOOLS, ended=False)
+        assert not any(segment.call for segment in cut), "a limit may have cut arguments off"
+        assert ("ls -l" if "ls -l" in written else "a.py") in "".join(segment.text for segment in cut)
+
+
+def test_what_is_no_call_at_the_end_stays_text() -> None:
+    for written in (
+        '<tool_call>\n{"name": "put", "arguments": {"path": "a.p',
+        '<tool_call>\n{"name": "put", "arguments":',
+        "<tool_call>\n<function=put>\n<parameter=pa",
+    ):
+        for ended in (True, False):
+            assert parse(detect_output(QWEN, [], ""), written, tools=TOOLS, ended=ended) == text(written)

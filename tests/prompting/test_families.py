@@ -71,9 +71,11 @@ def test_the_whole_conversation_reaches_the_prompt(family: Family) -> None:
     messages = [SYSTEM, ASK, Message("assistant", "I look.", tool_calls=calls), *results(*calls)]
     messages += [Message("assistant", "Answer-1"), Message("user", "Question-2")]
     text = prompt(family, *messages, tools=TOOLS)
-    places = [text.find(word) for word in ("System-1", "Question-1", "Paris <é>", "now", "Answer-1", "Question-2")]
+    places = [
+        text.find(word) for word in ("System-1", "Question-1", "I look.", "Paris <é>", "now", "Answer-1", "Question-2")
+    ]
     assert -1 not in places
-    order = [places[0], places[1], places[4], places[5]]
+    order = [places[0], places[1], places[2], places[5], places[6]]
     assert order == sorted(order)
     assert "Result-weather" in text and "Result-now" in text
     assert "The weather of a city" in text

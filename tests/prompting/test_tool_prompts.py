@@ -161,3 +161,56 @@ def test_what_words_cannot_mend_is_refused_with_the_templates_own() -> None:
     source = "{% if tools %}{{ raise_exception('no tools') }}{% endif %}{% if 'cat' in messages[-1].content %}{{ raise_exception('no cats') }}{% endif %}{{ messages[-1].content }}"
     with pytest.raises(TemplateError, match="no cats"):
         render(source, Message("user", "cat"), tools=[tool()])
+
+
+_TURNS = (
+    "{% set ns = namespace(i=0) %}{% for m in messages if m.role != 'system' and m.role != 'tool' and not m.get('tool_calls') %}"
+    "{% if (m.role == 'user') != (ns.i % 2 == 0) %}{{ raise_exception('turns must alternate') }}{% endif %}"
+    "{% set ns.i = ns.i + 1 %}{% endfor %}{{ '<s>' }}"
+    "{% for m in messages %}{% if m.role == 'system' %}[SYSTEM_PROMPT]{{ m.content }}[/SYSTEM_PROMPT]"
+    "{% elif m.role == 'user' %}{% if tools and loop.last %}[AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABLE_TOOLS]{% endif %}"
+    "[INST]{{ m.content }}[/INST]"
+    "{% elif m.get('tool_calls') %}CALLS</s>"
+    "{% elif m.role == 'assistant' %}{{ m.content + '</s>' }}"
+    "{% else %}[TOOL_RESULTS]{{ m.content }}[/TOOL_RESULTS]{% endif %}{% endfor %}"
+)
+NEMO = _TURNS.replace(
+    "CALLS",
+    "[TOOL_CALLS] [{% for c in m.tool_calls %}{{ (c.function | tojson)[:-1] + ', \"id\": \"' + c.id + '\"}' }}"
+    "{% if c.id | length != 9 %}{{ raise_exception('ids have nine letters') }}{% endif %}"
+    "{% if not loop.last %}, {% endif %}{% endfor %}]",
+)
+SMALL = _TURNS.replace(
+    "CALLS",
+    "{% for c in m.tool_calls %}[TOOL_CALLS]{{ c.function.name }}[CALL_ID]{{ c.id }}[ARGS]{{ c.function.arguments | tojson }}"
+    "{% if c.id | length != 9 %}{{ raise_exception('ids have nine letters') }}{% endif %}{% endfor %}",
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "written"),
+    [
+        (NEMO, '[TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Rome"}, "id": "call00000"}'),
+        (SMALL, '[TOOL_CALLS]weather[CALL_ID]call00000[ARGS]{"city": "Rome"}'),
+    ],
+    ids=["Nemo", "Small 3.2"],
+)
+def test_text_beside_calls_that_a_template_drops_stands_in_front_of_them(source: str, written: str) -> None:
+    def beside(text: str, *more: ToolCall) -> Message:
+        return Message("assistant", text, tool_calls=[*CALL.tool_calls, *more])
+
+    second = ToolCall("weather", {"city": "Oslo"}, "call_00000002")
+    result = Message("tool", "rain", tool_name="weather", tool_call_id="call_00000002")
+    talk = [ASK, beside('Look: "first"', second), RESULT, result, beside("Look again."), RESULT]
+    talk += [Message("assistant", "Sunny."), Message("user", "And now?"), beside("A third look."), RESULT]
+    for length in range(2, len(talk) + 1):
+        if talk[length - 1].role == "assistant":
+            continue
+        text = render(source, *talk[:length], tools=[tool()])
+        assert "omlx" not in text
+        words = [message.content for message in talk[:length]]
+        places = [text.find(word, text.find("[INST]")) for word in words]
+        assert -1 not in places and places[1] < places[-1], text
+        assert f'[/INST]Look: "first"{written}' in text
+    assert "</s>[INST]And now?[/INST]A third look.[TOOL_CALLS]" in text
+    assert "Look again.[TOOL_CALLS]" in text

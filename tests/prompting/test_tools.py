@@ -47,13 +47,18 @@ def dialect(*formats: str, think: ThinkMarkers | None = THINK, **fields: Any) ->
 
 
 def parse(
-    spoken: OutputDialect, text: str, size: int = 0, tools: list[dict[str, Any]] | None = None, **options: Any
+    spoken: OutputDialect,
+    text: str,
+    size: int = 0,
+    tools: list[dict[str, Any]] | None = None,
+    ended: bool = False,
+    **options: Any,
 ) -> list[Segment]:
-    """All segments, neighbours joined; ids count up."""
+    """All segments, neighbours joined; ids count up. `ended`: see `finish`."""
     ids = itertools.count(1)
     parser = OutputParser(spoken, tools=TOOLS if tools is None else tools, new_id=lambda: str(next(ids)), **options)
     chunks = [text[at : at + size] for at in range(0, len(text), size)] if size else [text]
-    return joined([*(segment for chunk in chunks for segment in parser.feed(chunk)), *parser.finish()])
+    return joined([*(segment for chunk in chunks for segment in parser.feed(chunk)), *parser.finish(ended=ended)])
 
 
 def calls(*expected: tuple[str, dict[str, Any]]) -> list[Segment]:

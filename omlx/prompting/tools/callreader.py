@@ -38,10 +38,12 @@ class CallReader:
         self._offered_tools = offered_tools
         self._offered = offered_tools.strict()
 
-    def __call__(self, text: str, place: int, *, final: bool, start: bool = False) -> Found | No | None:
+    def __call__(
+        self, text: str, place: int, *, final: bool, ended: bool = False, start: bool = False
+    ) -> Found | No | None:
         """What the first format that knows it reads at `place`; None: more text decides.
 
-        `start`: the output begins there, so that nothing need mark a call.
+        `final`, `ended`: see `Cursor`. `start`: the output begins there, so that nothing need mark a call.
         """
         cut = False
         for known in self.bare if start else self.marked:
@@ -52,7 +54,7 @@ class CallReader:
                 if not final and any(opening.startswith(text[place : place + len(opening)]) for opening in openings):
                     return None
                 continue
-            cursor = Cursor(text, place, final=final)
+            cursor = Cursor(text, place, final=final, ended=ended)
             try:
                 known.read(cursor, self._offered if strict else self._offered_tools)
                 end = cursor.position

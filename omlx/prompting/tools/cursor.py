@@ -11,6 +11,8 @@ import math
 import re
 from typing import Any
 
+from omlx.prompting.segments import partial
+
 
 class NotACall(Exception):
     """The text is no tool call: it is content."""
@@ -29,9 +31,10 @@ _STRAY_BEGUN = re.compile(r"\s*(?:<(?:/[\w:｜]{0,40})?)?$")
 
 
 class Cursor:
-    """`final`: no more text will come, so that what is undecided is no call."""
+    """`final`: no more text will come, so that what is undecided is no call. `ended`: because the model ended its
+    turn, so that closing marks that are missing there were left out."""
 
-    def __init__(self, text: str, position: int, *, final: bool) -> None:
+    def __init__(self, text: str, position: int, *, final: bool, ended: bool = False) -> None:
         self.text = text
         self.position = position
         self.kept: list[Any] = []
@@ -43,6 +46,7 @@ class Cursor:
         self.cut = False
         """The output ended where more was expected."""
         self._final = final
+        self._ended = final and ended
 
     def keep(self, call: Any) -> None:
         """Add a whole call that ends here: it counts even if the block turns out to be cut off or malformed."""
@@ -57,6 +61,21 @@ class Cursor:
     @property
     def at_end(self) -> bool:
         return self.position >= len(self.text)
+
+    def over(self) -> bool:
+        """Whether the model ended its turn here."""
+        if self.at_end and not self._final:
+            raise NeedMore
+        self.cut = self.cut or self.at_end
+        return self.at_end and self._ended
+
+    def to_end(self, *closings: str) -> str | None:
+        """The text up to where the model ended its turn, without the beginning of a closing mark; None: it did not."""
+        if not self._ended:
+            return None
+        text = self.text[self.position :]
+        self.position, self.cut = len(self.text), True
+        return text[: len(text) - max(partial(text, closing) for closing in closings)]
 
     def maybe(self, literal: str) -> bool:
         """Step over `literal` if it is next."""
@@ -140,8 +159,11 @@ class Cursor:
             raise NeedMore
 
     def ends_with(self, complete: bool, closing: str) -> bool:
-        """Whether the output ends here, perhaps within `closing`, with a call that lacks nothing else."""
-        if not complete or not closing.startswith(self.text[self.position :]):
+        """Whether the output ends here, perhaps within `closing`, with a call that lacks nothing else.
+
+        `complete`: all arguments that it needs are there. Where the model ended its turn it has those that it wants.
+        """
+        if not (complete or self._ended) or not closing.startswith(self.text[self.position :]):
             return False
         self.wait()
         self.position = len(self.text)
@@ -195,10 +217,13 @@ class Cursor:
         if next_element is None and not self._final:
             raise NeedMore
         stop = end.search(self.text, start, next_element.start() if next_element else len(self.text)) or next_element
-        if stop is None:
+        if stop is not None:
+            self.position = stop.start()
+            return self.text[start : stop.start()]
+        rest = self.to_end(closing)
+        if rest is None:
             raise self.undecided()
-        self.position = stop.start()
-        return self.text[start : stop.start()]
+        return rest
 
 
 def load_json(text: str) -> Any:

@@ -97,7 +97,7 @@ def _ends(cursor: Cursor, marks: _Marks, bracket: str) -> bool:
     # A quote that nothing opened.
     while cursor.maybe(marks.quote):
         cursor.blank()
-    if cursor.next_is(marks.closing):
+    if cursor.over() or cursor.next_is(marks.closing):
         return True
     return cursor.one_of(",", bracket) == bracket
 
@@ -129,7 +129,10 @@ def _value(cursor: Cursor, marks: _Marks, depth: int) -> Any:
     end = _BARE_END.search(cursor.text, cursor.position)
     closing = cursor.text.find(marks.closing, cursor.position, end.start() if end else len(cursor.text))
     if end is None and closing < 0:
-        raise cursor.undecided()
+        rest = cursor.to_end(marks.closing, marks.quote)
+        if rest is None or not rest.strip():
+            raise cursor.undecided()
+        return typed(rest.strip(), None)
     stop = closing if closing >= 0 or end is None else end.start()
     bare = cursor.text[cursor.position : stop].replace(marks.quote, "").strip()
     cursor.position = stop
@@ -144,7 +147,10 @@ def _quoted_text(cursor: Cursor, marks: _Marks) -> str:
     quote = cursor.text.find(marks.quote, cursor.position)
     closing = cursor.text.find(marks.closing, cursor.position, quote if quote >= 0 else len(cursor.text))
     if quote < 0 and closing < 0:
-        raise cursor.undecided()
+        rest = cursor.to_end(marks.quote, marks.closing)
+        if rest is None:
+            raise cursor.undecided()
+        return rest.rstrip().rstrip("}")
     if closing < 0:
         return cursor.until(marks.quote)
     text = cursor.text[cursor.position : closing]

@@ -65,6 +65,10 @@ def _k3_call(cursor: Cursor, offered_tools: OfferedTools) -> ToolCall:
     texts: dict[str, str] = {}
     while True:
         cursor.blank()
+        if cursor.over():
+            call = offered_tools.call_with_texts(name, arguments)
+            call.arguments.update(texts)
+            return call
         match cursor.one_of("<|close|>call<|sep|>", "<|open|>argument", "<|open|>json", "<|close|>argument<|sep|>"):
             case "<|close|>call<|sep|>":
                 call = offered_tools.call_with_texts(name, arguments)

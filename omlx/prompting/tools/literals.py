@@ -35,7 +35,7 @@ def read_calls(cursor: Cursor) -> Iterator[PythonCall]:
         yield read_call(cursor)
         some = True
         cursor.blank()
-        if cursor.one_of(",", "]") == "]":
+        if cursor.over() or cursor.one_of(",", "]") == "]":
             return
 
 
@@ -54,7 +54,7 @@ def read_call(cursor: Cursor) -> PythonCall:
         cursor.blank()
         arguments[key] = read_value(cursor)
         cursor.blank()
-        if cursor.one_of(",", ")") == ")":
+        if cursor.over() or cursor.one_of(",", ")") == ")":
             return name, arguments
 
 
@@ -75,10 +75,10 @@ def read_value(cursor: Cursor, depth: int = 0) -> Any:
     plain = _PLAIN.match(cursor.text, cursor.position)
     if plain is None:
         raise NotACall
-    if plain.end() == len(cursor.text):
+    cursor.position = plain.end()
+    if cursor.at_end and not cursor.over():
         # A number or word may go on; and a call does not end with one.
         raise cursor.undecided()
-    cursor.position = plain.end()
     if plain.group() in _WORDS:
         return _WORDS[plain.group()]
     digits = plain.group().replace("_", "")
@@ -113,7 +113,7 @@ def _read_list(cursor: Cursor, closing: str, depth: int) -> list[Any]:
             return items
         items.append(read_value(cursor, depth + 1))
         cursor.blank()
-        if cursor.one_of(",", closing) == closing:
+        if cursor.over() or cursor.one_of(",", closing) == closing:
             return items
 
 
@@ -132,7 +132,7 @@ def _read_dict(cursor: Cursor, depth: int) -> dict[str, Any]:
         cursor.blank()
         items[str(key)] = read_value(cursor, depth + 1)
         cursor.blank()
-        if cursor.one_of(",", "}") == "}":
+        if cursor.over() or cursor.one_of(",", "}") == "}":
             return items
 
 

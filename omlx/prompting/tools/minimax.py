@@ -56,6 +56,10 @@ def _children(cursor: Cursor, path: tuple[str, ...]) -> _Node:
     texts: list[str] = []
     while True:
         begin = cursor.position
+        if cursor.text.find(_TOKEN, begin) < 0:
+            rest = cursor.to_end(_TOKEN, f"</{path[-1]}>")
+            if rest is not None:
+                return children or rest.removesuffix("\n")
         text = cursor.until(_TOKEN)
         end = cursor.position - len(_TOKEN)
         unmarked = _UNMARKED.match(text) if path == ("invoke",) else None

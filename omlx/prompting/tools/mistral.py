@@ -6,7 +6,7 @@ from omlx.prompting.tools.cursor import Cursor
 from omlx.prompting.tools.format import ToolFormat
 from omlx.prompting.tools.objects import read_arguments, read_calls
 from omlx.prompting.tools.offered import OfferedTools
-from omlx.prompting.tools.rules import Rules, json_call
+from omlx.prompting.tools.rules import OfferedTool, Rules, json_call
 
 
 def read(cursor: Cursor, offered_tools: OfferedTools) -> None:
@@ -33,8 +33,14 @@ def read(cursor: Cursor, offered_tools: OfferedTools) -> None:
 
 def write(rules: Rules) -> str:
     if rules.knows("[ARGS]"):
-        call = rules.each(lambda tool: f"{rules.text(f'[TOOL_CALLS]{tool.name}[ARGS]')} {rules.json(tool.schema)}")
-        return rules.repeated(call)
+        # Tokenizer v11 writes an id between name and arguments, v13 does not.
+        identity = f"({rules.text('[CALL_ID]')} /[a-zA-Z0-9]{{9}}/)?" if rules.knows("[CALL_ID]") else ""
+
+        def call(tool: OfferedTool) -> str:
+            name, arguments = rules.text(f"[TOOL_CALLS]{tool.name}"), rules.json(tool.schema)
+            return f"{name} {identity} {rules.text('[ARGS]')} {arguments}"
+
+        return rules.repeated(rules.each(call))
     # Some versions write an id of their own.
     identity = r'(", \"id\": \"" /[a-zA-Z0-9]{9}/ "\"")? "}"'
     calls = rules.repeated(rules.each(lambda tool: f"{json_call(rules, tool, closing='')} {identity}"), ", ")

@@ -29,10 +29,13 @@ def read_object(cursor: Cursor, *closings: str) -> Any:
     while True:
         match = _TOKEN.match(cursor.text, end)
         if match is None:
-            if end == len(cursor.text) or cursor.text[end] == '"':
-                # At the end, or within a string.
-                raise cursor.undecided()
             cursor.position = end
+            if cursor.over():
+                break
+            if cursor.at_end or cursor.text[end] == '"':
+                # At the end, or within a string.
+                cursor.position = start
+                raise cursor.undecided()
             if not cursor.next_is(*closings):
                 cursor.position = start
                 return literals.read_value(cursor)
