@@ -29,22 +29,43 @@ class Pending(NamedTuple):
     sequences: Rows[Sequence | None]
 
 
-class Newcomer(NamedTuple):
-    """A sequence that joins a batch: its cache and the tokens in it.
+class Newcomers(NamedTuple):
+    """Sequences that join a batch: their caches, as one part for `caches.join`, and the tokens in each.
 
-    `draw` is the sample of its first token [1]; None: the cache lacks the prompt's last token, whose forward is the
+    `sample` is that of their first tokens [n]; None: the caches lack the prompts' last tokens, whose forward is the
     next decode step.
     """
 
-    sequence: Sequence
+    sequences: list[Sequence]
     cache: caches.Caches
-    length: int
-    sample: Sample | None
+    lengths: list[int]
+    sample: Sample | None = None
 
     @property
-    def token(self) -> mx.array:
-        """[1] the newest token, which is not in the cache."""
-        return self.sample.tokens if self.sample is not None else mx.array(self.sequence.tokens[-1:], dtype=mx.int32)
+    def tokens(self) -> mx.array:
+        """[n] the newest token of each, which is not in the cache."""
+        if self.sample is not None:
+            return self.sample.tokens
+        return mx.array([sequence.tokens[-1] for sequence in self.sequences], dtype=mx.int32)
+
+    def apart(self) -> list[Newcomers]:
+        """Each by itself."""
+        if len(self.sequences) == 1:
+            return [self]
+        return [
+            Newcomers([sequence], caches.row(self.cache, self.lengths, at), [self.lengths[at]])
+            for at, sequence in enumerate(self.sequences)
+        ]
+
+    def without(self, gone: set[int]) -> Newcomers | None:
+        """Without the sequences that have these ids; None where no other is left."""
+        keep = [at for at, sequence in enumerate(self.sequences) if sequence.id not in gone]
+        if len(keep) == len(self.sequences):
+            return self
+        if not keep:
+            return None
+        lengths = [self.lengths[at] for at in keep]
+        return Newcomers([self.sequences[at] for at in keep], caches.leave(self.cache, self.lengths, keep), lengths)
 
 
 class Batch:
@@ -77,27 +98,29 @@ class Batch:
         """Samples of all rows that the host has not read."""
         return sum(len(pending.sequences) for pending in self.pending)
 
-    def join(self, newcomers: list[Newcomer]) -> None:
+    def join(self, newcomers: list[Newcomers]) -> None:
         """Take in sequences whose prompts have been read. Where it raises, the batch is as it was."""
         self._forget_sampler()
         parts = [(self._caches, self.lengths)] if self.rows else []
-        joined = caches.join(parts + [(new.cache, [new.length]) for new in newcomers])
-        self.tokens = mx.concatenate([self.tokens, *(new.token for new in newcomers)])
+        joined = caches.join(parts + [(new.cache, new.lengths) for new in newcomers])
+        self.tokens = mx.concatenate([self.tokens, *(new.tokens for new in newcomers)])
         self._caches = joined
-        self.rows = self.rows + [new.sequence for new in newcomers]
-        self.lengths = self.lengths + [new.length for new in newcomers]
-        self.pending += [Pending(new.sample, [new.sequence]) for new in newcomers if new.sample is not None]
+        for new in newcomers:
+            self.rows = self.rows + new.sequences
+            self.lengths = self.lengths + new.lengths
+        self.pending += [Pending(new.sample, new.sequences) for new in newcomers if new.sample is not None]
 
     def leave(self, gone: set[int]) -> None:
         """Drop the rows of the sequences with these ids. Where it raises, the batch must be taken apart."""
-        keep = [at for at, row in enumerate(self.rows) if row.id not in gone]
-        if len(keep) == len(self.rows):
+        places = {at for at, row in enumerate(self.rows) if row.id in gone}
+        if not places:
             return
         self._forget_sampler()
         self.pending = [
             Pending(sample, [None if row is None or row.id in gone else row for row in rows])
             for sample, rows in self.pending
         ]
+        keep = caches.compacted(len(self.rows), places)
         if keep:
             self._caches = caches.leave(self._caches, self.lengths, keep)
             index = mx.array(keep)

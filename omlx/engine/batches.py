@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 
-from omlx.engine.batch import Batch, Newcomer
+from omlx.engine.batch import Batch, Newcomers
 from omlx.engine.scheduler import choose_group
 from omlx.engine.sequence import Sequence
 
@@ -44,21 +44,21 @@ class Batches:
         """The batch it is decoded in."""
         return next((batch for batch in self._batches if sequence in batch.rows), None)
 
-    def join(self, newcomers: list[Newcomer]) -> list[tuple[Sequence, Exception]]:
+    def join(self, newcomers: list[Newcomers]) -> list[tuple[Sequence, Exception]]:
         """Take in sequences whose prompts are read, all of one batch together. Returns those that cannot be decoded."""
-        joining: list[tuple[Batch, list[Newcomer]]] = []
+        joining: list[tuple[Batch, list[Newcomers]]] = []
         lengths = [(batch, [*batch.lengths]) for batch in self._batches if self._may_share(batch)]
-        for newcomer in newcomers:
-            alone = newcomer.sequence.alone or not self._shared
-            at = None if alone else self._choose(newcomer.length, [group for _, group in lengths])
+        for newcomer in newcomers if self._shared else [one for several in newcomers for one in several.apart()]:
+            alone = not self._shared or any(sequence.alone for sequence in newcomer.sequences)
+            at = None if alone else self._choose(newcomer.lengths, [group for _, group in lengths])
             if at is None:
                 batch = self._make()
                 joining.append((batch, [newcomer]))
                 if not alone:
-                    lengths.append((batch, [newcomer.length]))
+                    lengths.append((batch, [*newcomer.lengths]))
                 continue
             batch, group = lengths[at]
-            group.append(newcomer.length)
+            group += newcomer.lengths
             others = next((joiners for other, joiners in joining if other is batch), None)
             if others is None:
                 joining.append((batch, [newcomer]))
@@ -66,35 +66,37 @@ class Batches:
                 others.append(newcomer)
         return [failure for batch, joiners in joining for failure in self._join(batch, joiners)]
 
-    def _choose(self, length: int, groups: list[list[int]]) -> int | None:
-        return choose_group(length, groups, token_bytes=self._token_bytes, weight_bytes=self._weight_bytes)
+    def _choose(self, lengths: list[int], groups: list[list[int]]) -> int | None:
+        return choose_group(lengths, groups, token_bytes=self._token_bytes, weight_bytes=self._weight_bytes)
 
     def _may_share(self, batch: Batch) -> bool:
         return self._shared and not any(row.alone for row in batch.rows)
 
-    def _join(self, batch: Batch, joiners: list[Newcomer]) -> list[tuple[Sequence, Exception]]:
+    def _join(self, batch: Batch, joiners: list[Newcomers]) -> list[tuple[Sequence, Exception]]:
         """Together; where that fails one after the other; who cannot join at all runs in a batch of its own."""
         try:
             batch.join(joiners)
         except Exception as error:
             if not self._isolated:
                 raise
-            if len(joiners) == 1 and not batch:
-                return [(joiners[0].sequence, error)]
+            each = [one for joiner in joiners for one in joiner.apart()]
+            if len(each) == 1 and not batch:
+                return [(each[0].sequences[0], error)]
             log.warning("a join failed; the sequences join one by one", exc_info=error)
             failures = []
-            for joiner in joiners:
-                failures += self._join_or_run_alone(batch, joiner)
+            for one in each:
+                failures += self._join_or_run_alone(batch, one)
             return failures
         if batch not in self._batches:
             self._batches.append(batch)
         return []
 
-    def _join_or_run_alone(self, batch: Batch, joiner: Newcomer) -> list[tuple[Sequence, Exception]]:
+    def _join_or_run_alone(self, batch: Batch, joiner: Newcomers) -> list[tuple[Sequence, Exception]]:
         try:
             batch.join([joiner])
         except Exception:
-            joiner.sequence.alone = True
+            for sequence in joiner.sequences:
+                sequence.alone = True
             return self._join(self._make(), [joiner])
         if batch not in self._batches:
             self._batches.append(batch)

@@ -22,7 +22,7 @@ from mlx_lm.models.cache import (
 )
 
 from omlx.engine import attention
-from omlx.engine.padded import ROOM, PaddedKVCache, Rows
+from omlx.engine.padded import PaddedKVCache, Rows, Stacking, rolled, selected, wasted
 
 Caches = list[Any]
 
@@ -74,16 +74,31 @@ def arrays(caches: Caches) -> list[mx.array]:
 def join(parts: list[tuple[Caches, list[int]]]) -> Caches:
     """The rows of all parts as one batch. A part is caches and the lengths of their rows.
 
-    All parts at once, because each join copies the whole batch. Where it raises, the parts are as they were; a single
-    part is handed back as it is.
+    Where it raises, the parts are as they were; a single part is handed back as it is. A first part that was joined
+    before has room for further rows: it is only copied where they do not fit, or where it is still used afterwards.
     """
     if len(parts) == 1:
         return parts[0][0]
-    lengths = [length for _, part in parts for length in part]
+    lengths = [part for _, part in parts]
     layers = zip(*([_copy(cache) for cache in caches] for caches, _ in parts), strict=True)
-    rows = Rows(lengths)
-    joined = [_join(list(layer), [part for _, part in parts], rows) for layer in layers]
-    return [_plain(cache, lengths[0]) for cache in joined] if len(set(lengths)) == 1 else joined
+    stacking = _stacking(parts)
+    return [_join(list(layer), lengths, stacking) for layer in layers]
+
+
+def _stacking(parts: list[tuple[Caches, list[int]]]) -> Stacking:
+    rectangle = _rectangle(parts[0][0])
+    room = int(rectangle.keys.shape[0]) if rectangle is not None else 0
+    return Stacking([lengths for _, lengths in parts], [_end(*part) for part in parts], room)
+
+
+def _rectangle(caches: Caches) -> PaddedKVCache | None:
+    return next((leaf for leaf in leaves(caches) if isinstance(leaf, PaddedKVCache)), None)
+
+
+def _end(caches: Caches, lengths: list[int]) -> int:
+    """The column that all rows of a part end at."""
+    rectangle = _rectangle(caches)
+    return rectangle.rows.end if rectangle is not None else max(lengths)
 
 
 def can_trim(caches: Caches) -> bool:
@@ -132,6 +147,30 @@ def gather(model: Any, parts: list[tuple[Caches, int]]) -> Caches:
     return join([(caches, [length]) for caches, length in parts]) if parts[0][1] else new(model)
 
 
+def together(caches: Caches, lengths: list[int], counts: list[int]) -> Caches:
+    """The rows of `gather` after a forward, as a part for `join`. As in `split`, but they stay together."""
+    if len(set(counts)) == 1:
+        return caches
+    kinds = {type(leaf) for leaf in leaves(caches)}
+    held = [length + count for length, count in zip(lengths, counts, strict=True)]
+    if not kinds <= {KVCache, PaddedKVCache}:
+        return join([(row, [length]) for row, length in zip(split(caches, lengths, counts), held, strict=True)])
+    # The padding goes from behind the tokens to the left of them.
+    shifts = [max(counts) - count for count in counts]
+    end = max(lengths) + max(counts)
+    rows = Rows(held, end)
+
+    def aligned(cache: Any) -> Any:
+        if isinstance(cache, CacheList):
+            return CacheList(*map(aligned, cache.caches))
+        if cache.keys is None:
+            return cache
+        keys, values = (rolled(array[: rows.count, :, :end], shifts) for array in (cache.keys, cache.values))
+        return PaddedKVCache(rows, keys, values)
+
+    return [aligned(cache) for cache in caches]
+
+
 def split(caches: Caches, lengths: list[int], counts: list[int]) -> list[Caches]:
     """The rows of `gather` after a forward, as plain caches of their own.
 
@@ -158,7 +197,7 @@ def _cut(cache: Any, at: int, end: int, length: int) -> Any:
         return fresh
     if isinstance(cache, BatchRotatingKVCache):
         fresh.filter(mx.array([at]))
-        return _plain(fresh, length)
+        return _plain_window(fresh, [length])
     keys, values, start = cache.keys, cache.values, 0
     if isinstance(cache, PaddedKVCache):
         fresh, start = KVCache(), end - length
@@ -182,17 +221,31 @@ def advance(caches: Caches, count: int) -> None:
 
 
 def leave(caches: Caches, lengths: list[int], keep: list[int]) -> Caches:
-    """The rows `keep` of a batch whose rows have `lengths`. The batch is as it was."""
-    index = mx.array(keep)
+    """The rows `keep` of a batch whose rows have `lengths`, which is as it was.
+
+    Where most stay in their places (`compacted`) and the batch is not used any more, only the others are copied.
+    """
     kept = [lengths[at] for at in keep]
-    rows = Rows(kept)
-    left = [_select(_copy(cache), index, rows) for cache in caches]
-    return [_plain(cache, kept[0]) for cache in left] if len(set(kept)) == 1 else left
+    if len(keep) == 1:
+        end = _end(caches, lengths)
+        return [_cut(cache, keep[0], end, kept[0]) for cache in caches]
+    end = _end(caches, lengths)
+    spare = wasted(end, kept)
+    rows = Rows(kept, end - spare)
+    return [_select(_copy(cache), keep, rows, spare) for cache in caches]
+
+
+def compacted(count: int, gone: set[int]) -> list[int]:
+    """The rows of `count` without those `gone`: the last ones in their places, all others where they were."""
+    left = count - len(gone)
+    movable = [at for at in range(left, count) if at not in gone]
+    return [at if at not in gone else movable.pop() for at in range(left)]
 
 
 def row(caches: Caches, lengths: list[int], at: int) -> Caches:
     """One row of a batch as plain caches of its own; the batch is unchanged."""
-    return leave(caches, lengths, [at])
+    end = _end(caches, lengths)
+    return [_cut(cache, at, end, lengths[at]) for cache in caches]
 
 
 def _copy(cache: Any) -> Any:
@@ -205,12 +258,12 @@ def _copy(cache: Any) -> Any:
     return fresh
 
 
-def _join(parts: list[Any], lengths: list[list[int]], rows: Rows) -> Any:
+def _join(parts: list[Any], lengths: list[list[int]], stacking: Stacking) -> Any:
     """One layer's caches as one."""
     first = parts[0]
     if isinstance(first, CacheList):
         inner = zip(*(part.caches for part in parts), strict=True)
-        return CacheList(*(_join(list(caches), lengths, rows) for caches in inner))
+        return CacheList(*(_join(list(caches), lengths, stacking) for caches in inner))
     if isinstance(first, ArraysCache):
         for part in parts[1:]:
             first.extend(part)
@@ -223,16 +276,9 @@ def _join(parts: list[Any], lengths: list[list[int]], rows: Rows) -> Any:
         window = _padded_window(first, lengths[0])
         for part, part_lengths in zip(parts[1:], lengths[1:], strict=True):
             window.extend(_padded_window(part, part_lengths))
-        return window
-    columns = (rows.end // ROOM + 1) * ROOM
-
-    def stretched(array: mx.array, end: int) -> mx.array:
-        return mx.pad(array[..., :end, :], [(0, 0), (0, 0), (rows.end - end, columns - rows.end), (0, 0)])
-
-    ends = [max(part) for part in lengths]
-    keys = mx.concatenate([stretched(part.keys, end) for part, end in zip(parts, ends, strict=True)])
-    values = mx.concatenate([stretched(part.values, end) for part, end in zip(parts, ends, strict=True)])
-    return PaddedKVCache(rows, keys, values)
+        return _plain_window(window, [length for part in lengths for length in part])
+    keys, values = ([getattr(part, name) for part in parts] for name in ("keys", "values"))
+    return PaddedKVCache(stacking.rows, stacking.joined(keys), stacking.joined(values))
 
 
 def _padded_window(cache: Any, lengths: list[int]) -> Any:
@@ -249,37 +295,32 @@ def _padded_window(cache: Any, lengths: list[int]) -> Any:
     return padded
 
 
-def _plain(cache: Any, length: int) -> Any:
-    """A cache whose rows all have `length` tokens as a plain one."""
-    if isinstance(cache, CacheList):
-        return CacheList(*(_plain(inner, length) for inner in cache.caches))
-    if isinstance(cache, BatchRotatingKVCache):
-        cache._temporal_order()
-        size = min(length, cache.max_size)
-        plain = RotatingKVCache(cache.max_size)
-        plain.keys = cache.keys[..., cache._idx - size : cache._idx, :]
-        plain.values = cache.values[..., cache._idx - size : cache._idx, :]
-        plain.offset, plain._idx = length, size
-        return plain
-    if isinstance(cache, PaddedKVCache):
-        plain = KVCache()
-        plain.keys, plain.values, plain.offset = cache.keys, cache.values, length
-        return plain
-    return cache
-
-
-def _select(cache: Any, index: mx.array, rows: Rows) -> Any:
-    """The rows `index` of any cache; `rows` is where they stand."""
-    if isinstance(cache, CacheList):
-        return CacheList(*(_select(inner, index, rows) for inner in cache.caches))
-    if isinstance(cache, (ArraysCache, BatchRotatingKVCache)):
-        cache.filter(index)
+def _plain_window(cache: Any, lengths: list[int]) -> Any:
+    """A padded window cache as a plain one, where all of its rows have as many tokens."""
+    if len(set(lengths)) > 1:
         return cache
+    cache._temporal_order()
+    size = min(lengths[0], cache.max_size)
+    plain = RotatingKVCache(cache.max_size)
+    plain.keys = cache.keys[..., cache._idx - size : cache._idx, :]
+    plain.values = cache.values[..., cache._idx - size : cache._idx, :]
+    plain.offset, plain._idx = lengths[0], size
+    return plain
+
+
+def _select(cache: Any, keep: list[int], rows: Rows, spare: int) -> Any:
+    """The rows `keep` of any cache; `rows` is where they stand, without `spare` columns at the left."""
+    if isinstance(cache, CacheList):
+        return CacheList(*(_select(inner, keep, rows, spare) for inner in cache.caches))
+    if isinstance(cache, ArraysCache):
+        cache.filter(mx.array(keep))
+        return cache
+    if isinstance(cache, BatchRotatingKVCache):
+        cache.filter(mx.array(keep))
+        return _plain_window(cache, rows.lengths)
     if cache.keys is None:
         return cache
-    keys, values = cache.keys[index], cache.values[index]
     if isinstance(cache, PaddedKVCache):
-        spare = cache.rows.end - rows.end
-        return PaddedKVCache(rows, keys[..., spare:, :], values[..., spare:, :])
-    cache.keys, cache.values = keys, values
+        return PaddedKVCache(rows, *(selected(array, keep, spare=spare) for array in (cache.keys, cache.values)))
+    cache.keys, cache.values = (array[mx.array(keep)] for array in (cache.keys, cache.values))
     return cache

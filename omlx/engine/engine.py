@@ -19,7 +19,7 @@ import msgspec
 from omlx_cache.store import PrefixStore
 
 from omlx.engine import caches
-from omlx.engine.batch import Batch, Newcomer, Pending, grammar_masks
+from omlx.engine.batch import Batch, Newcomers, Pending, grammar_masks
 from omlx.engine.batches import Batches
 from omlx.engine.detokenize import TextStream, TokenTexts
 from omlx.engine.draft.speculative import Speculator
@@ -89,7 +89,7 @@ class Engine:
         self._known: dict[int, Sequence] = {}
         self._finished: list[Sequence] = []
         self._shifting: list[Sequence] = []
-        self._newcomers: list[Newcomer] = []
+        self._newcomers: list[Newcomers] = []
         self._turn = 0
         self._store_failed = False
         """Its upkeep has failed; said once."""
@@ -297,12 +297,16 @@ class Engine:
         self._waiting.remove(ids)
         self._prefilling = [sequence for sequence in self._prefilling if sequence.id not in ids]
         self._leave_batches(ids)
-        self._newcomers = [newcomer for newcomer in self._newcomers if newcomer.sequence.id not in ids]
+        self._drop_newcomers(ids)
         for id in ids:
             sequence = self._known.pop(id, None)
             if sequence is not None:
                 sequence.phase = "done"
                 sequence.cache = sequence.capture = None
+
+    def _drop_newcomers(self, ids: set[int]) -> None:
+        left = (newcomers.without(ids) for newcomers in self._newcomers)
+        self._newcomers = [newcomers for newcomers in left if newcomers is not None]
 
     def _leave_batches(self, ids: set[int]) -> None:
         """Take rows out of the batches; others that lose theirs by it are computed again."""
@@ -553,17 +557,21 @@ class Engine:
             if len(together) == 1 and together[0][1]:
                 return self._read_alone(sequence, budget, outputs)
             counts = [(one, count) for one, count in together if count]
-            if counts:
-                self._prefill.advance_together(counts)
+            newcomers = self._prefill.advance_together(counts) if counts else None
         except Exception as error:
             outputs += self._recover_prefill([one for one, _ in together], error)
             return 0
+        ready = [newcomers] if newcomers is not None else []
         for one, count in together:
             last = one.remaining == 1
             self._count_read(one, count + last, one.position + last, outputs)
             if last:
                 self._prefilling.remove(one)
-                self._start_decoding(one, None, outputs)
+            if last and not count:
+                assert one.cache is not None
+                ready.append(Newcomers([one], one.cache, [one.position]))
+        for several in ready:
+            self._start_decoding(several, outputs)
         return len(counts) * max((count for _, count in counts), default=0)
 
     def _read_alone(self, sequence: Sequence, budget: int, outputs: list[Output]) -> int:
@@ -571,7 +579,9 @@ class Engine:
         self._count_read(sequence, count, sequence.position, outputs)
         if logits is not None:
             self._prefilling.remove(sequence)
-            self._start_decoding(sequence, logits, outputs)
+            assert sequence.cache is not None
+            newcomer = Newcomers([sequence], sequence.cache, [sequence.position])
+            self._start_decoding(newcomer._replace(sample=self._first_sample(sequence, logits)), outputs)
         return count
 
     def _count_read(self, sequence: Sequence, count: int, position: int, outputs: list[Output]) -> None:
@@ -620,34 +630,36 @@ class Engine:
         for sequence in sequences:
             if sequence.phase != "done":
                 self._leave_batches({sequence.id})
-                self._newcomers = [newcomer for newcomer in self._newcomers if newcomer.sequence is not sequence]
+                self._drop_newcomers({sequence.id})
                 sequence.alone = True
                 self._restart(sequence)
         return []
 
-    def _start_decoding(self, sequence: Sequence, logits: mx.array | None, outputs: list[Output]) -> None:
-        """A prompt is read: its sequence joins a batch at the end of the step.
-
-        With the prompt's own `logits` [1, V] its first token is sampled at once; else its last token is still to be
-        computed, which the next decode step does.
-        """
+    def _first_sample(self, sequence: Sequence, logits: mx.array) -> Sample | None:
+        """Of the first token, from the prompt's own `logits` [1, V]."""
         if sequence.max_new == 0:
+            return None
+        sampler = Sampler([sequence], [sequence.generated], self._model.vocabulary)
+        sampled: Sample = sampler(logits, None, grammar_masks([sequence], logits, self._grammars.words))
+        sample = sampled._replace(tokens=self._ranks.share(sampled.tokens))
+        sampler.close([sequence])
+        launch(*sample.arrays())
+        return sample
+
+    def _start_decoding(self, newcomers: Newcomers, outputs: list[Output]) -> None:
+        """Prompts are read: their sequences join a batch at the end of the step, unless they want nothing more."""
+        for sequence in newcomers.sequences:
+            sequence.cache = None
+            if sequence.max_new > 0:
+                sequence.phase = "decode"
+                continue
             now = sequence.first_token_ns = time.monotonic_ns()
             # As in Ollama, nobody was cut off who asked for nothing; a prompt that fills the context was.
             reason: FinishReason = "stop" if sequence.spec.limits.num_predict == 0 else "length"
             outputs.append(self._finish(sequence, Output(id=sequence.id), reason, now))
-            return
-        sample = None
-        if logits is not None:
-            sampler = Sampler([sequence], [sequence.generated], self._model.vocabulary)
-            sampled: Sample = sampler(logits, None, grammar_masks([sequence], logits, self._grammars.words))
-            sample = sampled._replace(tokens=self._ranks.share(sampled.tokens))
-            sampler.close([sequence])
-            launch(*sample.arrays())
-        assert sequence.cache is not None
-        sequence.phase = "decode"
-        self._newcomers.append(Newcomer(sequence, sequence.cache, sequence.position, sample))
-        sequence.cache = None
+        left = newcomers.without({sequence.id for sequence in newcomers.sequences if sequence.max_new == 0})
+        if left is not None:
+            self._newcomers.append(left)
 
     def _join_batches(self) -> list[Output]:
         """Take the sequences whose prompts are read into batches."""

@@ -17,6 +17,7 @@ import mlx.core as mx
 from omlx_cache.store import Match, PrefixStore
 
 from omlx.engine import caches
+from omlx.engine.batch import Newcomers
 from omlx.engine.ranks import Ranks
 from omlx.engine.scheduler import chunk_end
 from omlx.engine.sequence import Sequence
@@ -101,8 +102,11 @@ class Prefill:
         end = min(self._chunk_end(sequence, budget), len(sequence.tokens) - 1)
         return end - sequence.position
 
-    def advance_together(self, counts: list[tuple[Sequence, int]]) -> None:
-        """Launch one forward over the next tokens of several started sequences, as `choose_together` allows."""
+    def advance_together(self, counts: list[tuple[Sequence, int]]) -> Newcomers | None:
+        """Launch one forward over the next tokens of several started sequences, as `choose_together` allows.
+
+        Returns those of which only the last token is left, to be decoded; their caches stay together. None: no such.
+        """
         rows = [sequence for sequence, _ in counts]
         lengths, sizes = [row.position for row in rows], [count for _, count in counts]
         width = max(sizes)
@@ -116,12 +120,26 @@ class Prefill:
         caches.advance(held, width)
         state = caches.arrays(held)
         launch(*state)
-        for (row, size), cache in zip(counts, caches.split(held, lengths, sizes), strict=True):
-            row.cache = cache
-            row.position += size
-            if row.capture is not None:
-                self._stored(row, partial(row.capture.after_chunk, row.cache, row.position))
         self._launched += [([row.id for row in rows], array) for array in state[-1:]]
+        for row, size in counts:
+            row.position += size
+        unfinished = [at for at, row in enumerate(rows) if row.remaining > 1]
+        if unfinished or any(row.capture is not None for row in rows):
+            apart = caches.split(held, lengths, sizes)
+            self._capture(rows, apart)
+            for at in unfinished:
+                rows[at].cache = apart[at]
+        if len(unfinished) == len(rows):
+            return None
+        newcomers = Newcomers(rows, caches.together(held, lengths, sizes), [row.position for row in rows])
+        for row in rows:
+            row.cache = row.cache if row.remaining > 1 else None
+        return newcomers.without({rows[at].id for at in unfinished})
+
+    def _capture(self, rows: list[Sequence], apart: list[caches.Caches]) -> None:
+        for row, cache in zip(rows, apart, strict=True):
+            if row.capture is not None:
+                self._stored(row, partial(row.capture.after_chunk, cache, row.position))
 
     def _chunk_end(self, sequence: Sequence, budget: int) -> int:
         start = sequence.position

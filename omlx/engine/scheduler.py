@@ -149,18 +149,23 @@ def choose_together(
     return taken if allowed else dict.fromkeys(taken, width)
 
 
-def choose_group(length: int, groups: list[list[int]], *, token_bytes: int, weight_bytes: int) -> int | None:
-    """Which group of running rows (by their lengths) a sequence of `length` joins; None: one of its own.
+def choose_group(lengths: list[int], groups: list[list[int]], *, token_bytes: int, weight_bytes: int) -> int | None:
+    """Which group of running rows (by their lengths) sequences of `lengths` join; None: one of their own.
 
-    A group's rows are padded to its longest, and reading that padding costs bandwidth; a group of its own costs one
-    more reading of the weights in every step. The cheaper one is chosen.
+    A group's rows are padded to its longest: reading all of its padding costs bandwidth, and memory holds it; a group
+    of its own costs one more reading of the weights in every step. The cheaper one is chosen.
     """
-    best: tuple[int, int] | None = None
-    for at, lengths in enumerate(groups):
-        if not lengths:
+    best: tuple[int, int, int] | None = None
+    for at, group in enumerate(groups):
+        if not group:
             return at
-        longest = max(lengths)
-        padding = (longest - length) if length <= longest else (length - longest) * len(lengths)
-        if best is None or padding < best[0]:
-            best = (padding, at)
-    return best[1] if best is not None and best[0] * token_bytes <= weight_bytes else None
+        padding = _padding_of([*group, *lengths])
+        more = padding - _padding_of(group)
+        if best is None or more < best[0]:
+            best = (more, padding, at)
+    return best[2] if best is not None and best[1] * token_bytes <= weight_bytes else None
+
+
+def _padding_of(lengths: list[int]) -> int:
+    """Tokens of padding where all rows are as long as the longest."""
+    return len(lengths) * max(lengths) - sum(lengths)

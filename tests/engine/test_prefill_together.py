@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from omlx.engine.engine import Engine
+from omlx.engine.batch import Newcomers
+from omlx.engine.engine import Engine, EngineConfig
 from omlx.engine.prefill import Prefill
 from omlx.engine.scheduler import Chunk, choose_together
 from omlx.engine.sequence import Sequence
@@ -27,9 +28,9 @@ def forwards(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     seen: list[list[int]] = []
     real = Prefill.advance_together
 
-    def watched(self: Prefill, counts: list[tuple[Sequence, int]]) -> None:
+    def watched(self: Prefill, counts: list[tuple[Sequence, int]]) -> Newcomers | None:
         seen.append([count for _, count in counts])
-        real(self, counts)
+        return real(self, counts)
 
     monkeypatch.setattr(Prefill, "advance_together", watched)
     return seen

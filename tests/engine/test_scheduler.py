@@ -94,12 +94,14 @@ def test_chunk_end(position: int, total: int, budget: int, rows: int, expected: 
         (10_000, [[100] * 4], None),
         (9_800, [[100, 90], [10_000]], 1),
         (1_000, [[1_500]], 0),
+        (200, [[1_000, *[200] * 5]], 0),
+        (200, [[1_000, *[200] * 6]], None),  # each of them alone would be worth it, all together are not
     ],
 )
 def test_rows_are_padded_together_only_while_that_costs_less_than_the_weights(
     length: int, groups: list[list[int]], expected: int | None
 ) -> None:
-    assert choose_group(length, groups, token_bytes=100_000, weight_bytes=500_000_000) == expected
+    assert choose_group([length], groups, token_bytes=100_000, weight_bytes=500_000_000) == expected
 
 
 def test_long_and_short_sequences_run_in_groups_of_their_own_with_the_same_replies() -> None:
