@@ -7,6 +7,7 @@ do not refuse them: here only the limit of the load itself is looked at.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import resource
 import shutil
@@ -27,8 +28,8 @@ from tests.support.processes import has_begun
 from tests.support.tiny import tiny_model
 
 pytestmark = pytest.mark.anyio
-ALLOWED = 500_000_000
-"""Bytes for the runner; an idle one takes a fifth of it."""
+ALLOWED = 350_000_000
+"""Bytes for the runner; an idle one takes a third of it."""
 
 
 def edit(folder: Path, name: str, change: Callable[[dict[str, Any]], None]) -> None:
@@ -64,10 +65,13 @@ def peak_of_children() -> Iterator[list[int]]:
     before = {child.pid for child in psutil.Process().children(recursive=True)}
 
     def look() -> None:
-        while not done.wait(0.005):
-            for child in psutil.Process().children(recursive=True):
-                if child.pid not in before:
-                    peak[0] = max(peak[0], _most(child.pid))
+        known: set[int] = set()
+        for number in itertools.count():
+            if number % 20 == 0:  # it looks at every process of the machine
+                known = {child.pid for child in psutil.Process().children(recursive=True)} - before
+            peak[0] = max([peak[0], *map(_most, known)])
+            if done.wait(0.01):
+                return
 
     thread = threading.Thread(target=look)
     thread.start()
@@ -91,26 +95,24 @@ def _most(pid: int) -> int:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("bomb", [many_layers, doubling_normalizers, many_values])
-async def test_a_load_that_takes_all_memory_ends_at_its_cap_and_others_go_on(
-    bomb: Callable[[Path], None], tmp_path: Path
-) -> None:
-    folder = Path(shutil.copytree(tiny_model("qwen3"), tmp_path / "bomb"))
-    bomb(folder)
+async def test_a_load_that_takes_all_memory_ends_at_its_cap_and_others_go_on(tmp_path: Path) -> None:
     settings = {"max_model_memory": str(ALLOWED), "hot_cache_max_size": "0"}
     async with running_pool(tmp_path, trust_remote_code=True, **settings) as pool:
         assert await ask(pool, spec("good")) == HELLO
-        with peak_of_children() as peak:
-            load = asyncio.create_task(touch(pool, spec("bomb", path=str(folder))))
-            while not load.done():
-                assert await ask(pool, spec("good")) == HELLO
-                await asyncio.sleep(0.05)
-        with pytest.raises(PoolError, match="model requires more system memory to load than it may take") as failure:
-            await load
-        assert failure.value.kind == "too_large"
-        assert str(tmp_path) not in failure.value.message
-        assert 0.8 * ALLOWED < peak[0] <= 1.05 * ALLOWED
-        assert names(pool) == {"good"}
+        for bomb in (many_layers, doubling_normalizers, many_values):
+            folder = Path(shutil.copytree(tiny_model("qwen3"), tmp_path / bomb.__name__))
+            bomb(folder)
+            with peak_of_children() as peak:
+                load = asyncio.create_task(touch(pool, spec(bomb.__name__, path=str(folder))))
+                while not load.done():
+                    assert await ask(pool, spec("good")) == HELLO
+                    await asyncio.sleep(0.05)
+            with pytest.raises(PoolError, match="requires more system memory to load than it may take") as failure:
+                await load
+            assert failure.value.kind == "too_large", bomb
+            assert str(tmp_path) not in failure.value.message
+            assert 0.8 * ALLOWED < peak[0] <= 1.05 * ALLOWED, bomb
+            assert names(pool) == {"good"}
 
 
 async def test_the_cap_of_all_processes_is_one_of_each_load(tmp_path: Path) -> None:
