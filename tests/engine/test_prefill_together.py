@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from omlx.engine.batch import Newcomers
-from omlx.engine.engine import Engine, EngineConfig
+from omlx.engine.engine import Engine
 from omlx.engine.prefill import Prefill
 from omlx.engine.scheduler import Chunk, choose_together
 from omlx.engine.sequence import Sequence
