@@ -20,6 +20,7 @@ from omlx.engine.encode.chunked import Parts
 from omlx.engine.encode.chunks import EncodeBudget, Pick, choose
 from omlx.engine.encode.embed import normalised
 from omlx.engine.encode.rows import BadTokens, Encoder, Row, Text, TooLong
+from omlx.engine.panics import ends_only_its_request, told
 from omlx.messages.failures import INPUT_FAILED, running_failed
 from omlx.messages.frames import MAX_FRAME, Embed, Embedded, Ranked, Rerank
 from omlx.messages.request import Failure
@@ -175,8 +176,10 @@ class EncodeJobs:
             job.failure = Failure(job.id, "too_long", TOO_LONG)
         except BadTokens as error:
             job.failure = Failure(job.id, "invalid", str(error))
-        except Exception:  # a tokenizer may raise anything
-            log.exception("[%s] the texts could not be read", job.frame.trace)
+        except BaseException as error:  # a tokenizer may raise anything
+            if not ends_only_its_request(error):
+                raise
+            log.error("[%s] the texts could not be read", job.frame.trace, exc_info=told(error))
             job.failure = Failure(job.id, "internal", INPUT_FAILED)
         self._slices += 1
         if job.failure is None and len(job.rows) < len(job.texts) and job.id in self._preparing:

@@ -77,6 +77,8 @@ _LARGE_FRAME = 64 * 1024
 EndReason = Literal["crashed", "stalled", "protocol"]
 Answer = TypeVar("Answer", Embedded, Ranked, Reply)
 T = TypeVar("T")
+_PANIC = re.compile(r"thread '.*' (?:\(\d+\) )?panicked at (\S+?):?\Z")
+"""What a Rust library prints; the next lines say why, often with the text that it worked on: somebody's prompt."""
 _LEVEL = re.compile(r"(DEBUG|INFO|WARNING|ERROR): ?(?:\[([\w.-]+)\] )?(.*)", re.DOTALL)
 """Level, the id of the request that the line is about where it is about one, and text."""
 
@@ -463,9 +465,16 @@ class RunnerHost:
 
     async def _relay_log(self, output: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """What the runner prints becomes log lines of the server, with the model's name."""
+        after_panic = False
         try:
             async for text in _lines(output):
                 match = _LEVEL.fullmatch(text)
+                panicked = _PANIC.match(text)
+                if panicked is None and match is None and after_panic:
+                    continue
+                after_panic = panicked is not None
+                if panicked is not None:
+                    text = f"a library panicked at {panicked[1]}"
                 level, about, message = match.groups() if match else ("INFO", None, text)
                 log.log(
                     logging.getLevelNamesMapping()[level], "%s: %s", self.name, message, extra={"request_id": about}

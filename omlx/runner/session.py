@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from omlx.engine.engine import Engine
+from omlx.engine.panics import ends_only_its_request, told
 from omlx.engine.sequence import EngineError, Output, SequenceSpec
 from omlx.engine.vision.image_size import declared_pixels
 from omlx.messages.constraint import Grammar, ThinkLimit
@@ -206,8 +207,10 @@ class Session:
             return
         except (PromptError, EngineError) as error:
             outcome = Failure(request.id, error.kind, error.message)
-        except Exception:  # a template or tokenizer may raise anything
-            log.exception("[%s] the prompt could not be made", request.trace)
+        except BaseException as error:  # a template or tokenizer may raise anything
+            if not ends_only_its_request(error):
+                raise
+            log.error("[%s] the prompt could not be made", request.trace, exc_info=told(error))
             outcome = Failure(request.id, "internal", PROMPT_FAILED)
         self._prepared.put(_Prepared(request, outcome))
         self._wake()

@@ -84,6 +84,7 @@ def test_a_stall_leaves_the_budget_of_the_next_chunk_as_it_was() -> None:
 
 def test_encoders_do_not_learn_from_a_stall_either() -> None:
     pace = chunks.EncodeBudget(1e-4)
+    pace.learn(2000, 0.2)
     pace.learn(1000, 11.0)
     assert pace.budget(0.25) == 2500
     pace.learn(1000, 1.0)

@@ -43,8 +43,17 @@ def test_the_pace_follows_what_was_measured_within_bounds() -> None:
         pace.learn(1000, 2.0)
     assert 90 <= pace.budget(0.2) <= 110
     for _ in range(60):
-        pace.learn(1000, 1e-9)
+        pace.learn(pace.budget(0.2), 1e-9)
     assert pace.budget(0.2) == MOST_TOKENS
     for _ in range(20):
         pace.learn(1, 60.0)
     assert pace.budget(0.2) == 32
+
+
+def test_a_chunk_is_at_most_twice_as_large_as_any_before() -> None:
+    """What a token takes is a guess at first: a chunk as large as it allows could take minutes."""
+    pace, sizes = EncodeBudget(1e-9), []
+    for _ in range(8):
+        sizes.append(pace.budget(0.2))
+        pace.learn(sizes[-1], 1e-6)
+    assert sizes == [256, 512, 1024, 2048, 4096, 8192, MOST_TOKENS, MOST_TOKENS]

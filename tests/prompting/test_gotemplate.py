@@ -6,10 +6,12 @@ The cases in data/go_templates.json were run through Go's own text/template.
 from __future__ import annotations
 
 import json
+import resource
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -62,6 +64,43 @@ def test_texts_that_double_end_before_they_take_memory(make: str) -> None:
     source = '{{ $a := "xx" }}' + ("{{ $a = " + make + " }}") * 60
     with pytest.raises(TemplateError, match="too large"):
         GoTemplate(source).execute({}, cpu_s=600)
+
+
+LONG = "x" * 1_000_000
+TURNS = [{"role": "user", "content": LONG}] * 5
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ print " + ".turns " * 20_000 + "}}",
+        "{{ println " + ".long " * 40_000 + "}}",
+        '{{ printf "' + "%[1]v" * 40_000 + '" .long }}',
+        '{{ printf "' + "%[1]v" * 40_000 + '" .turns }}',
+        '{{ printf "' + "%1000000[1]d" * 20_000 + '" 5 }}',
+        '{{ printf "%.1000000f" .numbers }}',
+        '{{ printf "%+v %.1000000f" .turns .numbers }}',
+        "{{ html .long .long .long .long .long }}",
+        "{{ .long" + " | js" * 20_000 + " }}",
+        "{{ if and " + "(json .turns) " * 5_000 + "}}a{{ end }}",
+        "{{ if and " + "(len $.long) " * 15_000 + "}}a{{ end }}",
+        "{{ if or " + "(lt $.long $.long) " * 9_000 + "}}a{{ end }}",
+        "{{ $a := slice .numbers 0 }}" + "{{ $b := slice $a 0 }}" * 9_000,
+        "{{ $a := 0 }}" + "{{ $b := 1 }}" * 9_000 + "{{ if or " + "$a " * 40_000 + "}}a{{ end }}",
+    ],
+)
+def test_no_single_statement_takes_much_time_or_memory(source: str) -> None:
+    """The bounds hold within one statement too, which could ask for minutes or for tens of gigabytes."""
+    data = {"long": LONG, "turns": TURNS, "numbers": [0.5] * 100_000}
+    template, limits = GoTemplate(source), resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + 1_500_000_000, limits[1]))
+    started = time.thread_time()
+    try:
+        with pytest.raises(TemplateError, match=r"too large|too long"):
+            template.execute(data, cpu_s=0.5)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert time.thread_time() - started < 5
 
 
 _FRAGMENTS = [

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import os
 import platform
+import shutil
 import signal
 import sys
 import time
@@ -334,6 +337,8 @@ def alive(pid: int) -> bool:
 
 SERVER = """
 import asyncio
+import json
+import logging
 from omlx.messages.request import Delta
 from omlx.runner.host import RunnerHost
 from tests.runner.test_runner import load_spec, request
@@ -350,3 +355,27 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+async def test_a_tokenizer_that_gives_up_ends_its_own_request(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A regular expression of the model's own takes more steps than the library takes, which then panics."""
+    folder = Path(shutil.copytree(tiny_model("qwen3", taught=True), tmp_path / "model"))
+    content = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    split = {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}
+    before = content["pre_tokenizer"]
+    content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, *([before] if before else [])]}
+    (folder / "tokenizer.json").write_text(json.dumps(content), "utf-8")
+    caplog.set_level(logging.INFO)
+    host = await RunnerHost.spawn()
+    try:
+        await host.load(load_spec(path=str(folder), fingerprint="gives-up"), stall_timeout=60)
+        for _ in range(3):  # more than there are threads for prompts
+            with pytest.raises(RequestFailed, match="prompt"):
+                async for _ in host.generate(request("secret-" + "x" * 5000)):
+                    pass
+        with pytest.raises(RequestFailed):
+            await host.embed(["secret-" + "x" * 5000])
+        assert (await run(host, request("hello", tokens=4)))[2].prompt_tokens > 0
+    finally:
+        await host.close()
+    assert "secret-" not in caplog.text and "retry-limit" not in caplog.text

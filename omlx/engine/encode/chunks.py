@@ -15,6 +15,8 @@ from omlx.engine.latency import Stalls
 MOST_ROWS = 256
 MOST_TOKENS = 16384
 _LEAST_TOKENS = 32
+_FIRST_TOKENS = 256
+"""Of the first chunk: what a token takes is a guess then, and grows with the row."""
 _RECENT = 0.5
 """Weight of the newest measurement."""
 
@@ -53,17 +55,20 @@ def shortest(width: int) -> int:
 
 
 class EncodeBudget:
-    """How long a token takes, learnt from the chunks that were computed."""
+    """How long a token takes, learnt from the chunks that were computed. A chunk is at most twice as large as any of
+    them was."""
 
     def __init__(self, token_s: float) -> None:
         self._token_s = token_s
+        self._known = _FIRST_TOKENS // 2
         self._stalls = Stalls()
 
     def budget(self, seconds: float) -> int:
         """Tokens that take about `seconds`."""
-        return max(_LEAST_TOKENS, min(MOST_TOKENS, int(seconds / self._token_s)))
+        return max(_LEAST_TOKENS, min(MOST_TOKENS, 2 * self._known, int(seconds / self._token_s)))
 
     def learn(self, tokens: int, seconds: float) -> None:
+        self._known = max(self._known, tokens)
         if self._stalls.is_one(seconds, tokens * self._token_s):
             return
         self._token_s += _RECENT * (max(seconds / tokens, 1e-8) - self._token_s)

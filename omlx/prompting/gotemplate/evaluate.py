@@ -11,12 +11,12 @@ from omlx.prompting.errors import MAX_CPU_S, TemplateError, TemplateTooSlow
 from omlx.prompting.gotemplate import nodes
 from omlx.prompting.gotemplate.functions import FUNCTIONS, LAZY
 from omlx.prompting.gotemplate.nodes import Block, Expression, Pipe, Statement
-from omlx.prompting.gotemplate.values import Struct, is_true, sorted_items, to_text, type_name
+from omlx.prompting.gotemplate.values import MAX_TEXT, Struct, is_true, sorted_items, to_text, type_name
 
-MAX_TEXT = 1 << 26
-"""Characters."""
 _MAX_ARGUMENTS = 1 << 24
 """Characters of all arguments of one call: what a function makes of them may be several times as long."""
+_FEW_VARIABLES = 100
+"""Looking for one among more takes as long as a statement."""
 MAX_CALLS = 40
 """Templates within templates. Go allows 100,000; Python's stack is the limit here."""
 
@@ -41,7 +41,7 @@ class _Run:
         self._out: list[str] = []
         self._size = 0
         self._built = 0
-        """Characters that functions returned: no more are held at any time."""
+        """Characters and entries of lists that functions returned: no more are held at any time."""
         self._variables: list[tuple[str, Any]] = []
         self._calls = 0
         self._name = ""
@@ -193,6 +193,7 @@ class _Run:
     def _function(self, function: nodes.Function, given: list[Expression], dot: Any, piped: tuple[Any, ...]) -> Any:
         if function.name in LAZY:
             return self._lazy(function, given, dot, piped)
+        self._check_time(function.line)
         values = [self._value(argument, dot) for argument in given]
         if sum(len(value) for value in (*values, *piped) if isinstance(value, str)) > _MAX_ARGUMENTS:
             raise self._fail(function.line, f"the arguments of {function.name} are too large")
@@ -205,7 +206,7 @@ class _Run:
             raise self._fail(function.line, f"wrong number of args for {function.name}: got {count}") from None
         except (OverflowError, ValueError, MemoryError) as error:
             raise self._fail(function.line, f"error calling {function.name}: {error}") from None
-        if isinstance(found, str):
+        if isinstance(found, str | list):
             self._built += len(found)
             if self._built > MAX_TEXT:
                 raise self._fail(function.line, "the texts that the template makes are too large")
@@ -244,6 +245,8 @@ class _Run:
                 return self._pipe(node, dot)
 
     def _lookup(self, name: str, line: int) -> Any:
+        if len(self._variables) > _FEW_VARIABLES:
+            self._check_time(line)
         for known, value in reversed(self._variables):
             if known == name:
                 return value

@@ -150,8 +150,15 @@ _HTML = {"\0": "\ufffd", '"': "&#34;", "'": "&#39;", "&": "&amp;", "<": "&lt;", 
 _JS = {"\\": "\\\\", "'": "\\'", '"': '\\"', "<": "\\u003C", ">": "\\u003E", "&": "\\u0026", "=": "\\u003D"}
 
 
+_MAX_ESCAPED = 1 << 22
+"""Characters to escape one by one, which takes as long as many functions."""
+
+
 def _joined(values: Sequence[Any]) -> str:
-    return sprint(["<no value>" if value is None else value for value in values])
+    text = sprint(["<no value>" if value is None else value for value in values])
+    if len(text) > _MAX_ESCAPED:
+        raise TemplateError("the text to escape is too large")
+    return text
 
 
 def _html(*values: Any) -> str:

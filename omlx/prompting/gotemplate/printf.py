@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from omlx.prompting.gotemplate.lexer import quote
-from omlx.prompting.gotemplate.values import Struct, TypeNames, float_text, to_text, type_name
+from omlx.prompting.gotemplate.values import Struct, TypeNames, float_text, joined, to_text, type_name
 
 MAX_WIDTH = 1_000_000
 """Go's own bound on width and precision."""
@@ -18,27 +18,32 @@ _VERB = re.compile(rf"%([-+# 0]*){_INDEX}(\d+|\*)?(\.{_INDEX}(\d+|\*)?)?{_INDEX}
 
 def sprint(values: Sequence[Any]) -> str:
     """`fmt.Sprint`: a space between two operands of which neither is a string."""
-    parts: list[str] = []
-    for index, value in enumerate(values):
-        if index and not isinstance(value, str) and not isinstance(values[index - 1], str):
-            parts.append(" ")
-        parts.append(to_text(value, top=False))
-    return "".join(parts)
+
+    def parts() -> Iterator[str]:
+        for index, value in enumerate(values):
+            if index and not isinstance(value, str) and not isinstance(values[index - 1], str):
+                yield " "
+            yield to_text(value, top=False)
+
+    return joined(parts())
 
 
 def sprintln(values: Sequence[Any]) -> str:
-    return " ".join(to_text(value, top=False) for value in values) + "\n"
+    return joined((to_text(value, top=False) for value in values), " ") + "\n"
 
 
 def sprintf(form: str, values: Sequence[Any]) -> str:
     """`fmt.Sprintf`."""
-    out: list[str] = []
+    return joined(_formatted_parts(form, values))
+
+
+def _formatted_parts(form: str, values: Sequence[Any]) -> Iterator[str]:
     position = 0
     operands = _Operands(values)
     for match in _VERB.finditer(form):
         if match.start() < position:
             continue
-        out.append(form[position : match.start()])
+        yield form[position : match.start()]
         position = match.end()
         flags, width_index, width, dot, precision_index, precision, verb_index, verb = match.groups()
         operands.good = True
@@ -55,35 +60,32 @@ def sprintf(form: str, values: Sequence[Any]) -> str:
                 star = operands.take()
                 number = star if isinstance(star, int) and not isinstance(star, bool) else None
                 if number is None or abs(number) > MAX_WIDTH:
-                    out.append(complaint)
+                    yield complaint
                     number = None
             elif size:
                 number = int(size) if len(size) < 8 and int(size) <= MAX_WIDTH else None
                 if number is None:
-                    out.append(complaint)
+                    yield complaint
             sizes.append(number)
         if dot and precision is None:
             sizes[1] = 0
         if verb_index:
             operands.select(verb_index)
         if verb is None:
-            out.append("%!(NOVERB)")
+            yield "%!(NOVERB)"
         elif verb == "%":
-            out.append("%")
+            yield "%"
         elif not operands.good:
-            out.append(f"%!{verb}(BADINDEX)")
+            yield f"%!{verb}(BADINDEX)"
         elif operands.next >= len(values):
-            out.append(f"%!{verb}(MISSING)")
+            yield f"%!{verb}(MISSING)"
         else:
-            out.append(_formatted(operands.take(), verb, flags, sizes[0], sizes[1]))
-    out.append(form[position:])
+            yield _formatted(operands.take(), verb, flags, sizes[0], sizes[1])
+    yield form[position:]
     if not operands.reordered and operands.next < len(values):
-        extra = ", ".join(
-            "<nil>" if value is None else f"{type_name(value)}={to_text(value, top=False)}"
-            for value in values[operands.next :]
-        )
-        out.append(f"%!(EXTRA {extra})")
-    return "".join(out)
+        rest = values[operands.next :]
+        shown = ("<nil>" if value is None else f"{type_name(value)}={to_text(value, top=False)}" for value in rest)
+        yield f"%!(EXTRA {joined(shown, ', ')})"
 
 
 class _Operands:
@@ -135,7 +137,7 @@ def _verb(value: Any, verb: str, flags: str, precision: int | None) -> tuple[str
     if verb == "v" and "+" in flags:
         if isinstance(value, Struct) and not value.prints_json:
             named = (f"{name}:{_verb(field, verb, flags, precision)[0]}" for name, field in value.fields.items())
-            return "{" + " ".join(named) + "}", False
+            return "{" + joined(named, " ") + "}", False
         # Of anything but a struct's fields `+` says nothing here.
         numeric = isinstance(value, int | float)
         if not isinstance(value, list | dict):
@@ -162,7 +164,7 @@ def _known(value: Any, verb: str, flags: str, precision: int | None) -> tuple[st
     stringer = isinstance(value, TypeNames) or getattr(value, "prints_json", False)
     if isinstance(value, Struct) and not stringer:
         fields = (_verb(field, verb, flags, precision)[0] for field in value.fields.values())
-        return "{" + " ".join(fields) + "}", False
+        return "{" + joined(fields, " ") + "}", False
     if not isinstance(value, str) and not stringer:
         return None
     text = to_text(value)
@@ -224,8 +226,8 @@ def _compound(value: Any, verb: str, flags: str, precision: int | None) -> str:
             f"{_verb(key, verb, flags, precision)[0]}:{_verb(item, verb, flags, precision)[0]}"
             for key, item in sorted(value.items())
         )
-        return "map[" + " ".join(items) + "]"
-    return "[" + " ".join(_verb(item, verb, flags, precision)[0] for item in value) + "]"
+        return "map[" + joined(items, " ") + "]"
+    return "[" + joined((_verb(item, verb, flags, precision)[0] for item in value), " ") + "]"
 
 
 def _literal(value: Any) -> str:

@@ -8,10 +8,25 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from omlx.prompting.errors import TemplateError
+
+MAX_TEXT = 1 << 26
+"""Characters, of the output and of anything a template makes on the way to it."""
+
+
+def joined(parts: Iterable[str], separator: str = "") -> str:
+    """`separator.join(parts)`, made no further than it may be. Raises TemplateError where it is too large."""
+    found: list[str] = []
+    size = 0
+    for part in parts:
+        size += len(part) + len(separator)
+        if size > MAX_TEXT:
+            raise TemplateError("the text is too large")
+        found.append(part)
+    return separator.join(found)
 
 
 class Struct:
