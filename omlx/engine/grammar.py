@@ -18,6 +18,7 @@ import numpy as np
 
 from omlx.engine.schemas.refs import SchemaError
 from omlx.engine.schemas.schema import prepare
+from omlx.engine.schemas.texts import terminal
 from omlx.messages.constraint import Grammar
 
 MAX_TEXT = 1 << 16
@@ -89,7 +90,7 @@ class GrammarCompiler:
         thread ask first, then.
         """
         try:
-            key = msgspec.json.encode((grammar.kind, grammar.source, grammar.schemas))
+            key = msgspec.json.encode((grammar.kind, grammar.source, grammar.schemas, grammar.texts))
         except RecursionError:
             raise GrammarError(_TOO_DEEP) from None
         with self._lock:
@@ -196,10 +197,14 @@ def _to_llguidance(grammar: Grammar, narrow: bool) -> str:
             {"name": name, "json_schema": {**prepare(schema, narrow=narrow), "x-guidance": _JSON_OPTIONS}}
             for name, schema in grammar.schemas.items()
         ]
+        terminals = [
+            f"{name}: {terminal(prepare(text.schema, narrow=narrow), text.without)}"
+            for name, text in grammar.texts.items()
+        ]
     except SchemaError as error:
         raise GrammarError(str(error)) from None
-    text = str(grammar.source)
-    if sides:
+    text = "\n".join([str(grammar.source), *terminals])
+    if grammar.trusted:
         return json.dumps({"grammars": [{"name": "reply", "lark_grammar": text}, *sides]})
     if len(text) > MAX_TEXT:
         raise GrammarError(f"it is longer than {MAX_TEXT} characters")

@@ -10,6 +10,14 @@ from typing import Any, Literal
 import msgspec
 
 
+class TextTerminal(msgspec.Struct, frozen=True):
+    """A text that obeys a JSON schema as it is, without quotes."""
+
+    schema: dict[str, Any]
+    without: str = ""
+    """It does not contain this."""
+
+
 class Grammar(msgspec.Struct, frozen=True):
     """What the reply must look like."""
 
@@ -18,10 +26,14 @@ class Grammar(msgspec.Struct, frozen=True):
     """The schema (object or text), regular expression, Lark or GBNF text; unused for "json" (any object)."""
     schemas: dict[str, dict[str, Any]] = {}
     """JSON schemas that Lark text refers to as `@name`."""
+    texts: dict[str, TextTerminal] = {}
+    """Texts that Lark text refers to as terminals of these names."""
     opening: str = ""
     """With this the reply either begins with this text and is free until `after`, or obeys the grammar at once."""
     after: str = ""
     """The grammar begins once the reply contains this text (say, the end of thinking); "": at once."""
+    trusted: bool = False
+    """It was put together here, not by a client: its text may be long."""
 
 
 class ThinkLimit(msgspec.Struct, frozen=True):

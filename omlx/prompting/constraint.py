@@ -45,13 +45,14 @@ def constrain(
     if dialect.channels:
         text = rules.free() if may_call and not request.must_call else text
         found = rules.grammar(harmony.write(rules, text, opens_thinking=opens_thinking))
-        return Grammar("lark", *found)
+        return Grammar("lark", found.source, found.schemas, found.texts, trusted=True)
     write, openings = writer_for(dialect.tools, emulated=request.emulate_tools)
     if may_call and not request.must_call:
         reply = rules.calls_or_text(write, openings)
     else:
         reply = write(rules) if text is None else f"{write(rules)} | {text}"
-    return Grammar("lark", *rules.grammar(reply), opening, after)
+    found = rules.grammar(reply)
+    return Grammar("lark", found.source, found.schemas, found.texts, opening, after, trusted=True)
 
 
 def _answer(request: GenerateRequest) -> Grammar | None:

@@ -24,8 +24,8 @@ _ALWAYS = frozenset({"enable_thinking", "thinking"})
 _OFF_EFFORTS = ("none", "no_think", "minimal")
 """Values of `reasoning_effort` that mean no thinking: Mistral and most others; Hunyuan 3; Solar."""
 
-_EFFORTS = ("reasoning_effort", "reasoning_strength")
-"""Names of the variable for the effort: nearly all; Muse Glimmer."""
+_EFFORTS = ("reasoning_effort", "reasoning_strength", "thinking_effort")
+"""Names of the variable for the effort: nearly all; Muse Glimmer; Kimi K3."""
 _LEVELS = ("low", "medium", "high")
 _HIGHEST_EFFORTS = ("max", "xhigh")
 _ASKED_ONLY = frozenset({"thinking_mode"})

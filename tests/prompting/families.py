@@ -170,6 +170,25 @@ FAMILIES = [
         opens="<think>\n",
     ),
     Family(
+        "minimax-m3",
+        ']<]minimax[>[<invoke name="{{ c.name }}">{% for k, v in c.arguments.items() %}]<]minimax[>[<{{ k }}>'
+        "{{ v if v is string else v | tojson }}]<]minimax[>[</{{ k }}>{% endfor %}]<]minimax[>[</invoke>\n",
+        before="]<]minimax[>[<tool_call>\n",
+        behind="]<]minimax[>[</tool_call>",
+        user=("]~b]user\n", "[e~[\n"),
+        answer=("]~b]ai\n", "[e~[\n"),
+    ),
+    Family(
+        "kimi-k3",
+        '<|open|>call tool="{{ c.name }}" index="{{ loop.index }}"<|sep|>{% for k, v in c.arguments.items() %}'
+        '<|open|>argument key="{{ k }}" type="{{ \'string\' if v is string else \'number\' }}"<|sep|>'
+        "{{ v if v is string else v | tojson }}<|close|>argument<|sep|>{% endfor %}<|close|>call<|sep|>",
+        before="<|close|>response<|sep|><|open|>tools<|sep|>",
+        behind="<|close|>tools<|sep|>",
+        user=('<|open|>message role="user"<|sep|>', "<|close|>message<|sep|><|end_of_msg|>"),
+        answer=('<|open|>message role="assistant"<|sep|><|open|>response<|sep|>', "<|end_of_msg|>"),
+    ),
+    Family(
         "dots",
         '<invoke name="{{ c.name }}">\n{% for k, v in c.arguments.items() %}<parameter name="{{ k }}">\n'
         "{{ v if v is string else v | tojson }}\n</parameter>\n{% endfor %}</invoke>\n",

@@ -88,7 +88,7 @@ END = "<|wild_end|>"
 
 
 MARKS = re.compile(
-    r"<[|｜][^<>]*?[|｜]>|<\|tool_call>|<tool_call\|>|<\|\"\|>|\[[A-Z_]+\]|<(?:escape|(?:start|end)_function_call)>"
+    r"<[|｜][^<>]*?[|｜]>|\]<\]minimax\[>\[|<\|tool_call>|<tool_call\|>|<\|\"\|>|\[[A-Z_]+\]|<(?:escape|(?:start|end)_function_call)>"
     r"|</?(?:tool_call|think|arg_key|arg_value)(?::v3)?>|</steptml:parameter>"
 )
 
@@ -159,8 +159,10 @@ def grammar_for(dialect: OutputDialect, wild: Wild, **request: Any) -> Grammar:
     return found
 
 
-def calls_in(dialect: OutputDialect, text: str) -> tuple[list[ToolCall], str]:
-    parser = OutputParser(dialect, tools=TOOLS)
+def calls_in(
+    dialect: OutputDialect, text: str, tools: list[dict[str, Any]] | None = None
+) -> tuple[list[ToolCall], str]:
+    parser = OutputParser(dialect, tools=TOOLS if tools is None else tools)
     segments = [*parser.feed(text), *parser.finish()]
     return [segment.call for segment in segments if segment.call], "".join(segment.text for segment in segments)
 
@@ -267,6 +269,7 @@ WHOLE: list[dict[str, Any]] = [
                 "$defs": {
                     "unit": {"type": "string", "enum": ["c", "f"]},
                     "count": {"type": "integer", "minimum": 100, "maximum": 105},
+                    "word": {"type": "string", "minLength": 3, "maxLength": 6},
                     "base": {"properties": {"id": {"$ref": "#/properties/n"}}, "required": ["id"]},
                 },
                 "allOf": [{"$ref": "#/$defs/base"}],
@@ -276,8 +279,12 @@ WHOLE: list[dict[str, Any]] = [
                     "fixed": {"const": "always"},
                     "size": {"oneOf": [{"const": 1}, {"const": 2}]},
                     "list": {"type": "array", "items": {"$ref": "#/$defs/count"}, "minItems": 1, "maxItems": 2},
+                    "word": {"$ref": "#/$defs/word"},
+                    "code": {"allOf": [{"type": "string"}, {"pattern": "^[A-Z]{2}-[0-9]+$"}, {"maxLength": 7}]},
+                    "when": {"type": "string", "format": "date"},
+                    "maybe": {"type": ["string", "null"], "enum": ["x", None]},
                 },
-                "required": ["u", "n", "fixed", "size", "list"],
+                "required": ["u", "n", "fixed", "size", "list", "word", "code", "when", "maybe"],
             },
         },
     }
@@ -292,7 +299,8 @@ def test_the_whole_schema_of_a_tool_holds(family: Family, must_call: bool) -> No
     wanted = GenerateRequest(id=1, tools=WHOLE, think=False, must_call=must_call, strict_tools=not must_call)
     found = constrain(wanted, dialect, wild.added, opens_thinking=False)
     assert found is not None
-    validator = jsonschema.Draft202012Validator(WHOLE[0]["function"]["parameters"])
+    parameters = WHOLE[0]["function"]["parameters"]
+    validator = jsonschema.Draft202012Validator(parameters, format_checker=jsonschema.FormatChecker())
     seen = 0
     for seed in range(2):
         text = wild.write(found, seed)
@@ -300,9 +308,64 @@ def test_the_whole_schema_of_a_tool_holds(family: Family, must_call: bool) -> No
         calls = [segment.call for segment in [*parser.feed(text), *parser.finish()] if segment.call]
         for call in calls:
             validator.validate(call.arguments)
-            assert set(call.arguments) <= {"u", "n", "fixed", "size", "list", "id"}
+            assert set(call.arguments) <= {"u", "n", "fixed", "size", "list", "id", "word", "code", "when", "maybe"}
         seen += len(calls)
     assert seen or not must_call
+
+
+def test_minimax_m3_writes_objects_and_arrays_as_elements() -> None:
+    word, age = {"type": "string", "maxLength": 8}, {"type": "integer", "minimum": 0, "maximum": 120}
+    person = {"type": "object", "properties": {"name": word, "age": age}}
+    parameters = {
+        "type": "object",
+        "$defs": {"person": {**person, "required": ["name"]}},
+        "properties": {
+            "people": {"type": "array", "items": {"$ref": "#/$defs/person"}, "minItems": 1, "maxItems": 2},
+            "tree": {
+                "type": "object",
+                "properties": {"item": word, "empty": {"type": "array", "items": age}},
+            },
+            "odd": {"type": "object", "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": age},
+        },
+        "required": ["people"],
+    }
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    family = next(one for one in FAMILIES if one.name == "minimax-m3")
+    wild = Wild(family)
+    dialect = dialect_of(family, wild)
+    found = constrain(
+        GenerateRequest(id=1, tools=tools, think=False, must_call=True), dialect, wild.added, opens_thinking=False
+    )
+    assert found is not None
+    ns = "]<]minimax[>["
+
+    def written(inner: str) -> str:
+        return f'{ns}<tool_call>\n{ns}<invoke name="f">{inner}{ns}</invoke>\n{ns}</tool_call>'
+
+    def element(name: str, *inner: str) -> str:
+        return f"{ns}<{name}>{''.join(inner)}{ns}</{name}>"
+
+    def accepts(text: str) -> bool:
+        matcher = wild.compiler.matcher(found)
+        tokens = wild.tokenizer.encode(text, add_special_tokens=False).ids
+        return bool(matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting())
+
+    ann = element("item", element("name", "Ann"), element("age", "3"))
+    text = written(element("people", ann) + element("tree", element("item", "x"), element("empty")))
+    assert accepts(text)
+    (call,), _ = calls_in(dialect, text, tools)
+    assert call.arguments == {"people": [{"name": "Ann", "age": 3}], "tree": {"item": "x", "empty": []}}
+    assert accepts(written(element("people", ann) + element("tree") + element("odd", '{"a": 1}')))
+    assert not accepts(written(element("people")))
+    assert not accepts(written(element("people", ann, ann, ann)))
+    assert not accepts(written(element("people", element("item", element("age", "3")))))
+    assert not accepts(written(element("people", element("item", element("name", "Ann"), element("age", "121")))))
+    validator = jsonschema.Draft202012Validator(parameters)
+    for seed in range(4):
+        calls, _ = calls_in(dialect, wild.write(found, seed), tools)
+        assert calls
+        for call in calls:
+            validator.validate(call.arguments)
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, HARMONY], ids=lambda family: family.name)

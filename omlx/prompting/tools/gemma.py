@@ -11,7 +11,6 @@ from omlx.prompting.tools.cursor import MAX_NESTING, Cursor, NotACall
 from omlx.prompting.tools.format import Reader, ToolFormat, Writer
 from omlx.prompting.tools.objects import read_calls
 from omlx.prompting.tools.offered import OfferedTools, typed
-from omlx.prompting.tools.parameters import schema_types
 from omlx.prompting.tools.rules import OfferedTool, Rules
 
 
@@ -161,9 +160,7 @@ def _quoted_text(cursor: Cursor, marks: _Marks) -> str:
 def _writer(opening: str, closing: str, quote: str) -> Writer:
     def write(rules: Rules) -> str:
         def item(tool: OfferedTool, key: str, schema: Any) -> str:
-            types = schema_types(schema, tool.schema)
-            text = f"{rules.text(quote)} {rules.value(tool, schema, quote)}"
-            return f"{rules.text(key + ':')} {text if not types or 'string' in types else rules.property(tool, schema)}"
+            return f"{rules.text(key + ':')} ({rules.quoted(tool, schema, quote)})"
 
         def call(tool: OfferedTool) -> str:
             items = [(item(tool, key, schema), required) for key, schema, required in tool.properties]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from omlx.messages.request import ToolCall
 from omlx.prompting.tools.cursor import Cursor, NotACall
 from omlx.prompting.tools.format import ToolFormat
 from omlx.prompting.tools.objects import read_arguments
 from omlx.prompting.tools.offered import OfferedTools
+from omlx.prompting.tools.parameters import schema_types
 from omlx.prompting.tools.rules import OfferedTool, Rules
 
 _SECTION, _SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
@@ -44,7 +46,8 @@ _ATTRIBUTE = re.compile(r'(\w+)="([^"]*)"')
 
 def _open(cursor: Cursor, kind: str) -> dict[str, str]:
     """The attributes of an element whose `<|open|>kind` is already read."""
-    return dict(_ATTRIBUTE.findall(cursor.until("<|sep|>", at_most=300)))
+    found = _ATTRIBUTE.findall(cursor.until("<|sep|>", at_most=300))
+    return {name: value.replace("&quot;", '"').replace("&amp;", "&") for name, value in found}
 
 
 def read_k3(cursor: Cursor, offered_tools: OfferedTools) -> None:
@@ -97,6 +100,43 @@ def write_k2(rules: Rules) -> str:
     return " ".join((rules.text(_SECTION), rules.repeated(rules.each(call)), rules.text(_SECTION_END)))
 
 
+_K3_TYPES = {"integer": "number"}
+"""What the family calls a type, where that is not JSON Schema's name."""
+
+
+def write_k3(rules: Rules) -> str:
+    """The answer, which the prompt or the model may have opened, is closed first."""
+
+    def argument(tool: OfferedTool, key: str, schema: Any, required: bool) -> str:
+        def typed(kind: str) -> str:
+            return rules.text(f'<|open|>argument key="{_escaped(key)}" type="{_K3_TYPES.get(kind, kind)}"<|sep|>')
+
+        types = schema_types(schema, tool.schema) or {"string"}
+        ways = []
+        if "string" in types:
+            text = schema if types == {"string"} else {"allOf": [schema, {"type": "string"}]}
+            ways.append(f"{typed('string')} {rules.value(tool, text, _K3_ARGUMENT_END)}")
+        for kind in sorted(types - {"string"} - ({"integer"} if "number" in types else set())):
+            only = schema if types == {kind} else {"allOf": [schema, {"type": kind}]}
+            ways.append(f"{typed(kind)} {rules.property(tool, only)} {rules.text(_K3_ARGUMENT_END)}")
+        return rules.rule(" | ".join(ways)) + ("" if required else "?")
+
+    def call(tool: OfferedTool) -> str:
+        head = rules.text(f'<|open|>call tool="{_escaped(tool.name)}" index="')
+        arguments = [argument(tool, *parameter) for parameter in tool.properties]
+        end = rules.text("<|close|>call<|sep|>")
+        return " ".join([head, "/[0-9]{1,3}/", rules.text('"<|sep|>'), *arguments, end])
+
+    answer = f"({rules.text('<|open|>response<|sep|>')})? ({rules.text('<|close|>response<|sep|>')})?"
+    calls = rules.repeated(rules.each(call), "")
+    return f"{answer} {rules.text('<|open|>tools<|sep|>')} {calls} {rules.text('<|close|>tools<|sep|>')}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("&", "&amp;").replace('"', "&quot;")
+
+
+_K3_ARGUMENT_END = "<|close|>argument<|sep|>"
 _K2_ENDS = (_CALL_END, _SECTION_END)
 K2 = ToolFormat("kimi-k2", read_k2, (_SECTION, _CALL), (_CALL,), closings=_K2_ENDS, strays=_K2_ENDS, write=write_k2)
 K3 = ToolFormat(
@@ -106,4 +146,5 @@ K3 = ToolFormat(
     ("<|open|>tools<|sep|>", "<|end_of_msg|>"),
     closings=("<|close|>call<|sep|>", "<|close|>tools<|sep|>"),
     strays=("<|close|>call<|sep|>", "<|close|>tools<|sep|>"),
+    write=write_k3,
 )

@@ -9,7 +9,8 @@ from typing import Any
 from omlx.prompting.tools.cursor import MAX_NESTING, Cursor, NotACall
 from omlx.prompting.tools.format import ToolFormat
 from omlx.prompting.tools.offered import OfferedTools, typed
-from omlx.prompting.tools.parameters import schema_types
+from omlx.prompting.tools.parameters import ANNOTATIONS, parameters_of, resolved, schema_types
+from omlx.prompting.tools.rules import OfferedTool, Rules
 
 _TOKEN = "]<]minimax[>["  # noqa: S105
 
@@ -18,6 +19,10 @@ _OPEN = re.compile(r"([\w.:-]+)>")
 _WRAPPER = ("<tool_call>", "<tool_call", "tool_call>")
 """The tag around all calls, also where it is spoiled."""
 _UNMARKED = re.compile(r"\s*<([\w.:-]+)>")
+_ITEM = "item"
+"""The element of each item of an array."""
+_WRITTEN_LEVELS = 6
+"""Levels of elements; what is deeper, say in a schema that contains itself, is JSON."""
 _Node = str | list[tuple[str, Any]]
 """The text of an element, or its children: names and nodes."""
 
@@ -35,7 +40,9 @@ def read(cursor: Cursor, offered_tools: OfferedTools) -> None:
                 if node.strip():
                     raise NotACall
                 node = []
-            cursor.keep(offered_tools.call(name, {key: _typed(child, properties.get(key)) for key, child in node}))
+            root = offered_tools.schema(name)
+            arguments = {key: _typed(child, properties.get(key), root) for key, child in node}
+            cursor.keep(offered_tools.call(name, arguments))
         elif cursor.maybe("</tool_call>"):
             return
         elif cursor.kept:
@@ -90,16 +97,54 @@ def _children(cursor: Cursor, path: tuple[str, ...]) -> _Node:
         children.append((name, _children(cursor, (*path, name))))
 
 
-def _typed(node: _Node, schema: Any) -> Any:
-    """The value of an element as the schema wants it."""
+def _typed(node: _Node, schema: Any, root: Mapping[str, Any]) -> Any:
+    """The value of an element as the schema wants it. `root`: where its references lead."""
+    schema = resolved(schema, root)
     schema = schema if isinstance(schema, Mapping) else {}
+    types = schema_types(schema, root)
     if isinstance(node, str):
-        return typed(node, schema)
-    if "array" in schema_types(schema) or all(name == "item" for name, _ in node):
-        return [_typed(child, schema.get("items")) for _, child in node]
-    properties = schema.get("properties")
-    properties = properties if isinstance(properties, Mapping) else {}
-    return {name: _typed(child, properties.get(name)) for name, child in node}
+        if not node.strip() and "string" not in types and types & {"array", "object"}:
+            return [] if "array" in types else {}
+        return typed(node, schema, root)
+    if "array" in types or ("object" not in types and all(name == _ITEM for name, _ in node)):
+        return [_typed(child, schema.get("items"), root) for _, child in node]
+    properties = {found.name: found.schema for found in parameters_of(schema, root)}
+    return {name: _typed(child, properties.get(name), root) for name, child in node}
+
+
+def write(rules: Rules) -> str:
+    def call(tool: OfferedTool) -> str:
+        parts = [rules.text(f'{_TOKEN}<invoke name="{tool.name}">')]
+        for key, schema, required in tool.properties:
+            parts.append(_write_element(rules, tool, key, schema) + ("" if required else "?"))
+        return " ".join([*parts, rules.text(f"{_TOKEN}</invoke>\n")])
+
+    calls = rules.repeated(rules.each(call))
+    return " ".join((rules.text(f"{_TOKEN}<tool_call>\n"), calls, rules.text(f"{_TOKEN}</tool_call>")))
+
+
+def _write_element(rules: Rules, tool: OfferedTool, key: str, schema: Any, level: int = 0) -> str:
+    """An element. Objects and arrays whose schemas say no more than what stands in them are elements, others JSON."""
+    opening, closing = rules.text(f"{_TOKEN}<{key}>"), f"{_TOKEN}</{key}>"
+    plain = resolved(schema, tool.schema)
+    keywords = (plain.keys() - ANNOTATIONS) if isinstance(plain, Mapping) and level < _WRITTEN_LEVELS else {""}
+    inner: list[str] | None = None
+    if keywords <= {"type", "properties", "required", "additionalProperties"} and plain.get("type") == "object":
+        parameters = parameters_of(plain, tool.schema)
+        listed = {parameter.name for parameter in parameters if _OPEN.fullmatch(parameter.name + ">")}
+        if listed and listed >= {*plain.get("required", ())} and not plain.get("additionalProperties"):
+            inner = [
+                _write_element(rules, tool, name, value, level + 1) + ("" if required else "?")
+                for name, value, required in parameters
+                if name in listed
+            ]
+    elif keywords <= {"type", "items", "minItems", "maxItems"} and plain.get("type") == "array":
+        least, most = plain.get("minItems", 0), plain.get("maxItems", "")
+        if isinstance(plain.get("items"), Mapping):
+            inner = [f"{_write_element(rules, tool, _ITEM, plain['items'], level + 1)}{{{least},{most}}}"]
+    if inner is None:
+        return rules.rule(f"{opening} {rules.value(tool, schema, closing)}")
+    return rules.rule(" ".join([opening, *inner, rules.text(closing)]))
 
 
 _ENDS = (f"{_TOKEN}</tool_call>", f"{_TOKEN}</invoke>")
@@ -111,4 +156,5 @@ MINIMAX3 = ToolFormat(
     closings=_ENDS,
     strays=_ENDS,
     orphans=(_TOKEN, "</invoke>", "</tool_call>"),
+    write=write,
 )

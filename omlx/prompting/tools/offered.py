@@ -11,7 +11,7 @@ from typing import Any
 from omlx.messages.request import ToolCall
 from omlx.prompting.tools import literals
 from omlx.prompting.tools.cursor import Cursor, NotACall, load_json
-from omlx.prompting.tools.parameters import parameters_of, schema_types, types_of_value
+from omlx.prompting.tools.parameters import choices_of, parameters_of, schema_types, types_of_value
 
 _ALPHABET = string.ascii_lowercase + string.digits
 _PLAUSIBLE = re.compile(r"[^\W\d][\w.:/-]{0,127}")
@@ -74,6 +74,10 @@ class OfferedTools:
         """The schemas of a tool's parameters by name; empty for one that was not offered."""
         return self._parameters.get(self.known(name), {})
 
+    def schema(self, name: str) -> Mapping[str, Any]:
+        """The schema of all arguments of a tool; empty for one that was not offered."""
+        return self._schemas.get(self.known(name), {})
+
     def complete(self, name: str, arguments: Collection[str]) -> bool:
         """Whether all arguments are there that the tool needs; where it needs none, all that it has."""
         known = self.known(name)
@@ -101,7 +105,7 @@ class OfferedTools:
 def typed(text: str, schema: Any, root: Mapping[str, Any] | None = None) -> Any:
     """`text` as the schema wants it; text stays text where it does not fit. `root`: where its references lead."""
     types = schema_types(schema, root)
-    if types == {"string"}:
+    if types == {"string"} or (isinstance(schema, Mapping) and text in choices_of(schema)):
         return text
     stripped = text.strip()
     lowered = stripped.lower()

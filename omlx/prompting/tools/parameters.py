@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 _DEPTH = 8
 """References and parts of parts that are followed."""
+ANNOTATIONS = frozenset({"title", "description", "default", "examples", "deprecated", "$comment"})
+"""Keywords that allow every value."""
 _VALUE = "omlx-value"
 _RESOURCE = "urn:omlx:tool"
 
@@ -20,14 +22,17 @@ class Parameter(NamedTuple):
     required: bool
 
 
-def parameters_of(root: Mapping[str, Any]) -> list[Parameter]:
-    """The arguments that a schema lists, itself or by `$ref`, `allOf`, `anyOf` and `oneOf`, in its order."""
+def parameters_of(schema: Mapping[str, Any], root: Mapping[str, Any] | None = None) -> list[Parameter]:
+    """The arguments that a schema lists, itself or by `$ref`, `allOf`, `anyOf` and `oneOf`, in its order.
+
+    `root`: the schema that it is a part of; None: it is the whole.
+    """
     schemas: dict[str, list[Any]] = {}
     required: set[str] = set()
-    for part, always in _parts(root, root, _DEPTH):
+    for part, always in _parts(schema, schema if root is None else root, _DEPTH):
         properties = part.get("properties")
-        for name, schema in properties.items() if isinstance(properties, Mapping) else ():
-            schemas.setdefault(name, []).append(schema)
+        for name, inner in properties.items() if isinstance(properties, Mapping) else ():
+            schemas.setdefault(name, []).append(inner)
         names = part.get("required")
         if always and isinstance(names, list):
             required.update(name for name in names if isinstance(name, str))
@@ -82,17 +87,17 @@ def types_of_value(value: Any) -> set[str]:
     return {"string"}
 
 
-def texts_of(schema: Any, root: Mapping[str, Any]) -> list[str]:
-    """The texts that an argument is one of; [] where it may be another, or something else than a text."""
-    for part, _ in _parts(schema, root, _DEPTH):
-        values = choices_of(part)
-        if values and all(isinstance(value, str) for value in values):
-            return values
-    return []
-
-
 def choices_of(schema: Mapping[str, Any]) -> list[Any]:
     return [schema["const"]] if "const" in schema else _list(schema.get("enum"))
+
+
+def resolved(schema: Any, root: Mapping[str, Any]) -> Any:
+    """The schema, or what it refers to where it says nothing else."""
+    for _ in range(_DEPTH):
+        if not isinstance(schema, Mapping) or not schema.keys() <= {"$ref"} | ANNOTATIONS or "$ref" not in schema:
+            break
+        schema = _target(schema, root)
+    return schema
 
 
 def by_itself(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:

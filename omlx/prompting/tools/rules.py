@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from omlx.prompting.tools.parameters import Parameter, by_itself, parameters_of, schema_types, texts_of
+from omlx.messages.constraint import TextTerminal
+from omlx.prompting.tools.parameters import ANNOTATIONS, Parameter, by_itself, choices_of, parameters_of, schema_types
 
 _BREAK = "\n"
 _ANYTHING = r"/(.|\n)*/"
@@ -34,6 +35,7 @@ class OfferedTool(NamedTuple):
 class CallGrammar(NamedTuple):
     source: str
     schemas: dict[str, dict[str, Any]]
+    texts: dict[str, TextTerminal]
 
 
 def offered(tools: Collection[Any], only: str | None = None) -> list[OfferedTool]:
@@ -65,13 +67,14 @@ class Rules:
         self._marks = re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))) or r"(?!)")
         self._rules: list[str] = []
         self._schemas: dict[str, dict[str, Any]] = {}
+        self._texts: dict[str, TextTerminal] = {}
         self._opened = ""
         """A text that calls begin with, and that is there already."""
         self._left_out = False
         """It was, of a text."""
 
     def grammar(self, start: str) -> CallGrammar:
-        return CallGrammar("\n".join([f"start: {start}", *self._rules]), self._schemas)
+        return CallGrammar("\n".join([f"start: {start}", *self._rules]), self._schemas, self._texts)
 
     def knows(self, mark: str) -> bool:
         """Whether the vocabulary has this token."""
@@ -93,11 +96,16 @@ class Rules:
         """Any text, without tokens that are markers."""
         return self.rule(_ANYTHING)
 
-    def until(self, marker: str) -> str:
-        """Any text up to `marker`, and the marker."""
+    def until(self, marker: str, schema: dict[str, Any] | None = None) -> str:
+        """A text up to `marker`, and the marker. `schema`: what the text obeys; None: any text will do."""
         first, *rest = self._parts(marker)
         token = self._token(first)
-        begin = f"{self.free()} {token}" if token else self.rule(_ANYTHING, f"[suffix={_quoted(first)}]")
+        if schema is None:
+            begin = f"{self.free()} {token}" if token else self.rule(_ANYTHING, f"[suffix={_quoted(first)}]")
+        else:
+            name = f"T{len(self._texts)}"
+            self._texts[name] = TextTerminal(schema, "" if token else first)
+            begin = f"{self.rule(name)} {token}" if token else self.rule(name, f"[suffix={_quoted(first)}]")
         return " ".join([begin, *(self._token(part) or _quoted(part) for part in rest)])
 
     def calls_in_text(self, opening: str, call: str) -> str:
@@ -138,10 +146,19 @@ class Rules:
         types = schema_types(schema, tool.schema)
         if types and "string" not in types:
             return f"{self.property(tool, schema)} {self.text(marker)}"
-        choices = texts_of(schema, tool.schema)
-        if choices:
-            return f"({' | '.join(_quoted(choice) for choice in choices)}) {self.text(marker)}"
-        return self.until(marker)
+        says_more = isinstance(schema, dict) and not schema.keys() <= {"type"} | ANNOTATIONS
+        return self.until(marker, by_itself(schema, tool.schema) if says_more else None)
+
+    def quoted(self, tool: OfferedTool, schema: Any, quote: str) -> str:
+        """An argument of a family that has quotes of its own around texts: a text between them, or else JSON."""
+        types, choices = schema_types(schema, tool.schema), choices_of(schema) if isinstance(schema, dict) else []
+        if (types and "string" not in types) or (choices and not any(isinstance(choice, str) for choice in choices)):
+            return self.property(tool, schema)
+        others = sorted(types - {"string"})
+        if not others:
+            return f"{self.text(quote)} {self.value(tool, schema, quote)}"
+        text = f"{self.text(quote)} {self.value(tool, {'allOf': [schema, {'type': 'string'}]}, quote)}"
+        return f"{text} | {self.property(tool, {'allOf': [schema, {'type': others}]})}"
 
     def property(self, tool: OfferedTool, schema: Any) -> str:
         """One argument as JSON; it may refer to other parts of the whole."""
