@@ -78,7 +78,7 @@ def stocked(root: Path) -> Registry:
     return registry
 
 
-def eventually(holds: Callable[[], bool], timeout_s: float = 30.0) -> bool:
+def eventually(holds: Callable[[], bool], timeout_s: float = 120.0) -> bool:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if holds():
@@ -126,16 +126,16 @@ class LocalServer:
 
     def __exit__(self, *_: object) -> None:
         self._server.should_exit = True
-        self._thread.join(20)
+        self._thread.join(120)
         assert not self._thread.is_alive()
 
     def client(self) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=30, trust_env=False)
+        return httpx.Client(base_url=self.url, timeout=120, trust_env=False)
 
     def ask(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """The result of a coroutine function, run on the server's loop."""
         assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(question(), self._loop).result(20)
+        return asyncio.run_coroutine_threadsafe(question(), self._loop).result(120)
 
     def running(self) -> int:
         """Requests that runners say they work on."""
