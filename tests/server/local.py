@@ -18,8 +18,8 @@ import uvloop
 from omlx_registry import Name, Overrides, Progress, PullError, Registry, Store, Texts
 
 from omlx.pool import Pool
-from omlx.protocols.generation import check_template
 from omlx.runner.process import RUNNER
+from omlx.runner.template_check import check_chat_templates, check_go_template
 from omlx.server.app import create_app
 from omlx.server.connection import Connection
 from omlx.server.connection_limits import Connections
@@ -72,7 +72,8 @@ class ScriptedSource:
 
 def stocked(root: Path) -> Registry:
     """A registry that holds MODELS, with ScriptedSource as the outside world."""
-    registry = Registry(root, [ScriptedSource()], check_template=check_template)
+    checks = {"check_template": check_go_template, "check_chat": check_chat_templates}
+    registry = Registry(root, [ScriptedSource()], **checks)
     for name, (texts, overrides) in MODELS.items():
         registry.add_model_folder(name, DATA / "taught-llama", texts=texts, overrides=overrides, transfer="copy")
     return registry
