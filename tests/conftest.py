@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+import httpx
 import hypothesis
 import pytest
 
 # Time is no property of ours: a machine with other work to do is slow at making examples.
 hypothesis.settings.register_profile("suite", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("suite")
+# Nor is it for an answer: what httpx waits where a test does not say. Only a hang takes so long.
+for _part in ("connect", "read", "write", "pool"):
+    setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, _part, 120.0)
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,10 @@ class TemplateTooSlow(TemplateError):
     """It took more time than it may. Trying again in another way would take as long."""
 
 
+class TemplateRefused(TemplateError):
+    """The template itself refuses this conversation, by `raise_exception`."""
+
+
 MOST_SOURCE = 1 << 18
 """Characters of a template. The longest that a model is known to have is 40,000."""
 MAX_CPU_S = 2.0

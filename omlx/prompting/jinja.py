@@ -24,7 +24,7 @@ import jinja2.sandbox
 import jinja2.utils
 from jinja2.parser import Parser
 
-from omlx.prompting.errors import MAX_CPU_S, MOST_SOURCE, TemplateError, TemplateTooSlow
+from omlx.prompting.errors import MAX_CPU_S, MOST_SOURCE, TemplateError, TemplateRefused, TemplateTooSlow
 
 MAX_TEXT = 1 << 26
 """Characters, of the prompt and of anything a template builds on the way to it."""
@@ -61,7 +61,7 @@ class JinjaTemplate:
                 size += len(part)
                 environment.check(size)
         except _Refused as error:
-            raise TemplateError(f"the model's chat template refuses this conversation: {error}") from error
+            raise TemplateRefused(f"the model's chat template refuses this conversation: {error}") from error
         except TemplateError:
             raise
         except MemoryError:

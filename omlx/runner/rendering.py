@@ -25,11 +25,12 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-from omlx.prompting.errors import MAX_CPU_S, TemplateError, TemplateTooSlow
+from omlx.prompting.errors import MAX_CPU_S, TemplateError, TemplateRefused, TemplateTooSlow
 from omlx.prompting.jinja import JinjaTemplate
 
 _ASKED, _ANSWERED = struct.Struct(">Q"), struct.Struct(">cdQ")
-_GOOD, _REFUSED, _TOO_SLOW = b"g", b"r", b"s"
+_GOOD, _FAILED, _REFUSED, _TOO_SLOW = b"g", b"f", b"r", b"s"
+_ERRORS = {_FAILED: TemplateError, _REFUSED: TemplateRefused, _TOO_SLOW: TemplateTooSlow}
 _PROCESSES = 2
 """Renderers of one model: one slow template does not keep all requests waiting."""
 _SPARE_CPU_S = 1
@@ -72,7 +73,7 @@ class Renderers:
         self._spent.seconds = spent + seconds
         if outcome == _GOOD:
             return text
-        raise TemplateTooSlow(text) if outcome == _TOO_SLOW else TemplateError(text)
+        raise _ERRORS.get(outcome, TemplateError)(text)
 
     def close(self) -> None:
         for renderer in self._all:
@@ -178,8 +179,10 @@ def main() -> None:
             outcome, text = _GOOD, _rendered(source, variables, templates)
         except TemplateTooSlow as error:
             outcome, text = _TOO_SLOW, str(error)
-        except TemplateError as error:
+        except TemplateRefused as error:
             outcome, text = _REFUSED, str(error)
+        except TemplateError as error:
+            outcome, text = _FAILED, str(error)
         except MemoryError:
             outcome, text = _TOO_SLOW, _STOPPED
         data = text.encode("utf-8", "surrogatepass")

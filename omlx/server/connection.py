@@ -34,6 +34,8 @@ _MOST_EARLY = 1 << 18
 _EARLY_PIECE = 1 << 16
 _MANY = 1 << 30
 _INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
+_LEADING_ZERO = b"0"
+"""What may precede the length of the next chunk, which is written without one."""
 _LISTENS_AFTER_S = (0.05, 0.2, 1.0, 5.0)
 """When to look whether a client that sends no more still listens; the last again and again."""
 _REFUSED_S = 5.0
@@ -96,20 +98,23 @@ class Connection(HttpToolsProtocol):
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
         running = self._running
-        if not self._answering or running is None or running.response_started:
+        if not self._answering or running is None:
             return None
         self._ended = True
-        if running.scope["http_version"] == "1.0":
-            # It has no interim answers. The system can ask, and is told when the client has forgotten the connection.
-            keep_probing(self.transport.get_extra_info("socket"))
-        else:
+        # The system asks too, and is told when the client has forgotten the connection.
+        keep_probing(self.transport.get_extra_info("socket"))
+        if running.response_started:
+            if running.chunked_encoding:
+                self.transport.write(_LEADING_ZERO)
+        elif running.scope["http_version"] != "1.0":  # which has no interim answers
             self.transport.write(_INTERIM)
         self._ask_whether_it_listens(0)
         return True
 
     def _ask_whether_it_listens(self, turn: int) -> None:
         """Closing one direction and leaving look the same here. What is sent to a client that has left is answered with
-        a reset, which shows as the socket's error."""
+        a reset, which shows as the socket's error. So something is sent that changes no answer: an interim answer
+        before the first byte, and within a stream a zero in front of the next chunk's length (RFC 9112, 7.1)."""
         if self.transport.is_closing():
             return
         if self.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):

@@ -26,8 +26,8 @@ from omlx_registry import Registry, RegistryError
 from omlx import __version__
 from omlx.folders import why_unusable
 from omlx.pool import Pool, PoolError
-from omlx.protocols.generation import check_template
 from omlx.runner.launch import LaunchError
+from omlx.runner.template_check import check_chat_templates, check_go_template
 from omlx.server import keys, log
 from omlx.server.app import Balancer, create_app
 from omlx.server.connection import Connection
@@ -56,7 +56,10 @@ def run(settings: Settings, balancer: Balancer | None = None) -> int:
         where = f"the models folder {settings.models} cannot be used: {unusable}"
         return _refuse(f"{where}; make it writable, or name another with --models or OMLX_MODELS")
     try:
-        registry, pool = Registry(Path(settings.models), check_template=check_template), Pool(settings)
+        registry, pool = (
+            Registry(Path(settings.models), check_template=check_go_template, check_chat=check_chat_templates),
+            Pool(settings),
+        )
         registry.bring_up_to_date()
         listener = _listen(settings)
         app = create_app(settings, registry, pool, listener.getsockname()[0], balancer)

@@ -34,6 +34,7 @@ from omlx_registry.quantize import recipe, require_unquantized
 from omlx_registry.sanitized_folder import read_bytes
 from omlx_registry.spec import Progress
 from omlx_registry.store import Store, Stored
+from omlx_registry.templates import ChatTemplates
 from omlx_registry.weights import read_header
 from omlx_registry.worker_client import ImportGguf, Job, JobProgress, Quantize, run_job
 
@@ -165,10 +166,13 @@ class _Making(msgspec.Struct):
     new: set[str] = set()
 
 
-async def create(store: Store, name: Name, request: CreateRequest, *, source: str = "") -> AsyncGenerator[Progress]:
+async def create(
+    store: Store, name: Name, request: CreateRequest, *, source: str = "", check_chat: CheckChat | None = None
+) -> AsyncGenerator[Progress]:
     """Make the model; a base or draft model that the request names is here. The last status is `writing manifest`.
 
-    `source`: where the files come from, kept in the manifest.
+    `source`: where the files come from, kept in the manifest. `check_chat` refuses the Jinja templates of new files,
+    where no TEMPLATE takes their place.
 
     Raises CreateError, NotFound, InvalidModel, Damaged; then nothing is listed, and blobs made on the way are removed.
     Inner generators are closed at once on any way out, so that a worker has ended before its folder is removed.
@@ -203,6 +207,8 @@ async def create(store: Store, name: Name, request: CreateRequest, *, source: st
             for layer in made.layers:
                 yield _layer_line(layer, new=layer.digest in made.new)
             texts = plan_texts(request, made.texts)
+            if check_chat is not None and request.files and not texts.template:
+                await asyncio.to_thread(_check_chat, Files(made.layers, store.blobs), check_chat)
             for layer, new in await asyncio.to_thread(text_layers, store.blobs, texts):
                 made.layers.append(layer)
                 made.new |= {layer.digest} if new else set()
@@ -217,6 +223,18 @@ async def create(store: Store, name: Name, request: CreateRequest, *, source: st
     finally:
         # After a success the new ones are mentioned by the manifest, and stay.
         await asyncio.shield(asyncio.to_thread(store.drop, made.new | replaced))
+
+
+def _check_chat(files: Files, check: CheckChat) -> None:
+    names = {"bos_token": "", "eos_token": ""}
+    for name, value in files.json("tokenizer_config.json").items():
+        text = value.get("content") if isinstance(value, Mapping) else value
+        if name.endswith("_token") and isinstance(text, str):
+            names[name] = text
+    try:
+        check(files.chat_templates(), names)
+    except ValueError as error:
+        raise CreateError(str(error)) from error
 
 
 def _layer_line(layer: Layer, *, new: bool) -> Progress:
@@ -353,4 +371,7 @@ def _require_blobs(store: Store, files: Mapping[str, str]) -> None:
 
 
 CheckTemplate = Callable[[str], object]
-"""Raises ValueError with the reason where a Go template does not parse."""
+"""Raises ValueError with the reason where a Go template cannot be used."""
+CheckChat = Callable[[ChatTemplates, Mapping[str, str]], object]
+"""Raises ValueError with a sentence where Jinja chat templates cannot be used; the mapping has the special tokens that
+they may use, such as `bos_token`."""

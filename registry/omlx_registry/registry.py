@@ -20,7 +20,7 @@ from omlx_registry.aliases import Aliases
 from omlx_registry.assemble import Overrides, Texts
 from omlx_registry.blobs import BlobWriter, Transfer
 from omlx_registry.bundled_source import BundledSource
-from omlx_registry.create import CheckTemplate, CreateRequest, check_request, create
+from omlx_registry.create import CheckChat, CheckTemplate, CreateRequest, check_request, create
 from omlx_registry.describe import describe, show
 from omlx_registry.errors import (
     CreateError,
@@ -77,10 +77,15 @@ class Registry:
     """Models in one folder. Thread-safe; several processes may share the folder."""
 
     def __init__(
-        self, root: Path, sources: Iterable[Source] | None = None, *, check_template: CheckTemplate | None = None
+        self,
+        root: Path,
+        sources: Iterable[Source] | None = None,
+        *,
+        check_template: CheckTemplate | None = None,
+        check_chat: CheckChat | None = None,
     ) -> None:
-        """`sources`: None means the bundled package, then the Hub. `check_template` refuses Go templates that do not
-        parse, with a ValueError: this library has no parser for them.
+        """`sources`: None means the bundled package, then the Hub. `check_template` and `check_chat` refuse templates
+        of new models, in Go's language and in Jinja's, with a ValueError: this library renders neither.
         """
         self.store = Store(root)
         self.aliases = Aliases(root / "omlx" / "aliases.json")
@@ -89,6 +94,7 @@ class Registry:
         self.sources = default_sources(self.aliases) if sources is None else [*sources]
         """Asked in order by `pull`; the first that offers the name is used."""
         self._check_template = check_template
+        self._check_chat = check_chat
         self._jobs = Jobs()
         self._memory = Memory(root / "omlx" / "known.msgpack")
 
@@ -264,7 +270,7 @@ class Registry:
                         if progress.status != "success":
                             yield progress
         with storage_errors(self.store.root):
-            async with aclosing(create(self.store, name, request)) as lines:
+            async with aclosing(create(self.store, name, request, check_chat=self._check_chat)) as lines:
                 async for progress in lines:
                     yield progress
         yield Progress("success")

@@ -32,7 +32,7 @@ class Ran(NamedTuple):
 Omlx = Callable[..., Ran]
 
 
-def run_omlx(*words: str, host: str = "127.0.0.1:1", stdin: str | None = None, timeout: float = 60, **env: str) -> Ran:
+def run_omlx(*words: str, host: str = "127.0.0.1:1", stdin: str | None = None, timeout: float = 150, **env: str) -> Ran:
     """Call `omlx WORDS…`: `host` is OLLAMA_HOST, `stdin` what is piped in (None: /dev/null), the rest environment."""
     done = subprocess.run(
         [sys.executable, "-m", "omlx", *words],
@@ -91,7 +91,7 @@ def make_model(name: str, weights: Path, folder: Path, host: str, *lines: str) -
 def real(server: ServerProcess) -> Omlx:
     """`omlx` against the real server."""
 
-    def call(*words: str, stdin: str | None = None, timeout: float = 60, **env: str) -> Ran:
+    def call(*words: str, stdin: str | None = None, timeout: float = 150, **env: str) -> Ran:
         return run_omlx(*words, host=server.url, stdin=stdin, timeout=timeout, **env)
 
     return call

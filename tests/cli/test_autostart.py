@@ -36,7 +36,7 @@ def place(tmp_path: Path) -> Iterator[dict[str, str]]:
     yield env
     for pid in _servers(tmp_path):
         os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while _servers(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not _servers(tmp_path), "the server ignores SIGTERM"
@@ -84,7 +84,7 @@ def test_the_first_verb_starts_a_server_and_the_next_ones_find_it(omlx: Omlx, pl
 @linux
 def test_of_many_starters_one_starts_and_all_succeed(place: dict[str, str]) -> None:
     starters = [call(place, "list") for _ in range(4)]
-    results = [starter.communicate(timeout=90) for starter in starters]
+    results = [starter.communicate(timeout=150) for starter in starters]
     assert [starter.returncode for starter in starters] == [0] * 4, results
     assert sum(len(STARTED.findall(errors.decode())) for _, errors in results) == 1
     assert len(_servers(Path(place["HOME"]))) == 1

@@ -34,7 +34,7 @@ def stats(server: ServerProcess) -> dict[str, dict[str, Any]]:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
         time.sleep(0.1)

@@ -121,7 +121,7 @@ def test_stop_ends_the_server_and_its_runners(tmp_path: Path) -> None:
         assert server.process is not None
         ran = run_omlx("stop", "--server", host=server.url)
         assert (ran.code, ran.out) == (0, f"stopped the server (process {server.process.pid})\n")
-        assert server.process.wait(10) == 0
+        assert server.process.wait(120) == 0
         again = run_omlx("stop", "--server", host=server.url)
         assert (again.code, again.err) == (1, f"Error: no server runs at {server.url}\n")
     assert signal.SIGTERM.name in server.log_text()

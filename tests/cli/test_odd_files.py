@@ -24,7 +24,7 @@ from tests.cli.conftest import Omlx
 def test_create_refuses_what_it_cannot_read(real: Omlx, tmp_path: Path, source: str, message: str) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "Modelfile").write_text(f"FROM {source}\n")
-    done = real("create", "odd", "-f", str(tmp_path / "Modelfile"), timeout=20)
+    done = real("create", "odd", "-f", str(tmp_path / "Modelfile"), timeout=120)
     assert done.code == 1
     assert done.err.endswith(f"Error: {message}\n")
 

@@ -46,7 +46,7 @@ def test_a_pull_that_was_interrupted_is_finished_by_the_next_one(
     assert process.stderr is not None
     assert process.stderr.readline() == b"pulling manifest\n"
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=120)
     assert (process.returncode, out) == (130, b"")
     assert run_omlx("list", host=puller.url).out.count("\n") == 1, "nothing half is listed"
     hub.reset()

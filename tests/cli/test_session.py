@@ -35,7 +35,7 @@ class Terminal:
                 # Nobody answers this terminal's questions about its cursor.
                 "PROMPT_TOOLKIT_NO_CPR": "1", "XDG_STATE_HOME": str(home), **env,
             },
-            encoding="utf-8", dimensions=(40, 200), timeout=60,
+            encoding="utf-8", dimensions=(40, 200), timeout=120,
         )  # fmt: skip
 
     def sees(self, text: str) -> None:

@@ -46,7 +46,7 @@ class House(ServerProcess):
         self.spares = int((env or {}).get("OMLX_SPARE_RUNNER") == "true")
         """Runners that may be there without a model."""
 
-    def start(self, *, timeout_s: float = 120.0) -> House:
+    def start(self, *, timeout_s: float = 300.0) -> House:
         super().start(timeout_s=timeout_s)
         return self
 

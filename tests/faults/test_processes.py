@@ -16,7 +16,7 @@ from tests.faults.house import MODEL, House, ask
 pytestmark = pytest.mark.timeout(600)
 
 
-def wait_for(condition: object, within: float = 60.0) -> None:
+def wait_for(condition: object, within: float = 120.0) -> None:
     begun = time.monotonic()
     while not condition():  # type: ignore[operator]
         assert time.monotonic() - begun < within, "it did not happen in time"

@@ -44,7 +44,7 @@ def begin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Begin]:
     yield begun
     for control, thread in running:
         control.end()
-        thread.join(20)
+        thread.join(120)
         assert not thread.is_alive()
 
 

@@ -110,7 +110,7 @@ def names(pool: Pool) -> set[str]:
     return {model.spec.name.partition(":")[0] for model in pool.loaded() if model.state == "ready"}
 
 
-async def until(condition: Callable[[], bool], *, within: float = 60.0) -> None:
+async def until(condition: Callable[[], bool], *, within: float = 120.0) -> None:
     begun = time.monotonic()
     while not condition():
         assert time.monotonic() - begun < within, "it did not happen in time"

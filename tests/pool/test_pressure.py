@@ -96,7 +96,7 @@ async def test_an_idle_model_goes_when_the_runners_really_take_too_much(tmp_path
     async with running_pool(tmp_path, command=faulty("hungry"), **settings) as pool:
         await touch(pool, spec("a"))
         async with await pool.acquire(spec("b")):
-            await until(lambda: names(pool) == {"b"}, within=10)
+            await until(lambda: names(pool) == {"b"})
             assert pool.loaded()[0].state in {"ready", "leaving"}
         await until(lambda: len(pool.loaded()) == 1)
 
@@ -108,12 +108,12 @@ async def test_the_buffers_that_mlx_keeps_on_a_gpu_count(tmp_path: Path) -> None
         tmp_path, command=faulty("on-a-gpu"), hot_cache_max_size="0", max_process_memory="auto"
     ) as pool:
         await touch(pool, spec("a"))
-        await until(lambda: pool.memory().used == 1_200_000_000, within=30)
+        await until(lambda: pool.memory().used == 1_200_000_000)
         report = pool.memory()
         assert (report.device, report.device_memory, report.cap) == ("cuda", 2_000_000_000, 1_900_000_000)
         assert pool.loaded()[0].size_vram == 600_000_000
         await touch(pool, spec("b"))
-        await until(lambda: names(pool) == {"b"}, within=30)
+        await until(lambda: names(pool) == {"b"})
 
 
 @pytest.mark.anyio

@@ -135,7 +135,7 @@ async def test_a_worker_does_not_outlive_a_parent_that_was_killed(large_gguf: Pa
         parent.stdout.readline()
         (worker,) = workers()
         parent.kill()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 120
     while worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
         await asyncio.sleep(0.02)
     assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
@@ -145,7 +145,7 @@ def talk(*lines: str) -> tuple[int, list[dict[str, Any]]]:
     """Run the worker by hand with these lines on its stdin, which then closes."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-m", "omlx_registry.worker"]
-    done = subprocess.run(command, input="".join(lines), capture_output=True, text=True, env=environment, timeout=60)
+    done = subprocess.run(command, input="".join(lines), capture_output=True, text=True, env=environment, timeout=150)
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -166,7 +166,7 @@ def test_a_job_that_is_none_is_refused() -> None:
     job.stdin.flush()
     line = json.loads(job.stdout.readline())
     job.stdin.close()
-    assert job.wait(10) == 1
+    assert job.wait(120) == 1
     assert "make_coffee" in line["error"]
 
 

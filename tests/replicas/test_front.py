@@ -41,7 +41,7 @@ class Three:
 
     def busy(self) -> ServerProcess:
         """The replica where a reply is being written."""
-        for _ in range(100):
+        for _ in range(1200):
             for replica in self.replicas:
                 status = httpx.get(f"{replica.url}/api/omlx/status", trust_env=False).json()
                 if any(model["running"] for model in status["models"]):
@@ -117,7 +117,7 @@ def test_models_are_looked_after_on_the_replicas(three: Three) -> None:
      "/v1/models/%252e%252e/x", "/v1/models/..%5c..%5capi", "/v1/models/."],
 )  # fmt: skip
 def test_dot_segments_reach_no_other_route_of_a_replica(three: Three, path: str) -> None:
-    with socket.create_connection(("127.0.0.1", three.front.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", three.front.port), timeout=120) as connection:
         connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         reply = b"".join(iter(lambda: connection.recv(65536), b""))
     assert reply.startswith(b"HTTP/1.1 400 ") and b"the path may not hold . or .. as a part" in reply
@@ -126,7 +126,7 @@ def test_dot_segments_reach_no_other_route_of_a_replica(three: Three, path: str)
 def test_a_client_that_leaves_frees_its_place(three: Three) -> None:
     with httpx.stream("POST", f"{three.front.url}/api/generate", json=ENDLESS, timeout=60, trust_env=False) as answer:
         next(answer.iter_lines())
-    for _ in range(100):
+    for _ in range(1200):
         states = [
             httpx.get(f"{replica.url}/api/omlx/status", trust_env=False).json()["models"] for replica in three.replicas
         ]

@@ -69,11 +69,11 @@ def main(fault: str, fd: int) -> None:
             case Load(spec):
                 for done in range(4):
                     send(Loading(done, 4))
-                    time.sleep(0.3 if fault == "slow-load" else 0)
+                    time.sleep(0.6 if fault == "slow-load" else 0)
                 if fault == "dies-loading":
                     os.kill(os.getpid(), 9)
                 if fault == "hangs-loading":
-                    time.sleep(60)
+                    time.sleep(600)
                 if fault == "refuses":
                     send(LoadFailed("config.json is missing"))
                     continue
@@ -105,7 +105,7 @@ def main(fault: str, fd: int) -> None:
                     import signal
 
                     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-                    time.sleep(60)
+                    time.sleep(600)
                 sys.exit(0)
             case GetStats(number):
                 send(Reply(number, {}))

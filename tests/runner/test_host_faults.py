@@ -44,7 +44,7 @@ async def runner(fault: str) -> AsyncIterator[RunnerHost]:
 @asynccontextmanager
 async def loaded(fault: str) -> AsyncIterator[RunnerHost]:
     async with runner(fault) as host:
-        await host.load(spec(), stall_timeout=10)
+        await host.load(spec(), stall_timeout=120)
         yield host
 
 
@@ -77,14 +77,15 @@ def exists(pid: int) -> bool:
 async def test_a_load_that_fails_says_why(fault: str, message: str) -> None:
     async with runner(fault) as host:
         with pytest.raises(LoadError) as failure:
-            await asyncio.wait_for(host.load(spec(), stall_timeout=0.3), 10)
+            stall = 0.3 if fault == "hangs-loading" else 60
+            await asyncio.wait_for(host.load(spec(), stall_timeout=stall), 120)
     assert message in failure.value.message
 
 
 async def test_a_slow_load_that_makes_progress_is_waited_for() -> None:
     async with runner("slow-load") as host:
         steps: list[int] = []
-        await host.load(spec(), stall_timeout=0.6, progress=lambda frame: steps.append(frame.done))
+        await host.load(spec(), stall_timeout=1.8, progress=lambda frame: steps.append(frame.done))
     assert steps == [0, 1, 2, 3]
 
 
@@ -107,9 +108,9 @@ async def test_no_progress_shows_although_the_process_lives_and_beats() -> None:
     async with loaded("stalls") as host:
         assert host.stalled_for == 0
         waiting = asyncio.create_task(text_of(host, "hello"))
-        await asyncio.sleep(0.4)
+        while host.stalled_for <= 0.2:
+            await asyncio.sleep(0.01)
         assert host.alive
-        assert host.stalled_for > 0.2
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         assert host.open_requests == 0
@@ -117,7 +118,7 @@ async def test_no_progress_shows_although_the_process_lives_and_beats() -> None:
 
 async def test_a_runner_that_ignores_everything_is_killed_in_bounded_time() -> None:
     async with loaded("ignores-shutdown") as host:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             await host.close(grace=0.3)
         assert not exists(host.pid)
 

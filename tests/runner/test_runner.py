@@ -73,7 +73,7 @@ async def run(host: RunnerHost, wanted: GenerateRequest) -> tuple[str, str, Fini
 
 async def settled(host: RunnerHost) -> dict[str, Any]:
     """Counters once nothing is open any more."""
-    for _ in range(200):
+    for _ in range(6000):
         stats = await host.stats()
         if stats["running"] == stats["waiting"] == stats["open"] == 0:
             return stats
@@ -234,9 +234,13 @@ async def test_long_texts_do_not_stop_a_running_stream(host: RunnerHost) -> None
     """10 MB: tokenized off the thread of the model and its lock, and no further than the context reaches."""
     text = "four words in here. " * 500_000
     tokenizer = Tokenizer.from_file(str(tiny_model("qwen3", taught=True) / "tokenizer.json"))
-    begun = time.monotonic()
-    tokenizer.encode(text[: len(text) // 10])
-    whole_s = 10 * (time.monotonic() - begun)
+
+    def whole() -> float:
+        begun = time.monotonic()
+        tokenizer.encode(text[: len(text) // 10])
+        return 10 * (time.monotonic() - begun)
+
+    before_s = whole()
     raw = {"messages": [], "raw_prompt": text, "limits": {"truncate": False}}
     questions: dict[str, Callable[[], Awaitable[Any]]] = {
         "explain": lambda: host.cache("explain", text),
@@ -251,7 +255,8 @@ async def test_long_texts_do_not_stop_a_running_stream(host: RunnerHost) -> None
         asked = asyncio.ensure_future(refusal(ask()))
         gaps[name] = await longest_gap(host, asked)
         assert "context" in await asked, name
-    assert max(gaps.values()) < whole_s / 3, gaps
+    # Measured on both sides: the machine may have become busier meanwhile.
+    assert max(gaps.values()) < max(before_s, whole()) / 3, gaps
 
 
 async def longest_gap(host: RunnerHost, until: asyncio.Future[Any]) -> float:
@@ -312,7 +317,7 @@ async def test_a_server_killed_with_sigkill_leaves_no_runner(tmp_path: Path) -> 
     assert len(pids) == 2
     process.kill()
     await process.wait()
-    for _ in range(100):
+    for _ in range(2400):
         left = [pid for pid in pids if alive(pid)]
         if not left:
             return

@@ -18,8 +18,8 @@ import uvloop
 from omlx_registry import Name, Overrides, Progress, PullError, Registry, Store, Texts
 
 from omlx.pool import Pool
-from omlx.protocols.generation import check_template
 from omlx.runner.process import RUNNER
+from omlx.runner.template_check import check_chat_templates, check_go_template
 from omlx.server.app import create_app
 from omlx.server.connection import Connection
 from omlx.server.connection_limits import Connections
@@ -72,13 +72,14 @@ class ScriptedSource:
 
 def stocked(root: Path) -> Registry:
     """A registry that holds MODELS, with ScriptedSource as the outside world."""
-    registry = Registry(root, [ScriptedSource()], check_template=check_template)
+    checks = {"check_template": check_go_template, "check_chat": check_chat_templates}
+    registry = Registry(root, [ScriptedSource()], **checks)
     for name, (texts, overrides) in MODELS.items():
         registry.add_model_folder(name, DATA / "taught-llama", texts=texts, overrides=overrides, transfer="copy")
     return registry
 
 
-def eventually(holds: Callable[[], bool], timeout_s: float = 30.0) -> bool:
+def eventually(holds: Callable[[], bool], timeout_s: float = 120.0) -> bool:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if holds():
@@ -126,16 +127,16 @@ class LocalServer:
 
     def __exit__(self, *_: object) -> None:
         self._server.should_exit = True
-        self._thread.join(20)
+        self._thread.join(120)
         assert not self._thread.is_alive()
 
     def client(self) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=30, trust_env=False)
+        return httpx.Client(base_url=self.url, timeout=120, trust_env=False)
 
     def ask(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """The result of a coroutine function, run on the server's loop."""
         assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(question(), self._loop).result(20)
+        return asyncio.run_coroutine_threadsafe(question(), self._loop).result(120)
 
     def running(self) -> int:
         """Requests that runners say they work on."""

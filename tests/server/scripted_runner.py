@@ -21,6 +21,7 @@ import os
 import socket
 import struct
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,12 @@ class Runner:
                 self.finish(request)
             case "begin":
                 self.delta(Delta(number, content="begun"))
+            case "until":  # there is such a file
+                self.delta(Delta(number, content="begun"))
+                while not Path(rest).exists():
+                    time.sleep(0.01)
+                self.delta(Delta(number, content=" and ended"))
+                self.finish(request)
             case "fail":
                 self.fail(number, rest)
             case "break":

@@ -67,7 +67,7 @@ class Sending:
         return self._thread.is_alive()
 
     def status(self) -> int:
-        self._thread.join(60)
+        self._thread.join(150)
         assert self.answer is not None
         return self.answer.status_code
 

@@ -123,7 +123,7 @@ def test_many_streams_at_once_stay_apart(scripted: LocalServer) -> None:
     answers: dict[int, str] = {}
 
     def one(number: int) -> None:
-        with httpx.Client(base_url=scripted.url, timeout=30, trust_env=False) as http:
+        with httpx.Client(base_url=scripted.url, timeout=120, trust_env=False) as http:
             reply = http.post("/api/generate", json={"model": "plain", "prompt": f"say {number} {number}"})
             answers[number] = "".join(json.loads(part)["response"] for part in reply.text.splitlines())
 
@@ -131,7 +131,7 @@ def test_many_streams_at_once_stay_apart(scripted: LocalServer) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     assert answers == {number: f"{number}{number}" for number in range(20)}
 
 
@@ -166,10 +166,10 @@ def test_requests_that_come_early_are_answered_in_turn(scripted: LocalServer) ->
     )
     sender.start()
     heard = b""
-    connection.settimeout(20)
+    connection.settimeout(120)
     while heard.count(b"HTTP/1.1 200") < len(words) + 1 or not heard.endswith(b"}"):
         heard += connection.recv(1 << 16)
-    sender.join(20)
+    sender.join(120)
     said = [json.loads(part)["response"] for part in re.findall(rb"\r\n\r\n(\{.*?\})(?=HTTP|$)", heard)]
     assert said == ["begin", *words]
     connection.close()

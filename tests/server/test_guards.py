@@ -156,7 +156,7 @@ def test_loopback_by_another_name_is_loopback(tmp_path: Path, name: str) -> None
 @pytest.mark.parametrize("second", ["localhost", "evil.example"])
 def test_two_host_headers_are_one_too_many(scripted: LocalServer, second: str) -> None:
     host, port = scripted.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=20) as connection:
+    with socket.create_connection((host, int(port)), timeout=120) as connection:
         lines = ["GET /api/tags HTTP/1.1", "Host: localhost", f"Host: {second}", "Connection: close"]
         connection.sendall("\r\n".join([*lines, "", ""]).encode())
         reply = b"".join(iter(lambda: connection.recv(65536), b""))

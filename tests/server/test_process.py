@@ -61,7 +61,7 @@ class Process:
     def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
         """Exit code and log after a signal."""
         self.process.send_signal(number)
-        _, log = self.process.communicate(timeout=60)
+        _, log = self.process.communicate(timeout=150)
         return self.process.returncode, log
 
 
@@ -102,8 +102,8 @@ def test_a_signal_ends_it_promptly_with_streams_open(tmp_path: Path, started: li
     server.wait_until_up()
     body = {"model": "plain", "prompt": "begin"}  # it never ends
     with (
-        httpx.stream("POST", f"{server.url}/api/generate", json=body, trust_env=False, timeout=30) as response,
-        httpx.stream("GET", f"{server.url}/api/omlx/events", trust_env=False, timeout=30) as watched,
+        httpx.stream("POST", f"{server.url}/api/generate", json=body, trust_env=False, timeout=120) as response,
+        httpx.stream("GET", f"{server.url}/api/omlx/events", trust_env=False, timeout=120) as watched,
     ):
         lines = response.iter_lines()
         assert json.loads(next(lines))["response"] == "begun"
@@ -113,7 +113,7 @@ def test_a_signal_ends_it_promptly_with_streams_open(tmp_path: Path, started: li
         assert "error" in json.loads(next(lines))
         # A dashboard that watches is told nothing more, and holds nothing up.
         assert "event: overview" in [*watched.iter_lines()]
-    _, log = server.process.communicate(timeout=60)
+    _, log = server.process.communicate(timeout=150)
     assert server.process.returncode == 0
     assert "Traceback" not in log
     assert "ERROR" not in log
@@ -135,7 +135,7 @@ def test_a_signal_gives_waiting_requests_503(tmp_path: Path, started: list[Proce
     }
     waiting = {}
     for name, (path, body, length) in sent.items():
-        waiting[name] = socket.create_connection(("127.0.0.1", port), timeout=30)
+        waiting[name] = socket.create_connection(("127.0.0.1", port), timeout=120)
         head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n"
         waiting[name].sendall(head.encode() + body)
 
@@ -143,7 +143,7 @@ def test_a_signal_gives_waiting_requests_503(tmp_path: Path, started: list[Proce
         rows = httpx.get(f"{server.url}/api/omlx/requests", trust_env=False).json()["requests"]
         return sum(row["stage"] != "done" for row in rows)
 
-    assert eventually(lambda: open_ones() > 0, 20)
+    assert eventually(lambda: open_ones() > 0)
     for _ in range(signals):
         server.process.send_signal(signal.SIGTERM)
         time.sleep(0.1)
@@ -151,7 +151,7 @@ def test_a_signal_gives_waiting_requests_503(tmp_path: Path, started: list[Proce
         reply = b"".join(iter(lambda connection=connection: connection.recv(65536), b""))  # type: ignore[misc]
         assert reply.startswith(b"HTTP/1.1 503 ") and b"the server is shutting down" in reply, name
         assert b"retry-after: 1\r\n" in reply
-    _, log = server.process.communicate(timeout=60)
+    _, log = server.process.communicate(timeout=150)
     assert server.process.returncode == 0
     assert "Traceback" not in log and "ERROR" not in log
 
@@ -165,7 +165,7 @@ def test_a_signal_at_once_leaves_no_traceback(tmp_path: Path, started: list[Proc
         time.sleep(delay)
         server.process.send_signal(signal.SIGTERM)
         server.process.send_signal(signal.SIGTERM)
-        _, log = server.process.communicate(timeout=60)
+        _, log = server.process.communicate(timeout=150)
         assert server.process.returncode == 0
         assert "Traceback" not in log and "uvicorn" not in log
 
@@ -175,7 +175,7 @@ def test_a_taken_port_is_told_in_a_sentence(tmp_path: Path, started: list[Proces
         port = taken.getsockname()[1]
         server = Process(tmp_path, port)
         started.append(server)
-        _, log = server.process.communicate(timeout=60)
+        _, log = server.process.communicate(timeout=150)
     assert server.process.returncode == 1
     assert log == f"Error: listen tcp 127.0.0.1:{port}: bind: address already in use\n"
 
@@ -184,7 +184,7 @@ def test_a_models_folder_that_cannot_be_used_stops_the_start(tmp_path: Path, sta
     (tmp_path / "file").touch()
     server = Process(tmp_path, free_port(), OMLX_MODELS=str(tmp_path / "file" / "models"))
     started.append(server)
-    _, log = server.process.communicate(timeout=60)
+    _, log = server.process.communicate(timeout=150)
     assert server.process.returncode == 1
     assert log.startswith(f"Error: the models folder {tmp_path}/file/models cannot be used: not a directory; make it")
     assert log.count("\n") == 1
@@ -193,7 +193,7 @@ def test_a_models_folder_that_cannot_be_used_stops_the_start(tmp_path: Path, sta
 def test_an_origin_that_means_nothing_stops_the_start(tmp_path: Path, started: list[Process]) -> None:
     server = Process(tmp_path, free_port(), OLLAMA_ORIGINS="chat.example")
     started.append(server)
-    _, log = server.process.communicate(timeout=60)
+    _, log = server.process.communicate(timeout=150)
     assert server.process.returncode == 1
     assert log.startswith('Error: the origin "chat.example" must start with')
     assert "Traceback" not in log
@@ -219,12 +219,12 @@ def test_preloaded_models_are_there_and_a_wrong_one_is_named(tmp_path: Path, sta
     server = Process(tmp_path, free_port(), *SCRIPTED, OMLX_PRELOAD="nope,plain")
     started.append(server)
     server.wait_until_up()
-    for _ in range(200):
+
+    def loaded() -> list[str]:
         models = httpx.get(f"{server.url}/api/ps", trust_env=False).json()["models"]
-        if models:
-            break
-        time.sleep(0.02)
-    assert [model["name"] for model in models] == ["plain:latest"]
+        return [model["name"] for model in models]
+
+    assert eventually(lambda: loaded() == ["plain:latest"])
     _, log = server.end()
     assert "nope could not be preloaded: model 'nope' not found" in log
 
@@ -255,7 +255,7 @@ def test_a_hostfile_that_cannot_be_used_stops_the_start(
     if content is not None:
         file.write_text(content)
     started.append(Process(tmp_path / "models", free_port(), OMLX_HOSTFILE=str(file)))
-    _, log = started[-1].process.communicate(timeout=60)
+    _, log = started[-1].process.communicate(timeout=150)
     assert started[-1].process.returncode == 1
     assert log.startswith(f"Error: the hostfile {file} {why}")
     assert log.endswith("; write it with mlx.distributed_config, or leave the setting hostfile out\n")

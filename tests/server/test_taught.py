@@ -162,7 +162,7 @@ def test_concurrent_chats_share_a_batch_and_do_not_mix(server: LocalServer) -> N
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(150)
     assert answers == {of.name: of.content for of in wanted}
 
     async def largest() -> int:

@@ -59,7 +59,7 @@ def while_waiting(
             assert eventually(lambda: server.ask(loading))
             threading.Event().wait(0.2)
             change(client)
-        return reply.result(20)
+        return reply.result(120)
 
 
 @pytest.mark.parametrize(("path", "body"), ROUTES)

@@ -56,7 +56,7 @@ class ServerProcess:
         self.process: subprocess.Popen[bytes] | None = None
         self.started_in_s = 0.0
 
-    def start(self, *, timeout_s: float = 120.0) -> ServerProcess:
+    def start(self, *, timeout_s: float = 300.0) -> ServerProcess:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "config.toml").touch()
         begun = time.monotonic()
@@ -88,7 +88,7 @@ class ServerProcess:
     def log_text(self) -> str:
         return self.log.read_text("utf-8", "replace") if self.log.exists() else ""
 
-    def stop(self, *, timeout_s: float = 60.0) -> int:
+    def stop(self, *, timeout_s: float = 150.0) -> int:
         """SIGTERM; the exit code. A server that does not end in time is killed and that is an error."""
         assert self.process is not None
         if self.process.poll() is None:
