@@ -108,7 +108,7 @@ def read_input(value: Any) -> list[Message]:
         return [Message(role="user", content=value)]
     if not isinstance(value, list):
         raise HTTPError(400, "input must be a string or an array of items")
-    reader = _Reader()
+    reader = _InputReader()
     for index, item in enumerate(value):
         try:
             reader.read(item)
@@ -117,7 +117,7 @@ def read_input(value: Any) -> list[Message]:
     return reader.messages()
 
 
-class _Reader:
+class _InputReader:
     """Collects items into messages; `_turn` is the assistant message that is still growing."""
 
     def __init__(self) -> None:
