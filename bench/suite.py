@@ -35,7 +35,7 @@ from bench.peers.running import OMLX, Given, Running, make
 from bench.table import Results, Row, table
 from bench.workloads import LARGE, SIZES, WORKLOADS, Figures, Restartable, Scene, alternate, restart, warm_up
 from omlx.bench.machine import Nvml, Watch, describe_machine
-from omlx.bench.prompts import STORY, WORDS, Writer
+from omlx.bench.prompts import STORY, WORDS, PromptWriter
 
 SHAPES = ("tiny", "small", "qwen3-0.6b", "qwen3-8b")
 SMOLLM2 = "smollm2"
@@ -100,7 +100,7 @@ class Suite:
         self._options, self._root = options, root
         self._sizes = SIZES[options.sizes]
         self._seed = f"{time.time_ns()}"
-        self._writers: dict[str, Writer] = {}
+        self._writers: dict[str, PromptWriter] = {}
         self._began = time.monotonic()
         self.rows: dict[tuple[str, str], Row] = {}
         self.failures: list[str] = []
@@ -130,7 +130,7 @@ class Suite:
         key = f"{server.name} {server.targets[at].url} {at}"
         if key not in self._writers:
             words, demand = (WORDS, STORY) if self._options.model == SMOLLM2 else (_MODEL_WORDS, _MODEL_ASK)
-            self._writers[key] = Writer(f"{self._seed} {key}", words, demand)
+            self._writers[key] = PromptWriter(f"{self._seed} {key}", words, demand)
         return Scene(server.targets[at], self._writers[key], self._sizes)
 
     def _try(self, workload: str, server: Running, work: Callable[[], Awaitable[Figures]]) -> None:
@@ -193,7 +193,7 @@ class Suite:
             await asyncio.to_thread(pair.stop)
 
     def _word_scene(self, server: Running) -> Scene:
-        writer = Writer(f"{self._seed} second {server.targets[1].url}", _MODEL_WORDS, _MODEL_ASK)
+        writer = PromptWriter(f"{self._seed} second {server.targets[1].url}", _MODEL_WORDS, _MODEL_ASK)
         return Scene(server.targets[1], writer, self._sizes)
 
     def results(self) -> Results:

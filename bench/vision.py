@@ -34,7 +34,7 @@ from omlx_cache.store import PrefixStore, StoreConfig
 from PIL import Image
 
 from omlx.engine.encode.embed import EncoderEmbedder
-from omlx.engine.encode.rows import Row, RowMaker
+from omlx.engine.encode.rows import EncodeRow, RowMaker
 from omlx.engine.engine import Engine
 from omlx.engine.fuse import fuse
 from omlx.engine.loader import LoadedModel, device, wrap
@@ -45,7 +45,7 @@ from omlx.messages.load_spec import EngineConfig
 from omlx.messages.request import GenerateRequest, Limits, Message, Sampling, Video
 from omlx.prompting.template import PromptTemplate
 from omlx.runner.encode_jobs import EncodeJobs
-from omlx.runner.prompt import Encoder, Prompter
+from omlx.runner.prompt import Prompter, PromptTokenizer
 from tests.support import tiny_vlm
 from tests.support.tiny_encoder import CONFIGS, write_speller
 
@@ -131,7 +131,7 @@ class Seeing:
         store = PrefixStore(self.model.layout, StoreConfig(fingerprint=fingerprint, hot_bytes=16 << 30))
         self._engine = Engine(self.model, EngineConfig(context_length=CONTEXT, warm_up=device() != "cpu"), store)
         template = PromptTemplate.from_jinja(tokenizer.chat_template)
-        self._prompter = Prompter(template, Encoder(tokenizer), vision=vision)
+        self._prompter = Prompter(template, PromptTokenizer(tokenizer), vision=vision)
         self._next = 1
 
     def first_token(self, messages: list[Message]) -> float:
@@ -251,7 +251,7 @@ def embeddings(options: argparse.Namespace) -> list[Row_]:
     network.pooling_config = {"pooling_mode": "mean"}
     texts = [("abcdefghij klmno " * 12)[at : at + 126].replace(" ", "x") for at in range(32)]
     embedder = EncoderEmbedder(network, RowMaker(tokenizer, limit=512, filler=0), 0)
-    rows: list[Row] = embedder.rows(texts, truncate=True)
+    rows: list[EncodeRow] = embedder.rows(texts, truncate=True)
     tokens = mx.array([row.tokens for row in rows])
     mask = mx.ones_like(tokens)
 

@@ -13,8 +13,8 @@ from statistics import median
 from typing import NamedTuple
 
 from omlx.bench.figures import decode_rate, percentile, whole_rate
-from omlx.bench.prompts import Writer
-from omlx.bench.target import Reply, Target, ask, calibrate
+from omlx.bench.prompts import PromptWriter
+from omlx.bench.target import BenchTarget, TimedReply, ask, calibrate
 
 Figures = dict[str, float]
 
@@ -47,8 +47,8 @@ SIZES = {
 class Scene(NamedTuple):
     """One server on its turn."""
 
-    target: Target
-    writer: Writer
+    target: BenchTarget
+    writer: PromptWriter
     sizes: Sizes
 
 
@@ -60,7 +60,7 @@ def with_system(system: str, question: str) -> list[dict[str, str]]:
     return [{"role": "system", "content": system}, *user(question)]
 
 
-async def together(scene: Scene, count: int, prompt: int, answer: int) -> list[Reply]:
+async def together(scene: Scene, count: int, prompt: int, answer: int) -> list[TimedReply]:
     """`count` different requests at once."""
     asked = [user(scene.writer.prompt(prompt)) for _ in range(count)]
     return await asyncio.gather(*(ask(scene.target, each, answer) for each in asked))

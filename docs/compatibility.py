@@ -40,11 +40,13 @@ class Route(NamedTuple):
 ROUTES = (
     Route("GET, HEAD", "/", note="the header `x-omlx-version` tells oMLX from Ollama"),
     Route("GET, HEAD", "/api/version", answer=wire.VersionResponse, note="`version` is the setting `ollama_version`"),
-    Route("GET", "/api/status", answer=wire.StatusResponse, note="the cloud is always off"),
+    Route("GET", "/api/status", answer=wire.CloudStatusResponse, note="the cloud is always off"),
     Route("GET, HEAD", "/api/tags", answer=wire.ListedModel),
-    Route("GET", "/api/ps", answer=wire.LoadedModel, note="a model that is being unloaded is left out at once"),
+    Route(
+        "GET", "/api/ps", answer=wire.ProcessModelResponse, note="a model that is being unloaded is left out at once"
+    ),
     Route("POST", "/api/show", wire.ShowRequest, wire.ShowResponse),
-    Route("POST", "/api/generate", wire.GenerateRequest, wire.GenerateResponse),
+    Route("POST", "/api/generate", wire.OllamaGenerateRequest, wire.GenerateResponse),
     Route("POST", "/api/chat", wire.ChatRequest, wire.ChatResponse),
     Route("POST", "/api/embed", wire.EmbedRequest, wire.EmbedResponse),
     Route("POST", "/api/embeddings", wire.EmbeddingRequest, wire.EmbeddingResponse),

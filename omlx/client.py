@@ -63,21 +63,12 @@ class Version(msgspec.Struct):
     omlx_version: str = ""
 
 
-class Progress(msgspec.Struct):
-    """One line of a pull, push or create; byte counts are 0 where the step has none."""
-
-    status: str = ""
-    digest: str = ""
-    total: int = 0
-    completed: int = 0
-
-
 class _ErrorBody(msgspec.Struct):
     error: str = ""
 
 
 Body = Mapping[str, Any]
-Chunk = TypeVar("Chunk", wire.GenerateResponse, wire.ChatResponse, Progress)
+Chunk = TypeVar("Chunk", wire.GenerateResponse, wire.ChatResponse, wire.StatusLine)
 Reply = TypeVar("Reply")
 
 
@@ -136,7 +127,7 @@ class Client:
         """The models on disk, newest first."""
         return (await self._call("GET", "/api/tags", None, wire.ListResponse)).models
 
-    async def loaded(self) -> list[wire.LoadedModel]:
+    async def loaded(self) -> list[wire.ProcessModelResponse]:
         """The models in memory, the one that stays longest first."""
         return (await self._call("GET", "/api/ps", None, wire.ProcessResponse)).models
 
@@ -177,15 +168,15 @@ class Client:
         """Stream an answer; `body` as in /api/chat. Closing the iterator cancels the request."""
         return self._stream("/api/chat", body, wire.ChatResponse, until_done=True)
 
-    def pull(self, model: str, *, insecure: bool = False) -> AsyncIterator[Progress]:
-        return self._stream("/api/pull", {"model": model, "insecure": insecure}, Progress)
+    def pull(self, model: str, *, insecure: bool = False) -> AsyncIterator[wire.StatusLine]:
+        return self._stream("/api/pull", {"model": model, "insecure": insecure}, wire.StatusLine)
 
-    def push(self, model: str, *, insecure: bool = False) -> AsyncIterator[Progress]:
-        return self._stream("/api/push", {"model": model, "insecure": insecure}, Progress)
+    def push(self, model: str, *, insecure: bool = False) -> AsyncIterator[wire.StatusLine]:
+        return self._stream("/api/push", {"model": model, "insecure": insecure}, wire.StatusLine)
 
-    def create(self, body: Body) -> AsyncIterator[Progress]:
+    def create(self, body: Body) -> AsyncIterator[wire.StatusLine]:
         """Make a model; `body` as in /api/create."""
-        return self._stream("/api/create", body, Progress)
+        return self._stream("/api/create", body, wire.StatusLine)
 
     async def status(self) -> admin.StatusResponse:
         """What the server is doing."""
@@ -207,9 +198,9 @@ class Client:
         query = urlencode({"q": text, "limit": limit})
         return (await self._call("GET", f"/api/omlx/search?{query}", None, admin.SearchResponse)).models
 
-    def import_found(self) -> AsyncIterator[Progress]:
+    def import_found(self) -> AsyncIterator[wire.StatusLine]:
         """Register models that other programs have on the server's machine."""
-        return self._stream("/api/omlx/import", {}, Progress)
+        return self._stream("/api/omlx/import", {}, wire.StatusLine)
 
     async def pin(self, model: str, pinned: bool) -> str:
         """Pin or unpin; returns a warning where the pins leave too little for other models, else ""."""

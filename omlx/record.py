@@ -26,27 +26,27 @@ Stage = Literal["arrived", "loading", "queued", "reading", "writing", "done"]
 class Listener(Protocol):
     """Hears of a request's events. Durations in seconds."""
 
-    def first_piece(self, record: Record, seconds: float) -> None:
+    def first_piece(self, record: RequestRecord, seconds: float) -> None:
         """The first piece of an answer is there, this long after the request arrived."""
 
-    def gap(self, record: Record, seconds: float) -> None:
+    def gap(self, record: RequestRecord, seconds: float) -> None:
         """Another piece, this long after the one before."""
 
-    def finished(self, record: Record, finish: Finish) -> None:
+    def finished(self, record: RequestRecord, finish: Finish) -> None:
         """One generation of the request ended well."""
 
-    def read(self, record: Record, tokens: int) -> None:
+    def read(self, record: RequestRecord, tokens: int) -> None:
         """Texts of this many tokens were embedded or ranked."""
 
 
 class _Nobody:
-    def first_piece(self, record: Record, seconds: float) -> None: ...
-    def gap(self, record: Record, seconds: float) -> None: ...
-    def finished(self, record: Record, finish: Finish) -> None: ...
-    def read(self, record: Record, tokens: int) -> None: ...
+    def first_piece(self, record: RequestRecord, seconds: float) -> None: ...
+    def gap(self, record: RequestRecord, seconds: float) -> None: ...
+    def finished(self, record: RequestRecord, finish: Finish) -> None: ...
+    def read(self, record: RequestRecord, tokens: int) -> None: ...
 
 
-class Record:
+class RequestRecord:
     """See the module text. Times are of `time.monotonic`, durations in seconds, counts in tokens."""
 
     def __init__(self, id: str = "", *, listener: Listener | None = None) -> None:
@@ -130,7 +130,7 @@ class Generation:
 
     __slots__ = ("_last", "_record")
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: RequestRecord) -> None:
         self._record = record
         self._last = 0.0
 
@@ -157,14 +157,14 @@ class Generation:
         record.listener.finished(record, finish)
 
 
-_current: ContextVar[Record | None] = ContextVar("omlx_record", default=None)
+_current: ContextVar[RequestRecord | None] = ContextVar("omlx_record", default=None)
 
 
-def current() -> Record:
+def current() -> RequestRecord:
     """The record of the request that the running task belongs to."""
-    return _current.get() or Record()
+    return _current.get() or RequestRecord()
 
 
-def make_current(record: Record) -> None:
+def make_current(record: RequestRecord) -> None:
     """For this task and those it starts from now on."""
     _current.set(record)

@@ -29,7 +29,7 @@ class SettingError(UserError):
     """A setting has a value that cannot be used; the message names the setting, the value and what is expected."""
 
 
-class Kind(msgspec.Struct, frozen=True):
+class SettingKind(msgspec.Struct, frozen=True):
     """What a field needs beyond its type: Ollama's spelling and a parser for the text forms."""
 
     ollama: str | None = None
@@ -45,7 +45,7 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 def _setting(description: str, **kind: Any) -> msgspec.Meta:
-    return msgspec.Meta(description=description, extra={"kind": Kind(**kind)})
+    return msgspec.Meta(description=description, extra={"kind": SettingKind(**kind)})
 
 
 def _data_dir() -> str:
@@ -238,7 +238,7 @@ class Setting(NamedTuple):
     name: str
     type: Any
     description: str
-    kind: Kind
+    kind: SettingKind
     default: Any
 
     @property

@@ -13,7 +13,7 @@ import httpx
 from omlx_registry import Registry
 
 from bench.peers import PEERS, Model, environment, python_of, version_of
-from omlx.bench.target import Target
+from omlx.bench.target import BenchTarget
 from tests.support.server import ServerProcess, free_port
 
 OMLX = "omlx"
@@ -32,7 +32,7 @@ class Running(Protocol):
     version: str
     mlx: bool
     switches: bool
-    targets: list[Target]
+    targets: list[BenchTarget]
 
     def start(self) -> object: ...
     def stop(self) -> object: ...
@@ -52,7 +52,7 @@ class Omlx:
         self.version = f"{_own_version()}, mlx {version('mlx')}"
         self._server = ServerProcess(folder, env=env)
         self.targets = [
-            Target(url=self._server.url, api="openai", model=model.name, context=model.context) for model in models
+            BenchTarget(url=self._server.url, api="openai", model=model.name, context=model.context) for model in models
         ]
 
     def start(self) -> None:
@@ -79,7 +79,7 @@ class Other:
         self._command = peer.command(python_of(name), models[0], port)
         self._url = f"http://127.0.0.1:{port}"
         self._process: subprocess.Popen[bytes] | None = None
-        self.targets = [Target(url=self._url, api="openai", model=peer.called(model)) for model in models]
+        self.targets = [BenchTarget(url=self._url, api="openai", model=peer.called(model)) for model in models]
 
     def start(self) -> None:
         with self._log.open("ab") as log:
@@ -122,7 +122,7 @@ class Given:
 
     def __init__(self, name: str, url: str, model: str) -> None:
         self.name, self.version = name, f"at {url}"
-        self.targets = [Target(url=url.rstrip("/").removesuffix("/v1"), api="openai", model=model)]
+        self.targets = [BenchTarget(url=url.rstrip("/").removesuffix("/v1"), api="openai", model=model)]
 
     def start(self) -> None: ...
     def stop(self) -> None: ...

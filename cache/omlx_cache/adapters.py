@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import mlx.core as mx
 
 
-class Held(NamedTuple):
+class HeldTokens(NamedTuple):
     """The tokens a sliceable cache holds: arrays [1, heads, end - first, width] for positions [first, end)."""
 
     parts: tuple[mx.array, ...]
@@ -30,7 +30,7 @@ class Adapter(Protocol):
     def reach(self, cache: Any) -> int:
         """How many tokens back the layer looks; 0 for all of them."""
 
-    def held(self, cache: Any) -> Held: ...
+    def held(self, cache: Any) -> HeldTokens: ...
 
     def fill(self, cache: Any, parts: list[mx.array], position: int) -> None:
         """Make the fresh `cache` stand behind token `position`; `parts` hold its last `reach` tokens."""
@@ -42,9 +42,9 @@ class _Full:
     def reach(self, cache: Any) -> int:
         return 0
 
-    def held(self, cache: Any) -> Held:
+    def held(self, cache: Any) -> HeldTokens:
         end = cache.offset
-        return Held((cache.keys[:, :, :end], cache.values[:, :, :end]), 0, end)
+        return HeldTokens((cache.keys[:, :, :end], cache.values[:, :, :end]), 0, end)
 
     def fill(self, cache: Any, parts: list[mx.array], position: int) -> None:
         cache.keys, cache.values = parts
@@ -57,9 +57,9 @@ class _Window:
     def reach(self, cache: Any) -> int:
         return int(cache.max_size)
 
-    def held(self, cache: Any) -> Held:
+    def held(self, cache: Any) -> HeldTokens:
         parts = tuple(_in_order(part, cache._idx, cache.offset) for part in (cache.keys, cache.values))
-        return Held(parts, cache.offset - parts[0].shape[2], cache.offset)
+        return HeldTokens(parts, cache.offset - parts[0].shape[2], cache.offset)
 
     def fill(self, cache: Any, parts: list[mx.array], position: int) -> None:
         cache.keys, cache.values = parts
@@ -82,9 +82,9 @@ class _Chunk:
     def reach(self, cache: Any) -> int:
         return int(cache.chunk_size)
 
-    def held(self, cache: Any) -> Held:
+    def held(self, cache: Any) -> HeldTokens:
         size = cache.offset - cache.start_position
-        return Held((cache.keys[:, :, :size], cache.values[:, :, :size]), cache.start_position, cache.offset)
+        return HeldTokens((cache.keys[:, :, :size], cache.values[:, :, :size]), cache.start_position, cache.offset)
 
     def fill(self, cache: Any, parts: list[mx.array], position: int) -> None:
         cache.keys, cache.values = parts
@@ -98,9 +98,9 @@ class _Quantized:
     def reach(self, cache: Any) -> int:
         return 0
 
-    def held(self, cache: Any) -> Held:
+    def held(self, cache: Any) -> HeldTokens:
         end = cache.offset
-        return Held(tuple(part[:, :, :end] for part in (*cache.keys, *cache.values)), 0, end)
+        return HeldTokens(tuple(part[:, :, :end] for part in (*cache.keys, *cache.values)), 0, end)
 
     def fill(self, cache: Any, parts: list[mx.array], position: int) -> None:
         cache.keys, cache.values = list(parts[:3]), list(parts[3:])

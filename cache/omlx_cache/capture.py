@@ -15,7 +15,7 @@ from omlx_cache.chain import Chain
 from omlx_cache.keys import TOKEN_BYTES, Media, pack
 from omlx_cache.match import Match
 from omlx_cache.placement import snapshot_stops
-from omlx_cache.records import Kind, Name, Piece, Record
+from omlx_cache.records import Kind, Piece, Record, RecordName
 from omlx_cache.tiers import Tiers
 
 
@@ -38,7 +38,7 @@ class Capture:
         self._sliced = sorted(store.layout.needs & {Kind.KV, Kind.WINDOW})
         self._chain = Chain(store.namespace, store.block_size, tokens if self._active else (), media)
         self._position = match.cached_tokens if match else 0
-        self._partials: dict[int, list[Name]] = {}
+        self._partials: dict[int, list[RecordName]] = {}
         for level, name in match.partials if match else ():
             self._partials.setdefault(level, []).append(name)
         self._stops: list[int] = []
@@ -137,7 +137,9 @@ class Capture:
         self._position = max(self._position, position)
         blocks = reversed(self._chain.blocks[:last])
         # The beginning of a chain is needed by all that follows it: it should be the last to be evicted.
-        self._store.hot.touch((Name(piece.key, kind) for piece in blocks for kind in self._sliced), self._store.clock())
+        self._store.hot.touch(
+            (RecordName(piece.key, kind) for piece in blocks for kind in self._sliced), self._store.clock()
+        )
 
     def _take_point(self, caches: list[Any], position: int) -> None:
         if position < 1:
@@ -146,17 +148,17 @@ class Capture:
             raise ValueError(f"position {position} lies behind the {len(self._chain)} tokens that are known")
         piece = self._chain.piece_ending(position)
         if piece.size < self._store.block_size:
-            taken = [Name(piece.key, kind) for kind in self._sliced if self._take(caches, kind, piece)]
+            taken = [RecordName(piece.key, kind) for kind in self._sliced if self._take(caches, kind, piece)]
             self._replace_partials(piece)
             self._partials.setdefault(piece.start // self._store.block_size, []).extend(taken)
-        if Kind.STATE in self._layout.needs and not self._store.holds(Name(piece.key, Kind.STATE)):
+        if Kind.STATE in self._layout.needs and not self._store.holds(RecordName(piece.key, Kind.STATE)):
             arrays, meta = self._layout.capture_state(caches)
             self._store.keep(self._record(piece, Kind.STATE, arrays, meta))
 
     def _take(self, caches: list[Any], kind: Kind, piece: Piece) -> bool:
         """Store what the caches still hold of a piece, if no tier has as much of it; False when nothing was stored."""
         skip = max(0, self._layout.first_held(caches, kind) - piece.start)
-        if skip >= piece.size or self._store.holds(Name(piece.key, kind), skip):
+        if skip >= piece.size or self._store.holds(RecordName(piece.key, kind), skip):
             return False
         arrays = self._layout.capture(caches, kind, piece.start + skip, piece.end)
         self._store.keep(self._record(piece, kind, arrays, skip=skip))
@@ -177,7 +179,9 @@ class Capture:
         if Kind.STATE in self._layout.needs and piece.size < self._store.block_size:
             self._partials[level] = [name for name in shorter if name.kind == Kind.WINDOW]
             shorter = [name for name in shorter if name.kind != Kind.WINDOW]
-        covered = [name for name in shorter if name.key != piece.key and self._store.holds(Name(piece.key, name.kind))]
+        covered = [
+            name for name in shorter if name.key != piece.key and self._store.holds(RecordName(piece.key, name.kind))
+        ]
         if covered:
             self._store.forget(covered)
 

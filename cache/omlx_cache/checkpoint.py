@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from omlx_cache.hot import Held
+from omlx_cache.hot import HotRecord
 
 PRESSURE = 0.75
 """Share of the hot tier's budget above which the oldest dirty records are written ahead of their eviction."""
@@ -36,7 +36,7 @@ def is_pressed(moment: Moment) -> bool:
     return moment.fill > PRESSURE
 
 
-def next_batch(dirty: Sequence[Held], room: int) -> list[Held]:
+def next_batch(dirty: Sequence[HotRecord], room: int) -> list[HotRecord]:
     """As many of the dirty records (in the order given) as the write queue takes now."""
     batch = []
     for held in dirty:

@@ -25,12 +25,12 @@ import msgspec
 
 from omlx_cache.files import size_on_disk
 from omlx_cache.index import Index, IndexNewerError, IndexUnusableError, Reserved
-from omlx_cache.readahead import ReadAhead, Reading
+from omlx_cache.readahead import PendingRead, ReadAhead
 from omlx_cache.record_file import DamagedError, HostRecord, encode
-from omlx_cache.records import IndexEntry, Kind, Name, Stored
+from omlx_cache.records import IndexEntry, Kind, RecordName, StoredSize
 from omlx_cache.recovery import open_folder, remove_index
 from omlx_cache.stats import ColdCounts
-from omlx_cache.writequeue import BATCH_BYTES, Batch, Do, Write, WriteQueue
+from omlx_cache.writequeue import BATCH_BYTES, Do, Write, WriteBatch, WriteQueue
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -68,9 +68,9 @@ class ColdTier:
         self._hourly_bytes = hourly_bytes
         self._queue = WriteQueue(queue_bytes, min(BATCH_BYTES, max_bytes // 64))
         self._clock = clock
-        self._bad: set[Name] = set()
-        self._queued: dict[Name, int] = {}
-        self._done: deque[tuple[Name, bool, list[tuple[HostRecord, Any]]]] = deque()
+        self._bad: set[RecordName] = set()
+        self._queued: dict[RecordName, int] = {}
+        self._done: deque[tuple[RecordName, bool, list[tuple[HostRecord, Any]]]] = deque()
         self._paused_until = 0.0
         self._writer: threading.Thread | None = None
         self._ahead: ReadAhead | None = None
@@ -87,9 +87,9 @@ class ColdTier:
         self._writer.start()
 
     # ------------------------------------------------------------------ asking (the thread that owns MLX)
-    def find(self, keys: Sequence[bytes]) -> dict[Name, Stored]:
+    def find(self, keys: Sequence[bytes]) -> dict[RecordName, StoredSize]:
         """The records under these keys that can be read."""
-        nothing: dict[Name, Stored] = {}
+        nothing: dict[RecordName, StoredSize] = {}
         found = self._ask(lambda index: index.find(keys), nothing)
         return {name: stored for name, stored in found.items() if name not in self._bad}
 
@@ -97,7 +97,7 @@ class ColdTier:
         """The pieces behind `parent` next to these tokens in order: no others share longer prefixes with them."""
         nothing: list[IndexEntry] = []
         found = self._ask(lambda index: index.neighbours(parent, kind, packed), nothing)
-        return [entry for entry in found if Name(entry.piece.key, kind) not in self._bad]
+        return [entry for entry in found if RecordName(entry.piece.key, kind) not in self._bad]
 
     def sizes(self, parent: bytes, kind: Kind) -> set[int]:
         """The lengths in tokens of the pieces behind `parent`."""
@@ -107,7 +107,7 @@ class ColdTier:
         """Anything else the index knows."""
         return self._ask(question, otherwise)
 
-    def holds(self, name: Name, skip: int = 0) -> bool:
+    def holds(self, name: RecordName, skip: int = 0) -> bool:
         """Whether the record is there or on its way, with no more tokens missing than `skip`."""
         if self._queued.get(name, skip + 1) <= skip:
             return True
@@ -130,15 +130,15 @@ class ColdTier:
                 remove_index(self.folder)
 
     # ------------------------------------------------------------------ reading
-    def read_ahead(self, wanted: Iterable[tuple[Name, int]]) -> Reading:
+    def read_ahead(self, wanted: Iterable[tuple[RecordName, int]]) -> PendingRead:
         """Start reading these (records and their sizes in bytes), for a `read` soon to come."""
         if self._ahead is None or self.problem:
-            return Reading(())
+            return PendingRead(())
         return self._ahead.start(wanted)
 
-    def read(self, names: Sequence[Name]) -> dict[Name, HostRecord]:
+    def read(self, names: Sequence[RecordName]) -> dict[RecordName, HostRecord]:
         """Those of these records that are intact. The others are counted, and not offered again."""
-        found: dict[Name, HostRecord] = {}
+        found: dict[RecordName, HostRecord] = {}
         if self._ahead is None or self.problem:
             return found
         for name, future in zip(names, self._ahead.take(names), strict=True):
@@ -169,7 +169,7 @@ class ColdTier:
         if self._ahead is not None:
             self._ahead.drop()
 
-    def reject(self, name: Name, error: Exception) -> None:
+    def reject(self, name: RecordName, error: Exception) -> None:
         """This record is of no use: do not offer it again, remove it."""
         self._bad.add(name)  # Until the writer has removed it.
         if isinstance(error, FileNotFoundError):
@@ -186,7 +186,7 @@ class ColdTier:
 
         `keep` is held until the bytes are no longer needed, and let go in the thread that calls `done`.
         """
-        name = Name(host.identity.piece.key, host.identity.kind)
+        name = RecordName(host.identity.piece.key, host.identity.kind)
         nbytes = sum(array.data.nbytes for array in host.arrays)
         if self.problem or self._writer is None or self._clock() < self._paused_until:
             return False
@@ -211,7 +211,7 @@ class ColdTier:
         """The counts as they are now."""
         return msgspec.structs.replace(self.counts)
 
-    def done(self) -> list[tuple[Name, bool]]:
+    def done(self) -> list[tuple[RecordName, bool]]:
         """Records handed over earlier that are finished now: whether the tier has them. Lets go of their owners."""
         finished = []
         while self._done:
@@ -221,12 +221,12 @@ class ColdTier:
             finished.append((name, kept))
         return finished
 
-    def touch(self, names: Sequence[Name]) -> None:
+    def touch(self, names: Sequence[RecordName]) -> None:
         """Mark as used now."""
         if self._writer is not None:
             self._queue.touch(names, self._clock())
 
-    def remove(self, names: Sequence[Name]) -> None:
+    def remove(self, names: Sequence[RecordName]) -> None:
         """Delete records."""
         self._put(Do(lambda index: self._remove(index, names)))
 
@@ -271,7 +271,7 @@ class ColdTier:
             index = None
         while (work := self._queue.take()) is not None:
             try:
-                if isinstance(work, Batch):
+                if isinstance(work, WriteBatch):
                     self._write_batch(index, work)
                 elif index is not None:
                     work.action(index)
@@ -281,8 +281,8 @@ class ColdTier:
         if index is not None:
             index.close()
 
-    def _write_batch(self, index: Index | None, batch: Batch) -> None:
-        kept: set[Name] = set()
+    def _write_batch(self, index: Index | None, batch: WriteBatch) -> None:
+        kept: set[RecordName] = set()
         try:
             if index is not None:
                 index.touch(batch.touched)
@@ -293,7 +293,7 @@ class ColdTier:
             self._done.extend((item.name, item.name in kept, item.payload) for item in batch.writes)
             self._queue.release(batch)
 
-    def _write_records(self, index: Index, writes: Sequence[Write]) -> set[Name]:
+    def _write_records(self, index: Index, writes: Sequence[Write]) -> set[RecordName]:
         """The records that the tier has now. Two transactions for all: one before the files, one after them."""
         files = [(item.name, encode(item.payload[0][0])) for item in writes]
         entries = [
@@ -323,9 +323,9 @@ class ColdTier:
                 self.counts.written_bytes += entry.nbytes
         return written | {name for (name, _), _, answer in by_answer if answer is Reserved.PRESENT}
 
-    def _write_files(self, index: Index, files: Sequence[tuple[Name, list[memoryview]]]) -> set[Name]:
+    def _write_files(self, index: Index, files: Sequence[tuple[RecordName, list[memoryview]]]) -> set[RecordName]:
         """Write reserved records and book them as ready; a disk that fails once is not asked for the others."""
-        written: list[Name] = []
+        written: list[RecordName] = []
         try:
             for name, parts in files:
                 self._files.write(name, parts)
@@ -339,14 +339,14 @@ class ColdTier:
             self._files.unlink(name)
         return set(written) - set(lost)
 
-    def _remove(self, index: Index, names: Sequence[Name]) -> None:
+    def _remove(self, index: Index, names: Sequence[RecordName]) -> None:
         for name in names:
             with contextlib.suppress(OSError):
                 self._files.unlink(name)
         index.remove(names)
         self._bad.difference_update(names)
 
-    def _remove_missing(self, index: Index, name: Name) -> None:
+    def _remove_missing(self, index: Index, name: RecordName) -> None:
         if not self._files.path(name).exists():  # Another process may have written it anew.
             index.remove([name])
         self._bad.discard(name)

@@ -13,7 +13,7 @@ import msgspec
 
 from omlx_cache.chain import Chain
 from omlx_cache.keys import TOKEN_BYTES, unpack
-from omlx_cache.plan import Plan
+from omlx_cache.plan import RestorePlan
 from omlx_cache.scan import Scan
 
 Reason = Literal[
@@ -47,7 +47,7 @@ class Explanation(msgspec.Struct, kw_only=True):
 
 
 def explain(
-    chain: Chain, found: Scan, plan: Plan, *, gone: Callable[[bytes], bool], others: Callable[[bytes], list[str]]
+    chain: Chain, found: Scan, plan: RestorePlan, *, gone: Callable[[bytes], bool], others: Callable[[bytes], list[str]]
 ) -> Explanation:
     """Why the plan ends where it ends. `gone(key)`: was it evicted? `others(tokens)`: models that have it."""
     result = Explanation(
@@ -66,7 +66,7 @@ def explain(
 
 
 def _reason(
-    chain: Chain, found: Scan, plan: Plan, gone: Callable[[bytes], bool], others: Callable[[bytes], list[str]]
+    chain: Chain, found: Scan, plan: RestorePlan, gone: Callable[[bytes], bool], others: Callable[[bytes], list[str]]
 ) -> tuple[Reason, str]:
     edge, position = found.edge, plan.position
     if plan.possible > position:

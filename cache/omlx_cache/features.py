@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from omlx_cache.record_file import HostRecord, Identity
-from omlx_cache.records import Kind, Name, Piece, Record
+from omlx_cache.records import Kind, Piece, Record, RecordName
 from omlx_cache.store import PrefixStore
 
 
@@ -22,7 +22,7 @@ class FeatureStore:
 
     def keep(self, digest: bytes, features: Sequence[Any]) -> None:
         """Write features (MLX arrays) unless they are there, or the disk has no room for them now."""
-        cold, name = self._store.cold, Name(digest, Kind.FEATURES)
+        cold, name = self._store.cold, RecordName(digest, Kind.FEATURES)
         nbytes = sum(array.nbytes for array in features)
         if cold is None or cold.holds(name) or cold.room() < nbytes:
             return
@@ -34,7 +34,7 @@ class FeatureStore:
 
     def find(self, digest: bytes) -> tuple[Any, ...] | None:
         """The features of the picture with this digest; None where there are none."""
-        cold, name = self._store.cold, Name(digest, Kind.FEATURES)
+        cold, name = self._store.cold, RecordName(digest, Kind.FEATURES)
         if cold is None or not cold.holds(name):
             return None
         host = cold.read([name]).get(name)

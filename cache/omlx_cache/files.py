@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from omlx_cache.record_file import MAX_HEADER, DamagedError, HostRecord, Identity, decode, decode_identity
-from omlx_cache.records import Kind, Name
+from omlx_cache.records import Kind, RecordName
 
 _SUFFIX = ".safetensors"
 _PAGE = 4096
@@ -27,11 +27,11 @@ class RecordFiles:
         self._temporary.mkdir(mode=0o700, exist_ok=True)
         self._number = 0
 
-    def path(self, name: Name) -> Path:
+    def path(self, name: RecordName) -> Path:
         key = name.key.hex()
         return self.folder / key[:2] / f"{key}-{name.kind.name.lower()}{_SUFFIX}"
 
-    def write(self, name: Name, parts: Sequence[memoryview]) -> None:
+    def write(self, name: RecordName, parts: Sequence[memoryview]) -> None:
         """Write a record's bytes. Raises OSError, and then leaves nothing behind."""
         self._number += 1
         temporary = self._temporary / f"{os.getpid()}-{id(self):x}-{self._number}"
@@ -49,7 +49,7 @@ class RecordFiles:
             temporary.unlink(missing_ok=True)
             raise
 
-    def read(self, name: Name) -> HostRecord:
+    def read(self, name: RecordName) -> HostRecord:
         """The record as host bytes, checked. Raises FileNotFoundError, OSError, DamagedError."""
         with self.path(name).open("rb", buffering=0) as file:
             data = bytearray(os.fstat(file.fileno()).st_size)
@@ -60,7 +60,7 @@ class RecordFiles:
                     raise DamagedError("the file is shorter than its size says")
                 filled += count
         record = decode(data)
-        if Name(record.identity.piece.key, record.identity.kind) != name:
+        if RecordName(record.identity.piece.key, record.identity.kind) != name:
             raise DamagedError("it belongs to another record")
         return record
 
@@ -71,11 +71,11 @@ class RecordFiles:
             head += file.read(min(int.from_bytes(head, "little"), MAX_HEADER))
             return decode_identity(head, os.fstat(file.fileno()).st_size)
 
-    def unlink(self, name: Name) -> None:
+    def unlink(self, name: RecordName) -> None:
         """Delete the file if it is there. Raises OSError when it cannot be deleted."""
         self.path(name).unlink(missing_ok=True)
 
-    def all(self) -> Iterator[tuple[Path, Name | None]]:
+    def all(self) -> Iterator[tuple[Path, RecordName | None]]:
         """Every file in the record folders with its name; None for one that no record would have."""
         for folder in sorted(self.folder.glob("[0-9a-f][0-9a-f]")):
             for path in sorted(folder.iterdir()):
@@ -103,10 +103,10 @@ def _write_all(descriptor: int, part: memoryview) -> None:
         part = part[os.write(descriptor, part) :]
 
 
-def _name_of(path: Path) -> Name | None:
+def _name_of(path: Path) -> RecordName | None:
     key, _, kind = path.name.removesuffix(_SUFFIX).partition("-")
     try:
-        name = Name(bytes.fromhex(key), Kind[kind.upper()])
+        name = RecordName(bytes.fromhex(key), Kind[kind.upper()])
     except (ValueError, KeyError):
         return None
     return name if path.name == f"{key}-{kind}{_SUFFIX}" and path.parent.name == key[:2] else None

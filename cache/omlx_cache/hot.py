@@ -12,10 +12,10 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from omlx_cache.records import IndexEntry, Kind, Name, Record
+from omlx_cache.records import IndexEntry, Kind, Record, RecordName
 
 
-class Held(NamedTuple):
+class HotRecord(NamedTuple):
     """A record, whether only RAM has it (`dirty`), and when it was last used (seconds since the epoch)."""
 
     record: Record
@@ -32,28 +32,28 @@ class HotTier:
         self.nbytes = 0
         self.arrays = 0
         self.evictions = 0
-        self._records: OrderedDict[Name, Held] = OrderedDict()
+        self._records: OrderedDict[RecordName, HotRecord] = OrderedDict()
         self._children: dict[tuple[bytes, Kind], list[tuple[bytes, bytes]]] = {}
         """(parent, kind) → (packed tokens, key), sorted: neighbours in this order share the longest prefixes."""
 
     def __len__(self) -> int:
         return len(self._records)
 
-    def __contains__(self, name: Name) -> bool:
+    def __contains__(self, name: RecordName) -> bool:
         return name in self._records
 
-    def names(self) -> Iterator[Name]:
+    def names(self) -> Iterator[RecordName]:
         """All records, least recently used first."""
         return iter(self._records)
 
-    def get(self, name: Name) -> Record | None:
+    def get(self, name: RecordName) -> Record | None:
         """The record; looking does not count as use (see `touch`)."""
         held = self._records.get(name)
         return held.record if held else None
 
-    def put(self, record: Record, *, dirty: bool, used: float) -> list[Held]:
+    def put(self, record: Record, *, dirty: bool, used: float) -> list[HotRecord]:
         """Keep a record; returns those that had to go for it (itself, if it is larger than the budget)."""
-        held = Held(record, dirty, used)
+        held = HotRecord(record, dirty, used)
         if record.name in self._records:
             self.touch([record.name], used)
             return []
@@ -65,14 +65,14 @@ class HotTier:
         self.arrays += len(record.arrays)
         return self._shrink()
 
-    def touch(self, names: Iterable[Name], used: float) -> None:
+    def touch(self, names: Iterable[RecordName], used: float) -> None:
         """Mark as used, the last one most recently."""
         for name in names:
             held = self._records.pop(name, None)
             if held is not None:
                 self._records[name] = held._replace(used=used)
 
-    def discard(self, name: Name) -> None:
+    def discard(self, name: RecordName) -> None:
         held = self._records.pop(name, None)
         if held is None:
             return
@@ -84,17 +84,17 @@ class HotTier:
         self.nbytes -= record.nbytes
         self.arrays -= len(record.arrays)
 
-    def clean(self, name: Name) -> None:
+    def clean(self, name: RecordName) -> None:
         """The cold tier has this record now."""
         held = self._records.get(name)
         if held is not None and held.dirty:
             self._records[name] = held._replace(dirty=False)
 
-    def dirty(self) -> list[Held]:
+    def dirty(self) -> list[HotRecord]:
         """Records that only RAM has, least recently used first."""
         return [held for held in self._records.values() if held.dirty]
 
-    def resize(self, max_bytes: int) -> list[Held]:
+    def resize(self, max_bytes: int) -> list[HotRecord]:
         """Change the budget; returns what had to go."""
         self.max_bytes = max_bytes
         return self._shrink()
@@ -108,7 +108,7 @@ class HotTier:
         """The pieces behind `parent` next to these tokens in order: no others share longer prefixes with them."""
         siblings = self._children.get((parent, kind), [])
         at = bisect_left(siblings, (packed, b""))
-        found = (self._records[Name(key, kind)].record for _, key in siblings[max(0, at - 1) : at + 1])
+        found = (self._records[RecordName(key, kind)].record for _, key in siblings[max(0, at - 1) : at + 1])
         return [IndexEntry(record.piece, kind, record.nbytes, record.skip) for record in found]
 
     def sizes(self, parent: bytes, kind: Kind) -> set[int]:
@@ -122,7 +122,7 @@ class HotTier:
             faults.append("the hot tier's byte count is off")
         if self.arrays != sum(len(held.record.arrays) for held in self._records.values()):
             faults.append("the hot tier's array count is off")
-        listed = {Name(key, kind) for (_, kind), found in self._children.items() for _, key in found}
+        listed = {RecordName(key, kind) for (_, kind), found in self._children.items() for _, key in found}
         if listed != set(self._records):
             faults.append("the hot tier's list of siblings is off")
         if self.nbytes > self.max_bytes or self.arrays > self.max_arrays:
@@ -132,7 +132,7 @@ class HotTier:
     def _siblings(self, record: Record) -> list[tuple[bytes, bytes]]:
         return self._children.setdefault((record.piece.parent, record.kind), [])
 
-    def _shrink(self) -> list[Held]:
+    def _shrink(self) -> list[HotRecord]:
         gone = []
         while self._records and (self.nbytes > self.max_bytes or self.arrays > self.max_arrays):
             held = next(iter(self._records.values()))

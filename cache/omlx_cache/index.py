@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 
-from omlx_cache.records import IndexEntry, Kind, Name, Piece, Stored
+from omlx_cache.records import IndexEntry, Kind, Piece, RecordName, StoredSize
 from omlx_cache.schema import LATER, SCHEMA, SCHEMA_VERSION, START_BYTES, TABLES, statements
 
 FILE = "index.sqlite"
@@ -122,18 +122,18 @@ class Index:
         self._db.execute("COMMIT")
 
     # ------------------------------------------------------------------ asking
-    def find(self, keys: Sequence[bytes]) -> dict[Name, Stored]:
+    def find(self, keys: Sequence[bytes]) -> dict[RecordName, StoredSize]:
         """The records under these keys that are ready."""
-        found: dict[Name, Stored] = {}
+        found: dict[RecordName, StoredSize] = {}
         for first in range(0, len(keys), 500):
             some = keys[first : first + 500]
             marks = ",".join("?" * len(some))
             question = f"SELECT key, kind, bytes, skip FROM records WHERE key IN ({marks}) AND writer = 0"  # noqa: S608
             rows = self._db.execute(question, some)
-            found.update({Name(key, Kind(kind)): Stored(size, skip) for key, kind, size, skip in rows})
+            found.update({RecordName(key, Kind(kind)): StoredSize(size, skip) for key, kind, size, skip in rows})
         return found
 
-    def has(self, name: Name, skip: int = 0) -> bool:
+    def has(self, name: RecordName, skip: int = 0) -> bool:
         """Whether the record is there or being written, with no more tokens missing than `skip`."""
         row = self._db.execute("SELECT skip FROM records WHERE key = ? AND kind = ?", name).fetchone()
         return row is not None and row[0] <= skip
@@ -178,14 +178,14 @@ class Index:
         )
         return sorted(name for (name,) in rows)
 
-    def recent(self, namespace: bytes, limit: int) -> list[Name]:
+    def recent(self, namespace: bytes, limit: int) -> list[RecordName]:
         """The model's most recently used records of prompts, latest and beginnings of chains first."""
         rows = self._db.execute(
             "SELECT key, kind FROM records WHERE namespace = ? AND writer = 0 AND kind != ?"
             " ORDER BY used DESC, start LIMIT ?",
             (namespace, Kind.FEATURES, limit),
         )
-        return [Name(key, Kind(kind)) for key, kind in rows]
+        return [RecordName(key, Kind(kind)) for key, kind in rows]
 
     def totals(self) -> tuple[int, int]:
         """(bytes, records) of the whole folder, reservations included."""
@@ -200,8 +200,8 @@ class Index:
         )
         return [(namespace.hex(), name, size, count, used) for namespace, name, size, count, used in rows]
 
-    def all_names(self) -> list[Name]:
-        return [Name(key, Kind(kind)) for key, kind in self._db.execute("SELECT key, kind FROM records")]
+    def all_names(self) -> list[RecordName]:
+        return [RecordName(key, Kind(kind)) for key, kind in self._db.execute("SELECT key, kind FROM records")]
 
     def written_in_hour(self, now: float) -> int:
         """Bytes written to the folder in the clock hour of `now`, by all processes."""
@@ -222,7 +222,7 @@ class Index:
         *,
         cap: int,
         hourly: int,
-        unlink: Callable[[Name], None],
+        unlink: Callable[[RecordName], None],
     ) -> tuple[list[Reserved], int]:
         """Make room for records of `entry.nbytes`, each last used at a time, and book them as being written.
 
@@ -242,10 +242,10 @@ class Index:
 
     def _reserve(
         self, entry: IndexEntry, namespace: bytes, used: float, now: float, cap: int, hourly: int,
-        unlink: Callable[[Name], None],
+        unlink: Callable[[RecordName], None],
     ) -> tuple[Reserved, int]:  # fmt: skip
         piece, kind, size, skip = entry
-        if self.has(Name(piece.key, kind), skip):
+        if self.has(RecordName(piece.key, kind), skip):
             return Reserved.PRESENT, 0
         if hourly and self.written_in_hour(now) + size > hourly:
             return Reserved.OVER_BUDGET, 0
@@ -261,16 +261,16 @@ class Index:
         )
         return Reserved.YES, len(victims)
 
-    def shrink(self, cap: int, unlink: Callable[[Name], None]) -> int:
+    def shrink(self, cap: int, unlink: Callable[[RecordName], None]) -> int:
         """Evict until the folder fits `cap` bytes, as far as pinned records allow; returns how many had to go."""
         with self._transaction():
             victims, _ = self._victims(self.totals()[0] + self.own_bytes(cap) - cap)
             self._evict(victims, unlink)
         return len(victims)
 
-    def _victims(self, excess: int) -> tuple[list[Name], int]:
+    def _victims(self, excess: int) -> tuple[list[RecordName], int]:
         """Least recently used records worth `excess` bytes or all there are, ends of chains first; and their bytes."""
-        victims: list[Name] = []
+        victims: list[RecordName] = []
         freed = 0
         if excess > 0:
             rows = self._db.execute(
@@ -278,13 +278,13 @@ class Index:
                 " ORDER BY used, start DESC"
             )
             for key, kind, size in rows:
-                victims.append(Name(key, Kind(kind)))
+                victims.append(RecordName(key, Kind(kind)))
                 freed += size
                 if freed >= excess:
                     break
         return victims, freed
 
-    def _evict(self, victims: list[Name], unlink: Callable[[Name], None]) -> None:
+    def _evict(self, victims: list[RecordName], unlink: Callable[[RecordName], None]) -> None:
         for victim in victims:
             unlink(victim)
         self._db.executemany("DELETE FROM records WHERE key = ? AND kind = ?", victims)
@@ -295,7 +295,7 @@ class Index:
     def adopt(self, entry: IndexEntry, namespace: bytes, used: float) -> None:
         """Book a record whose file is there already."""
         with self._transaction():
-            if not self.has(Name(entry.piece.key, entry.kind), entry.skip):
+            if not self.has(RecordName(entry.piece.key, entry.kind), entry.skip):
                 self._insert(entry, namespace, used, writer=0)
 
     def _insert(self, entry: IndexEntry, namespace: bytes, used: float, writer: int) -> None:
@@ -310,34 +310,38 @@ class Index:
             row,
         )
 
-    def commit(self, names: Sequence[Name]) -> list[Name]:
+    def commit(self, names: Sequence[RecordName]) -> list[RecordName]:
         """The files of these records are complete. Returns those whose reservation was lost: their files must go."""
         update = "UPDATE records SET writer = 0 WHERE key = ? AND kind = ? AND writer = ?"
         with self._transaction():
             return [name for name in names if self._db.execute(update, (*name, os.getpid())).rowcount == 0]
 
-    def abandon(self, names: Sequence[Name]) -> None:
+    def abandon(self, names: Sequence[RecordName]) -> None:
         """These records could not be written."""
         rows = [(*name, os.getpid()) for name in names]
         with self._transaction():
             self._db.executemany("DELETE FROM records WHERE key = ? AND kind = ? AND writer = ?", rows)
 
-    def remove(self, names: Iterable[Name]) -> None:
+    def remove(self, names: Iterable[RecordName]) -> None:
         """Forget records that are ready."""
         with self._transaction():
             self._db.executemany("DELETE FROM records WHERE key = ? AND kind = ? AND writer = 0", list(names))
 
-    def remove_unfinished(self, now: float, lives: Callable[[int], bool], unlink: Callable[[Name], None]) -> int:
+    def remove_unfinished(self, now: float, lives: Callable[[int], bool], unlink: Callable[[RecordName], None]) -> int:
         """Forget records whose writer is gone, or has taken too long to be coming; returns how many."""
         with self._transaction():
             rows = self._db.execute("SELECT key, kind, writer, used FROM records WHERE writer != 0").fetchall()
-            lost = [Name(key, Kind(kind)) for key, kind, pid, since in rows if not lives(pid) or now - since > _STALE_S]
+            lost = [
+                RecordName(key, Kind(kind))
+                for key, kind, pid, since in rows
+                if not lives(pid) or now - since > _STALE_S
+            ]
             for name in lost:
                 unlink(name)
             self._db.executemany("DELETE FROM records WHERE key = ? AND kind = ?", lost)
         return len(lost)
 
-    def touch(self, used: Mapping[Name, float]) -> None:
+    def touch(self, used: Mapping[RecordName, float]) -> None:
         """Mark records as used at these times."""
         rows = [(moment, *name) for name, moment in used.items()]
         with self._transaction():
@@ -354,11 +358,11 @@ class Index:
         rows = self._db.execute("SELECT namespace, fingerprint FROM fingerprints")
         return {namespace.hex(): fingerprint for namespace, fingerprint in rows}
 
-    def names_in(self, namespace: bytes | None) -> list[Name]:
+    def names_in(self, namespace: bytes | None) -> list[RecordName]:
         """All ready records of one model, or of all."""
         where, values = ("", ()) if namespace is None else (" AND namespace = ?", (namespace,))
         rows = self._db.execute(f"SELECT key, kind FROM records WHERE writer = 0{where}", values)  # noqa: S608
-        return [Name(key, Kind(kind)) for key, kind in rows]
+        return [RecordName(key, Kind(kind)) for key, kind in rows]
 
     # ------------------------------------------------------------------ sessions
     def pin(self, session: str, namespace: bytes, keys: Sequence[bytes]) -> None:
@@ -393,14 +397,14 @@ class Index:
         ).fetchone()
         return int(row[0])
 
-    def session_names(self, session: str, namespace: bytes) -> list[Name]:
+    def session_names(self, session: str, namespace: bytes) -> list[RecordName]:
         """The records a session pins, in order of their tokens."""
         rows = self._db.execute(
             "SELECT records.key, records.kind FROM sessions JOIN records USING (key)"
             " WHERE sessions.name = ? AND sessions.namespace = ? AND writer = 0 ORDER BY start",
             (session, namespace),
         )
-        return [Name(key, Kind(kind)) for key, kind in rows]
+        return [RecordName(key, Kind(kind)) for key, kind in rows]
 
 
 def _entry(row: tuple[bytes, int, bytes, int, bytes, bytes, int, int]) -> IndexEntry:

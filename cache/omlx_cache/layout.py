@@ -21,9 +21,9 @@ import mlx.core as mx
 
 from omlx_cache.adapters import STATE, Adapter, adapter_of
 from omlx_cache.hostbytes import from_host, to_host
-from omlx_cache.plan import Plan
+from omlx_cache.plan import RestorePlan
 from omlx_cache.record_file import HostArray
-from omlx_cache.records import Kind, Name, Record
+from omlx_cache.records import Kind, Record, RecordName
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class _Member(NamedTuple):
     part: int
 
 
-class _Group(NamedTuple):
+class _StackedArrays(NamedTuple):
     """Members of equal shape and type, stacked into one array [members, heads, tokens, width]."""
 
     kind: Kind
@@ -95,7 +95,7 @@ class CacheLayout:
         """Tokens that the farthest-looking windowed layer needs; 0 without such layers."""
         self._adapters: list[Adapter | None] = [None if item is STATE else item for item in adapters]  # type: ignore[misc]
         self._states = tuple(index for index, item in enumerate(adapters) if item is STATE)
-        self._groups: tuple[_Group, ...] = ()
+        self._groups: tuple[_StackedArrays, ...] = ()
         self._idle: frozenset[int] = frozenset()
         if self.supported:
             output = (forward or (lambda tokens, caches: model(tokens, cache=caches)))(mx.array([[0]]), sample)
@@ -193,7 +193,7 @@ class CacheLayout:
         return loaded
 
     # ------------------------------------------------------------------ restore
-    def restore_from(self, plan: Plan, records: Mapping[Name, Record]) -> list[Any]:
+    def restore_from(self, plan: RestorePlan, records: Mapping[RecordName, Record]) -> list[Any]:
         """Fresh caches as the plan says, from its records. Raises CoverageError."""
         pieces: dict[Kind, list[Slab]] = {}
         state = None
@@ -282,7 +282,8 @@ class CacheLayout:
                 shape = (Kind.WINDOW if reach else Kind.KV, value.shape[1], value.shape[3], value.dtype)
                 members.setdefault(shape, []).append(_Member(index, part))
         self._groups = tuple(
-            _Group(kind, heads, width, dtype, tuple(found)) for (kind, heads, width, dtype), found in members.items()
+            _StackedArrays(kind, heads, width, dtype, tuple(found))
+            for (kind, heads, width, dtype), found in members.items()
         )
         self._idle = frozenset(idle)
         self.bytes_per_token = sum(group.bytes_per_token for group in self._groups if group.kind == Kind.KV)

@@ -17,7 +17,7 @@ import msgspec
 from omlx_cache.files import RecordFiles
 from omlx_cache.index import FILE, Index, IndexUnusableError
 from omlx_cache.record_file import DamagedError
-from omlx_cache.records import Name
+from omlx_cache.records import RecordName
 
 _YOUNG_S = 600.0
 """A file without an entry in the index may be one that is just being written, for this long."""
@@ -155,7 +155,7 @@ def verify(folder: Path) -> Verified:
     return result
 
 
-def _check(files: RecordFiles, index: Index, name: Name, result: Verified) -> None:
+def _check(files: RecordFiles, index: Index, name: RecordName, result: Verified) -> None:
     try:
         files.read(name)
         result.intact += 1

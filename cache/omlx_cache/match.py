@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from omlx_cache.explain import Explanation
-from omlx_cache.records import Name
+from omlx_cache.records import RecordName
 
 
 class Match(NamedTuple):
@@ -19,7 +19,7 @@ class Match(NamedTuple):
     asked for it comes from disk the first time it is used."""
     branch: int
     """Position at which the prompt leaves what is stored."""
-    partials: tuple[tuple[int, Name], ...] = ()
+    partials: tuple[tuple[int, RecordName], ...] = ()
     """Partial pieces used, by the block they lie in: a capture that completes the block replaces them."""
     why: Explanation | None = None
     """What ends the restored part."""

@@ -10,10 +10,10 @@ import time
 from collections.abc import Sequence
 
 from omlx_cache.chain import Chain
-from omlx_cache.hot import Held
+from omlx_cache.hot import HotRecord
 from omlx_cache.keys import Media, unpack
 from omlx_cache.plan import FREE
-from omlx_cache.records import Name
+from omlx_cache.records import RecordName
 from omlx_cache.tiers import Tiers
 
 _WRITE_S = 5.0
@@ -62,7 +62,7 @@ class Sessions:
         deadline = time.monotonic() + _WRITE_S
         for record in in_ram:
             store.cold.wait_for_room(record.nbytes, max(0.0, deadline - time.monotonic()))
-            store.write(Held(record, True, store.clock()))
+            store.write(HotRecord(record, True, store.clock()))
         store.cold.change(lambda index: index.pin(name, store.namespace, keys))
         store.cold.flush(max(0.1, deadline - time.monotonic()))
         store.collect()
@@ -78,7 +78,7 @@ class Sessions:
         Raises ValueError where this model has no session of that name.
         """
         store = self._store
-        names: list[Name] = []
+        names: list[RecordName] = []
         if store.cold is not None:
             names = store.cold.ask(lambda index: index.session_names(name, store.namespace), names)
         if not names:

@@ -14,13 +14,13 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from omlx_cache.keys import Media
-from omlx_cache.records import Kind, Name
+from omlx_cache.records import Kind, RecordName
 
 
 class RecordMatch(NamedTuple):
     """A record whose arrays begin at token `start` and fit the prompt for `take` tokens."""
 
-    name: Name
+    name: RecordName
     start: int
     take: int
     exact: bool
@@ -56,10 +56,10 @@ ORDINARY_SSD = 1e-9
 """Seconds per byte, until this disk was measured: a fast device computes a short prefix sooner than it is read."""
 
 
-class Use(NamedTuple):
+class RecordUse(NamedTuple):
     """Take the first `take` tokens of this record's arrays, which begin at `start` (a state snapshot: all of it)."""
 
-    name: Name
+    name: RecordName
     start: int
     take: int
     cold_bytes: int
@@ -70,11 +70,11 @@ class Use(NamedTuple):
         return self.cold_bytes > 0
 
 
-class Plan(NamedTuple):
+class RestorePlan(NamedTuple):
     """Restore to `position` by these records, in order of kind and token. Position 0: compute everything."""
 
     position: int
-    uses: tuple[Use, ...]
+    uses: tuple[RecordUse, ...]
     cold_bytes: int
     possible: int
     """The farthest position that could be restored; beyond `position` when reading would take longer than computing."""
@@ -84,7 +84,7 @@ class Plan(NamedTuple):
         """Tokens that have to be read from disk."""
         return self.tokens_of([use.name for use in self.uses if use.cold])
 
-    def tokens_of(self, names: Collection[Name]) -> int:
+    def tokens_of(self, names: Collection[RecordName]) -> int:
         """Tokens whose keys and values (or, in purely recurrent models, whose state) these records bring."""
         if not self.uses:
             return 0
@@ -95,13 +95,13 @@ class Plan(NamedTuple):
 
 def plan_restore(
     scan: Survey, block_size: int, needs: Needs, tokens: int, media: Sequence[Media] = (), rates: Rates = FREE
-) -> Plan:
+) -> RestorePlan:
     """The plan for a prompt of this many tokens."""
     if not rates.seconds_per_token:
         rates = Rates(0.0, 1.0)
     elif not rates.seconds_per_cold_byte:
         rates = rates._replace(seconds_per_cold_byte=ORDINARY_SSD)
-    best = Plan(0, (), 0, 0)
+    best = RestorePlan(0, (), 0, 0)
     lowest = tokens * rates.seconds_per_token
     possible = 0
     for position in _candidates(scan, block_size, needs, tokens - 1, media):
@@ -116,10 +116,10 @@ def plan_restore(
         if cost < lowest or (not best.position and cost == lowest):
             lowest = cost
             taken = tuple(
-                Use(found.name, found.start, min(found.take, position - found.start), found.cold_bytes)
+                RecordUse(found.name, found.start, min(found.take, position - found.start), found.cold_bytes)
                 for found in uses
             )
-            best = Plan(position, taken, cold_bytes, 0)
+            best = RestorePlan(position, taken, cold_bytes, 0)
     return best._replace(possible=max(possible, best.position))
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from omlx_cache.files import RecordFiles
 from omlx_cache.record_file import HostRecord
-from omlx_cache.records import Name
+from omlx_cache.records import RecordName
 
 READERS = 4
 MAX_BYTES = 1 << 30
@@ -28,7 +28,7 @@ class _Started(NamedTuple):
     since: float
 
 
-class Reading:
+class PendingRead:
     """What was started for one prompt; `done` once nothing of it is still on its way."""
 
     def __init__(self, futures: Sequence[Future[HostRecord]]) -> None:
@@ -46,11 +46,11 @@ class ReadAhead:
         self._files = files
         self._max_bytes = max_bytes
         self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="omlx-cache-read")
-        self._started: dict[Name, _Started] = {}
+        self._started: dict[RecordName, _Started] = {}
         self._nbytes = 0
         self._speed = _Speed()
 
-    def start(self, wanted: Iterable[tuple[Name, int]]) -> Reading:
+    def start(self, wanted: Iterable[tuple[RecordName, int]]) -> PendingRead:
         """Begin to read these (records and their sizes in bytes), in order, as far as the budget goes."""
         futures = []
         for name, nbytes in wanted:
@@ -60,13 +60,13 @@ class ReadAhead:
                     break
                 started = self._begin(name, nbytes)
             futures.append(started.future)
-        return Reading(futures)
+        return PendingRead(futures)
 
     def __len__(self) -> int:
         """Records that were started and not taken."""
         return len(self._started)
 
-    def take(self, names: Sequence[Name]) -> list[Future[HostRecord]]:
+    def take(self, names: Sequence[RecordName]) -> list[Future[HostRecord]]:
         """These records, one future each; what was not started is started now."""
         taken = [self._started.get(name) or self._begin(name, 0) for name in names]
         for name in names:
@@ -98,18 +98,18 @@ class ReadAhead:
         self.drop()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _begin(self, name: Name, nbytes: int) -> _Started:
+    def _begin(self, name: RecordName, nbytes: int) -> _Started:
         started = _Started(self._threads.submit(self._read, name), nbytes, time.monotonic())
         self._started[name] = started
         self._nbytes += nbytes
         return started
 
-    def _forget(self, name: Name) -> None:
+    def _forget(self, name: RecordName) -> None:
         started = self._started.pop(name, None)
         if started is not None:
             self._nbytes -= started.nbytes
 
-    def _read(self, name: Name) -> HostRecord:
+    def _read(self, name: RecordName) -> HostRecord:
         with self._speed as speed:
             record = self._files.read(name)
             speed.count(sum(array.data.nbytes for array in record.arrays))

@@ -28,7 +28,7 @@ class Kind(IntEnum):
     FEATURES = 3
 
 
-class Name(NamedTuple):
+class RecordName(NamedTuple):
     """What identifies a record in every tier."""
 
     key: bytes
@@ -69,8 +69,8 @@ class Record(NamedTuple):
     skip: int = 0
 
     @property
-    def name(self) -> Name:
-        return Name(self.piece.key, self.kind)
+    def name(self) -> RecordName:
+        return RecordName(self.piece.key, self.kind)
 
 
 class IndexEntry(NamedTuple):
@@ -82,7 +82,7 @@ class IndexEntry(NamedTuple):
     skip: int = 0
 
 
-class Stored(NamedTuple):
+class StoredSize(NamedTuple):
     """A record's size and `skip`, for one whose piece the asker knows."""
 
     nbytes: int

@@ -14,7 +14,7 @@ from omlx_cache.cold import ColdTier
 from omlx_cache.hot import HotTier
 from omlx_cache.keys import common_media, common_tokens, media_mark
 from omlx_cache.plan import Needs, RecordMatch
-from omlx_cache.records import IndexEntry, Kind, Name, Piece, Stored
+from omlx_cache.records import IndexEntry, Kind, Piece, RecordName, StoredSize
 
 
 class Edge(NamedTuple):
@@ -54,23 +54,25 @@ def scan(chain: Chain, hot: HotTier, cold: ColdTier | None, needs: Needs) -> Sca
             met = _meet(chain, edge, entry)
             nearest.append(met)
             if met.matched > entry.piece.start + entry.skip and entry.kind != Kind.STATE:
-                stored = Stored(0 if is_hot else entry.nbytes, entry.skip)
-                levels[edge].append(_found(Name(entry.piece.key, entry.kind), entry.piece, stored, met.matched))
+                stored = StoredSize(0 if is_hot else entry.nbytes, entry.skip)
+                levels[edge].append(_found(RecordName(entry.piece.key, entry.kind), entry.piece, stored, met.matched))
     best = max(nearest, key=lambda met: (met.matched, met.nearest is not None))
     return Scan(tuple(tuple(level) for level in levels), best)
 
 
-def _exact(piece: Piece, kinds: Iterable[Kind], hot: HotTier, on_disk: Mapping[Name, Stored]) -> list[RecordMatch]:
+def _exact(
+    piece: Piece, kinds: Iterable[Kind], hot: HotTier, on_disk: Mapping[RecordName, StoredSize]
+) -> list[RecordMatch]:
     found = []
     for kind in kinds:
-        name = Name(piece.key, kind)
-        stored = Stored(0, record.skip) if (record := hot.get(name)) else on_disk.get(name)
+        name = RecordName(piece.key, kind)
+        stored = StoredSize(0, record.skip) if (record := hot.get(name)) else on_disk.get(name)
         if stored is not None:
             found.append(_found(name, piece, stored, piece.end))
     return found
 
 
-def _found(name: Name, piece: Piece, stored: Stored, end: int) -> RecordMatch:
+def _found(name: RecordName, piece: Piece, stored: StoredSize, end: int) -> RecordMatch:
     start = piece.start + stored.skip
     return RecordMatch(name, start, end - start, end == piece.end, stored.nbytes)
 

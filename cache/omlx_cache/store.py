@@ -21,9 +21,9 @@ from omlx_cache.explain import Explanation, explain
 from omlx_cache.keys import Media
 from omlx_cache.match import Match
 from omlx_cache.pinned import Sessions
-from omlx_cache.plan import ORDINARY_SSD, Plan, Rates
-from omlx_cache.readahead import Reading
-from omlx_cache.records import Kind, Name, Record
+from omlx_cache.plan import ORDINARY_SSD, Rates, RestorePlan
+from omlx_cache.readahead import PendingRead
+from omlx_cache.records import Kind, Record, RecordName
 from omlx_cache.scan import Scan
 from omlx_cache.stats import ColdCounts, Stats, TierUsage
 from omlx_cache.tiers import Tiers
@@ -82,10 +82,10 @@ class PrefixStore(Tiers):
             found, plan = self.plan(chain, self._rates, most)
         return self._miss(found.edge.matched)._replace(why=self._why(chain, found, plan))
 
-    def read_ahead(self, tokens: Sequence[int], media: Sequence[Media] = ()) -> Reading:
+    def read_ahead(self, tokens: Sequence[int], media: Sequence[Media] = ()) -> PendingRead:
         """Start reading from disk what a lookup of this prompt will want, while it waits for its turn."""
         if not self.enabled or self.cold is None or len(tokens) < 2:
-            return Reading(())
+            return PendingRead(())
         _, plan = self.plan(Chain(self.namespace, self.block_size, tokens, media), self._rates)
         wanted = [(use.name, use.cold_bytes) for use in plan.uses if use.cold]
         return self.cold.read_ahead(wanted)
@@ -97,7 +97,7 @@ class PrefixStore(Tiers):
         chain = Chain(self.namespace, self.block_size, tokens, media)
         return self._why(chain, *self.plan(chain, self._rates))
 
-    def _why(self, chain: Chain, found: Scan, plan: Plan) -> Explanation:
+    def _why(self, chain: Chain, found: Scan, plan: RestorePlan) -> Explanation:
         return explain(chain, found, plan, gone=self._was_evicted, others=self._other_models)
 
     def _was_evicted(self, key: bytes) -> bool:
@@ -115,7 +115,7 @@ class PrefixStore(Tiers):
                 seconds_per_token=_smooth(self._rates.seconds_per_token, seconds / tokens)
             )
 
-    def _load(self, plan: Plan) -> dict[Name, Record] | None:
+    def _load(self, plan: RestorePlan) -> dict[RecordName, Record] | None:
         """The plan's records; None when one could not be read."""
         records = {use.name: record for use in plan.uses if (record := self.hot.get(use.name)) is not None}
         wanted = [use.name for use in plan.uses if use.name not in records]
@@ -139,7 +139,7 @@ class PrefixStore(Tiers):
             rate = disk_seconds / disk_bytes + seconds / nbytes
             self._rates = self._rates._replace(seconds_per_cold_byte=_smooth(self._rates.seconds_per_cold_byte, rate))
 
-    def _restore(self, chain: Chain, found: Scan, plan: Plan, records: dict[Name, Record]) -> Match | None:
+    def _restore(self, chain: Chain, found: Scan, plan: RestorePlan, records: dict[RecordName, Record]) -> Match | None:
         try:
             caches = self.layout.restore_from(plan, records)
         except Exception as error:

@@ -16,11 +16,11 @@ from omlx_cache import checkpoint
 from omlx_cache.chain import Chain
 from omlx_cache.cold import ColdTier
 from omlx_cache.config import StoreConfig, default_block_size
-from omlx_cache.hot import Held, HotTier
+from omlx_cache.hot import HotRecord, HotTier
 from omlx_cache.keys import namespace
-from omlx_cache.plan import Needs, Plan, Rates, plan_restore
+from omlx_cache.plan import Needs, Rates, RestorePlan, plan_restore
 from omlx_cache.record_file import HostRecord, Identity
-from omlx_cache.records import Name, Record
+from omlx_cache.records import Record, RecordName
 from omlx_cache.scan import Scan, scan
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Tiers:
         self.clock = clock
         self._gone: dict[bytes, None] = {}
         """Keys of records that were evicted and not written, oldest first, for `explain`."""
-        self._unasked: set[Name] = set()
+        self._unasked: set[RecordName] = set()
         """Records read from disk into RAM before anybody asked for them, and not used since."""
         self._last_checkpoint = clock()
         self._last_pressure = clock()
@@ -66,7 +66,7 @@ class Tiers:
         """Whether anything is stored at all."""
         return self.layout.supported and (self.hot.max_bytes > 0 or self.cold is not None)
 
-    def plan(self, chain: Chain, rates: Rates, most: int | None = None) -> tuple[Scan, Plan]:
+    def plan(self, chain: Chain, rates: Rates, most: int | None = None) -> tuple[Scan, RestorePlan]:
         """What the tiers hold for a chain, and from where it would be restored (to `most` tokens).
 
         `rates`: the speeds that decide between reading and computing.
@@ -85,16 +85,16 @@ class Tiers:
             self.cold.remove([record.name])
         self.let_go(self.hot.put(record, dirty=True, used=self.clock()))
         if self.config.write_through and record.name in self.hot:
-            self.write(Held(record, True, self.clock()))
+            self.write(HotRecord(record, True, self.clock()))
 
-    def holds(self, name: Name, skip: int = 0) -> bool:
+    def holds(self, name: RecordName, skip: int = 0) -> bool:
         """Whether a tier has this record, with no more tokens missing than `skip`."""
         record = self.hot.get(name)
         if record is not None and record.skip <= skip:
             return True
         return self.cold is not None and self.cold.holds(name, skip)
 
-    def forget(self, names: Sequence[Name]) -> None:
+    def forget(self, names: Sequence[RecordName]) -> None:
         """Delete records from both tiers."""
         for name in names:
             self.hot.discard(name)
@@ -108,7 +108,7 @@ class Tiers:
             log.warning("a sequence is not cached: %s", error)
         self._capture_failures += 1
 
-    def let_go(self, gone: list[Held]) -> None:
+    def let_go(self, gone: list[HotRecord]) -> None:
         """Write what is pushed out of RAM, if nothing else has it."""
         for held in gone:
             self._unasked.discard(held.record.name)
@@ -118,7 +118,7 @@ class Tiers:
                 if len(self._gone) > _KEEP_GONE:
                     del self._gone[next(iter(self._gone))]
 
-    def write(self, held: Held) -> bool:
+    def write(self, held: HotRecord) -> bool:
         """Hand a record to the cold tier; False when it did not take it."""
         if self.cold is None:
             return False
@@ -134,7 +134,7 @@ class Tiers:
         )
         return self.cold.write(host, held.used, record)
 
-    def from_host(self, name: Name, host: HostRecord) -> Record | None:
+    def from_host(self, name: RecordName, host: HostRecord) -> Record | None:
         """A record from the bytes of its file; None when they are of no use."""
         assert self.cold is not None
         try:
@@ -146,7 +146,7 @@ class Tiers:
             host.identity.piece, name.kind, arrays, sum(array.nbytes for array in arrays), host.meta, host.identity.skip
         )
 
-    def read_into_ram(self, names: Sequence[Name], budget: int) -> int:
+    def read_into_ram(self, names: Sequence[RecordName], budget: int) -> int:
         """Records from disk, in this order, up to `budget` bytes; returns the bytes. The first is evicted last."""
         records: list[Record] = []
         loaded = 0
@@ -207,7 +207,7 @@ class Tiers:
 
     def warm(self, budget: int) -> int:
         """Bring the model's most recently used records from disk into RAM, up to `budget` bytes; returns the bytes."""
-        recent: list[Name] = []
+        recent: list[RecordName] = []
         if self.cold is not None:
             recent = self.cold.ask(lambda index: index.recent(self.namespace, 10_000), recent)
         return self.read_into_ram(recent, min(budget, self.hot.max_bytes - self.hot.nbytes))
@@ -216,7 +216,7 @@ class Tiers:
         """Delete everything stored for this model; returns the number of records that were on disk."""
         self.hot.clear()
         self._unasked.clear()
-        stored: list[Name] = []
+        stored: list[RecordName] = []
         if self.cold is not None:
             self.cold.drop_ahead()
             self.cold.flush(10)

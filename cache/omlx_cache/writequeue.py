@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from omlx_cache.index import Index
 from omlx_cache.record_file import HostRecord
-from omlx_cache.records import Name
+from omlx_cache.records import RecordName
 
 BATCH_RECORDS, BATCH_BYTES = 256, 16 << 20
 """Most that is written together."""
@@ -25,7 +25,7 @@ LINGER_S = 0.25
 class Write(NamedTuple):
     """A record to write, last used at `used`."""
 
-    name: Name
+    name: RecordName
     used: float
     nbytes: int
     payload: list[tuple[HostRecord, Any]]
@@ -38,11 +38,11 @@ class Do(NamedTuple):
     action: Callable[[Index], Any]
 
 
-class Batch(NamedTuple):
+class WriteBatch(NamedTuple):
     """Records to write together, and others that were used meanwhile, with the time."""
 
     writes: list[Write]
-    touched: dict[Name, float]
+    touched: dict[RecordName, float]
 
 
 class WriteQueue:
@@ -54,7 +54,7 @@ class WriteQueue:
         self._items: deque[Write | Do | None] = deque()
         self._orders = 0
         """Entries that are not records: they end the wait for more records."""
-        self._touched: dict[Name, float] = {}
+        self._touched: dict[RecordName, float] = {}
         self._bytes = 0
         """Of records that are not written yet, those of the batch at work included."""
         self._changed = threading.Condition()
@@ -75,7 +75,7 @@ class WriteQueue:
             self._orders += not isinstance(item, Write)
             self._changed.notify_all()
 
-    def touch(self, names: Sequence[Name], now: float) -> None:
+    def touch(self, names: Sequence[RecordName], now: float) -> None:
         """Records that were used at `now`: noted with the next batch."""
         with self._changed:
             self._touched.update(dict.fromkeys(names, now))
@@ -100,7 +100,7 @@ class WriteQueue:
             return self._changed.wait_for(lambda: self._bytes + nbytes <= self._max_bytes, timeout)
 
     # ------------------------------------------------------------------ the writer thread
-    def take(self) -> Batch | Do | None:
+    def take(self) -> WriteBatch | Do | None:
         """What to do next; waits for it."""
         with self._changed:
             self._changed.wait_for(lambda: self._items or self._touched)
@@ -116,9 +116,9 @@ class WriteQueue:
                 self._items.popleft()
             if writes or self._touched:
                 touched, self._touched = self._touched, {}
-                return Batch(writes, touched)
+                return WriteBatch(writes, touched)
             if not self._items:  # cleared meanwhile
-                return Batch([], {})
+                return WriteBatch([], {})
             order = self._items.popleft()
             assert not isinstance(order, Write)
             self._orders -= 1
@@ -127,7 +127,7 @@ class WriteQueue:
     def _is_batch_full(self) -> bool:
         return self._orders > 0 or self._bytes >= self._batch_bytes or len(self._items) >= BATCH_RECORDS
 
-    def release(self, batch: Batch) -> None:
+    def release(self, batch: WriteBatch) -> None:
         """The records of a batch are written, or will not be."""
         with self._changed:
             self._bytes -= sum(item.nbytes for item in batch.writes)

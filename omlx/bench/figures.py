@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from omlx.bench.target import Reply
+from omlx.bench.target import TimedReply
 
 Unit = Literal["tok/s", "s", "bytes", "J/tok"]
 FORMAT = 1
@@ -74,13 +74,13 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[max(0, -int(-share * len(ordered) // 1) - 1)]
 
 
-def whole_rate(replies: Sequence[Reply]) -> float:
+def whole_rate(replies: Sequence[TimedReply]) -> float:
     """Tokens per second of all replies together, from the first question to the last token."""
     begun, ended = min(each.asked for each in replies), max(each.times[-1] for each in replies)
     return sum(each.tokens for each in replies) / (ended - begun)
 
 
-def decode_rate(replies: Sequence[Reply]) -> float | None:
+def decode_rate(replies: Sequence[TimedReply]) -> float | None:
     """Tokens per second of all replies together from the first token on: the prompts are not in it.
 
     None where most of it came at once: what time lies between such tokens says nothing.

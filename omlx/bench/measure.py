@@ -12,9 +12,9 @@ import msgspec
 
 from omlx.bench.energy import Energy
 from omlx.bench.figures import Figure, Unit, decode_rate
-from omlx.bench.prompts import Writer
+from omlx.bench.prompts import PromptWriter
 from omlx.bench.stream import StreamError
-from omlx.bench.target import Messages, Reply, Target, ask, calibrate
+from omlx.bench.target import BenchTarget, Messages, TimedReply, ask, calibrate
 
 _FEW = 4
 """Tokens of an answer of which only the first matters: one alone may be half a character, which is no text."""
@@ -23,7 +23,7 @@ _BESIDE = 256
 _STREAMS = 4
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class BenchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How much is measured. Lengths in tokens; `samples` are short questions, whose first tokens give p50 and p95."""
 
     prefill: tuple[int, ...] = (1024, 4096, 16384)
@@ -34,7 +34,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int = 3
     samples: int = 20
 
-    def within(self, context: int) -> Plan:
+    def within(self, context: int) -> BenchPlan:
         """The same without what a model of `context` tokens cannot hold; 0: unknown."""
         if not context:
             return self
@@ -48,7 +48,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return max((*self.prefill, self.long)) + self.answer + _BESIDE
 
 
-QUICK = Plan(prefill=(512,), batches=(1, 4), answer=24, long=512, rounds=1, samples=4)
+QUICK = BenchPlan(prefill=(512,), batches=(1, 4), answer=24, long=512, rounds=1, samples=4)
 
 
 class Reload(msgspec.Struct, frozen=True):
@@ -62,9 +62,11 @@ class Reload(msgspec.Struct, frozen=True):
 class Bench:
     """One run. `figures` and `notes` fill up; a part that a server refuses becomes a note, and the others go on."""
 
-    def __init__(self, target: Target, plan: Plan, say: Callable[[str], None], reload: Reload | None = None) -> None:
+    def __init__(
+        self, target: BenchTarget, plan: BenchPlan, say: Callable[[str], None], reload: Reload | None = None
+    ) -> None:
         self._target, self._plan, self._say, self._reload = target, plan, say, reload
-        self._writer = Writer(f"{time.time_ns()}")
+        self._writer = PromptWriter(f"{time.time_ns()}")
         self.figures: list[Figure] = []
         self.notes: list[str] = []
 
@@ -167,13 +169,13 @@ class Bench:
         if values:
             self.figures.append(Figure(name, unit, values))
 
-    async def _ask(self, text: str, tokens: int) -> Reply:
+    async def _ask(self, text: str, tokens: int) -> TimedReply:
         return await ask(self._target, [{"role": "user", "content": text}], tokens)
 
-    async def _short(self) -> Reply:
+    async def _short(self) -> TimedReply:
         return await self._ask(self._writer.prompt(self._plan.short), _FEW)
 
-    async def _about(self, text: str) -> Reply:
+    async def _about(self, text: str) -> TimedReply:
         """A question of its own about a text that may be known."""
         messages: Messages = [
             {"role": "system", "content": text},
@@ -181,7 +183,7 @@ class Bench:
         ]
         return await ask(self._target, messages, _FEW)
 
-    async def _together(self, count: int, tokens: int) -> list[Reply]:
+    async def _together(self, count: int, tokens: int) -> list[TimedReply]:
         asked = [self._ask(self._writer.prompt(self._plan.short), tokens) for _ in range(count)]
         return await asyncio.gather(*asked)
 

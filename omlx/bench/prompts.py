@@ -26,7 +26,7 @@ STORY = "Tell a very long story in which some of these words occur. Do not stop 
 _LEAST_WORDS = 8
 
 
-class Writer:
+class PromptWriter:
     """`begin` makes one run's texts differ from another's. How long words are in tokens is learned from the server."""
 
     def __init__(self, begin: str, words: Sequence[str] = WORDS, ask: str = STORY) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from omlx.bench.prompts import Writer
+from omlx.bench.prompts import PromptWriter
 from omlx.bench.stream import StreamError, post_lines
 
 Api = Literal["ollama", "openai"]
@@ -19,7 +19,7 @@ TIMEOUT_S = 1800.0
 _PATHS: dict[Api, str] = {"ollama": "/api/chat", "openai": "/v1/chat/completions"}
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class BenchTarget(msgspec.Struct, frozen=True, kw_only=True):
     """`url` has no path; `context` in tokens is what an Ollama server is asked to hold (0: what it likes).
 
     Every request of a run asks for the same context: an Ollama server loads the model again for another one.
@@ -32,7 +32,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     context: int = 0
 
 
-class Reply(msgspec.Struct, kw_only=True):
+class TimedReply(msgspec.Struct, kw_only=True):
     """One answer. Moments are of time.perf_counter; `times` has one for every piece of text, thinking included."""
 
     asked: float
@@ -73,7 +73,7 @@ class _ErrorText(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-class _ErrorBody(msgspec.Struct, frozen=True):
+class _StreamError(msgspec.Struct, frozen=True):
     error: str | _ErrorText = ""
 
 
@@ -84,7 +84,7 @@ class _Delta(msgspec.Struct, frozen=True):
     tool_calls: list[Any] | None = None
 
 
-class _Choice(msgspec.Struct, frozen=True):
+class _StreamChoice(msgspec.Struct, frozen=True):
     delta: _Delta = _Delta()
     finish_reason: str | None = None
 
@@ -100,7 +100,7 @@ class _Usage(msgspec.Struct, frozen=True):
 
 
 class _OpenaiChunk(msgspec.Struct, frozen=True):
-    choices: list[_Choice] = []
+    choices: list[_StreamChoice] = []
     usage: _Usage | None = None
     error: Any = None
 
@@ -110,20 +110,20 @@ _openai_chunk = msgspec.json.Decoder(_OpenaiChunk)
 
 
 async def ask(
-    target: Target,
+    target: BenchTarget,
     messages: Messages,
     tokens: int,
     *,
     begun: asyncio.Event | None = None,
     timeout_s: float = TIMEOUT_S,
-) -> Reply:
+) -> TimedReply:
     """Stream an answer of at most `tokens` tokens, greedily; `begun` is set with the first text.
 
     Raises StreamError where the server refuses, breaks off or answers without any text.
     """
     body = msgspec.json.encode(_body(target, messages, tokens))
     headers = {"Authorization": f"Bearer {target.key}"} if target.key else {}
-    reply = Reply(asked=time.perf_counter(), times=[], tokens=0)
+    reply = TimedReply(asked=time.perf_counter(), times=[], tokens=0)
     pieces: list[str] = []
     ended = False
     try:
@@ -151,13 +151,13 @@ async def ask(
 def _sentence(body: str) -> str:
     """What an error's body says, in whatever form it says it."""
     try:
-        found = msgspec.json.decode(body, type=_ErrorBody).error
+        found = msgspec.json.decode(body, type=_StreamError).error
     except msgspec.DecodeError:
         return body
     return (found if isinstance(found, str) else found.message) or body
 
 
-def _body(target: Target, messages: Messages, tokens: int) -> dict[str, Any]:
+def _body(target: BenchTarget, messages: Messages, tokens: int) -> dict[str, Any]:
     common = {"model": target.model, "messages": list(messages), "stream": True}
     if target.api == "openai":
         return common | {"max_tokens": tokens, "temperature": 0, "stream_options": {"include_usage": True}}
@@ -165,7 +165,7 @@ def _body(target: Target, messages: Messages, tokens: int) -> dict[str, Any]:
     return common | {"options": options}
 
 
-def _read_ollama(line: bytes, reply: Reply) -> tuple[str, bool]:
+def _read_ollama(line: bytes, reply: TimedReply) -> tuple[str, bool]:
     """The line's text and whether it is the last one."""
     found = _ollama_line.decode(line)
     if found.error:
@@ -177,7 +177,7 @@ def _read_ollama(line: bytes, reply: Reply) -> tuple[str, bool]:
     return message.content or message.thinking or str(message.tool_calls or ""), found.done
 
 
-def _read_openai(line: bytes, reply: Reply) -> tuple[str, bool]:
+def _read_openai(line: bytes, reply: TimedReply) -> tuple[str, bool]:
     if not line.startswith(b"data:"):
         return "", False
     data = line[5:].strip()
@@ -196,7 +196,7 @@ def _read_openai(line: bytes, reply: Reply) -> tuple[str, bool]:
     return text, last
 
 
-async def calibrate(target: Target, writer: Writer) -> bool:
+async def calibrate(target: BenchTarget, writer: PromptWriter) -> bool:
     """Let the writer learn how long its words are for this model; False where the server does not count prompts."""
     words = (8, 56)
     first, second = [

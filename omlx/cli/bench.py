@@ -11,9 +11,9 @@ import rich_click as click
 
 from omlx.bench.figures import FORMAT, Figure, Report, compare
 from omlx.bench.machine import Watch, describe_machine, listener
-from omlx.bench.measure import QUICK, Bench, Plan, Reload
+from omlx.bench.measure import QUICK, Bench, BenchPlan, Reload
 from omlx.bench.stream import StreamError
-from omlx.bench.target import Api, Target
+from omlx.bench.target import Api, BenchTarget
 from omlx.cli.command import CliError, GoInt, verb
 from omlx.cli.connect import connected
 from omlx.cli.console import effective, err, run_async
@@ -73,15 +73,15 @@ def command(
     write(_json(report) + "\n" if as_json else _table(report), end="")
 
 
-def _plan(quick: bool, rounds: int | None) -> Plan:
+def _plan(quick: bool, rounds: int | None) -> BenchPlan:
     import msgspec
 
-    plan = QUICK if quick else Plan()
+    plan = QUICK if quick else BenchPlan()
     return plan if rounds is None else msgspec.structs.replace(plan, rounds=rounds)
 
 
 # ---------------------------------------------------------------- measuring
-async def _measure(model: str, plan: Plan, url: str | None, api: str | None, key: str, context: int) -> Report:
+async def _measure(model: str, plan: BenchPlan, url: str | None, api: str | None, key: str, context: int) -> Report:
     if url is None and api != "openai":
         async with connected() as client:
             return await _run(client, model, plan, "ollama", key or _own_key(), context)
@@ -110,7 +110,7 @@ async def _spoken(client: Client) -> Api:
     return "ollama"
 
 
-async def _run(client: Client, model: str, plan: Plan, api: Any, key: str, context: int) -> Report:
+async def _run(client: Client, model: str, plan: BenchPlan, api: Any, key: str, context: int) -> Report:
     name = "another server"
     if api == "ollama":
         found = await client.version()
@@ -118,7 +118,7 @@ async def _run(client: Client, model: str, plan: Plan, api: Any, key: str, conte
         context = context or await _context(client, model)
     wanted = plan
     plan = plan.within(context)
-    target = Target(url=client.url, api=api, model=model, key=key, context=plan.context)
+    target = BenchTarget(url=client.url, api=api, model=model, key=key, context=plan.context)
     bench = Bench(target, plan, lambda text: err(f"{text} …"), _reload(client, target) if "omlx" in name else None)
     if left_out := [str(size) for size in wanted.prefill if size not in plan.prefill]:
         bench.notes.append(f"prompts of {', '.join(left_out)} tokens do not fit a context of {context}")
@@ -159,7 +159,7 @@ async def _pid(client: Client, ours: bool) -> int:
     return listener(urlsplit(client.url).port or 80)
 
 
-def _reload(client: Client, target: Target) -> Reload:
+def _reload(client: Client, target: BenchTarget) -> Reload:
     import asyncio
 
     async def run() -> None:

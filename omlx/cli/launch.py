@@ -15,7 +15,7 @@ from omlx.cli.command import CliError, verb
 from omlx.cli.connect import connected
 from omlx.cli.console import effective, err, out, run_async
 from omlx.cli.launch_files import restore, text_of, write
-from omlx.cli.launch_tools import NO_KEY, TOOLS, Place, Start, Tool, choose_context
+from omlx.cli.launch_tools import NO_KEY, TOOLS, CodingTool, LaunchContext, Start, choose_context
 from omlx.cli.tables import render
 from omlx.client import Client, ClientError
 
@@ -70,7 +70,7 @@ def command(
 
 
 def _list() -> None:
-    nowhere = Place("", "", "")
+    nowhere = LaunchContext("", "", "")
     rows = []
     for name, tool in TOOLS.items():
         there = shutil.which(tool.start(nowhere).command[0]) is not None
@@ -78,7 +78,7 @@ def _list() -> None:
     out(render(rows, ("NAME", "TOOL", "INSTALLED"), max_cell=60), end="")
 
 
-async def _place(model: str, tool: Tool, num_ctx: int) -> Place:
+async def _place(model: str, tool: CodingTool, num_ctx: int) -> LaunchContext:
     async with connected() as client:
         model = model or await _newest(client)
         found = await client.show(model)
@@ -95,7 +95,7 @@ async def _place(model: str, tool: Tool, num_ctx: int) -> Place:
             f"fill it{_remedy(context, trained, num_ctx)}"
         )
     key = next(iter(effective().api_key), "") or NO_KEY
-    return Place(client.url, key, model, context, asked)
+    return LaunchContext(client.url, key, model, context, asked)
 
 
 def _remedy(context: int, trained: int, named: int) -> str:
@@ -140,7 +140,7 @@ def _show(start: Start) -> None:
     out(shlex.join(start.command))
 
 
-def _configure(name: str, tool: Tool, place: Place, *, yes: bool, show: bool) -> None:
+def _configure(name: str, tool: CodingTool, place: LaunchContext, *, yes: bool, show: bool) -> None:
     if tool.file is None:
         raise CliError(f"{tool.title} is configured by its environment: see `omlx launch {name} --print`")
     file = tool.file(place)
@@ -156,15 +156,15 @@ def _configure(name: str, tool: Tool, place: Place, *, yes: bool, show: bool) ->
     out(f"wrote {file.path}" + (f"; what was there is in {saved}" if saved else ""))
 
 
-def _restore(name: str, tool: Tool) -> None:
+def _restore(name: str, tool: CodingTool) -> None:
     if tool.file is None:
         raise CliError(f"{tool.title} has no configuration file that launch writes")
-    path = tool.file(Place("", "", "")).path
+    path = tool.file(LaunchContext("", "", "")).path
     restore(path)
     out(f"{path} is what it was")
 
 
-def _run(tool: Tool, start: Start) -> None:
+def _run(tool: CodingTool, start: Start) -> None:
     """Become the tool; raises CliError where it is not installed."""
     program = shutil.which(start.command[0])
     if program is None:

@@ -24,7 +24,7 @@ AGENT_CONTEXT = 65_536
 """Tokens that a coding agent should have: its instructions and tools take 10 to 25 thousand of them."""
 
 
-class Place(NamedTuple):
+class LaunchContext(NamedTuple):
     """The server, a key it takes, and the model to use. `context`: the tokens that requests are served with; 0: not
     known. `num_ctx`: what the tool has to ask for to get that; 0: nothing, it is the default.
     """
@@ -70,11 +70,11 @@ class Start(NamedTuple):
     own_file: File | None = None
 
 
-class Tool(NamedTuple):
+class CodingTool(NamedTuple):
     title: str
     install: str
-    start: Callable[[Place], Start]
-    file: Callable[[Place], File] | None = None
+    start: Callable[[LaunchContext], Start]
+    file: Callable[[LaunchContext], File] | None = None
     context: int = AGENT_CONTEXT
     """Tokens it wants; 0: it needs no more than a chat, or asks the server itself."""
 
@@ -84,7 +84,7 @@ def _home(variable: str, default: str) -> Path:
 
 
 # ---------------------------------------------------------------- Claude Code
-def _claude_environment(place: Place) -> dict[str, str]:
+def _claude_environment(place: LaunchContext) -> dict[str, str]:
     models = {f"ANTHROPIC_DEFAULT_{size}_MODEL": place.model for size in ("OPUS", "SONNET", "HAIKU")}
     return {
         "ANTHROPIC_BASE_URL": place.url,
@@ -105,7 +105,7 @@ def _lines(headers: Mapping[str, str]) -> str:
     return "\n".join(f"{name}: {value}" for name, value in headers.items())
 
 
-def _claude(place: Place) -> Start:
+def _claude(place: LaunchContext) -> Start:
     environment = _claude_environment(place)
     users = os.environ.get("ANTHROPIC_CUSTOM_HEADERS", "").strip()
     if users and place.headers:
@@ -113,13 +113,13 @@ def _claude(place: Place) -> Start:
     return Start(["claude", "--model", place.model], environment)
 
 
-def _claude_file(place: Place) -> File:
+def _claude_file(place: LaunchContext) -> File:
     values = {"model": place.model, "env": _claude_environment(place)}
     return File(_home("CLAUDE_CONFIG_DIR", ".claude") / "settings.json", values)
 
 
 # ---------------------------------------------------------------- Codex
-def _codex_provider(place: Place) -> dict[str, str]:
+def _codex_provider(place: LaunchContext) -> dict[str, str]:
     """The values as TOML: its basic strings are written as JSON's."""
     values = {"name": "oMLX", "base_url": f"{place.url}/v1", "wire_api": "responses", "env_key": "OMLX_API_KEY"}
     provider = {name: json.dumps(value) for name, value in values.items()}
@@ -129,14 +129,14 @@ def _codex_provider(place: Place) -> dict[str, str]:
     return provider
 
 
-def _codex(place: Place) -> Start:
+def _codex(place: LaunchContext) -> Start:
     provider = ", ".join(f"{name} = {value}" for name, value in _codex_provider(place).items())
     choice = ["-c", 'model_provider="omlx"', "-c", f"model_providers.omlx={{{provider}}}"]
     window = ["-c", f"model_context_window={place.context}"] if place.context else []
     return Start(["codex", *choice, *window, "-m", place.model], {"OMLX_API_KEY": place.key})
 
 
-def _codex_file(place: Place) -> File:
+def _codex_file(place: LaunchContext) -> File:
     """A profile of its own: `codex --profile omlx`."""
     provider = "".join(f"{name} = {value}\n" for name, value in _codex_provider(place).items())
     window = f"model_context_window = {place.context}\n" if place.context else ""
@@ -146,7 +146,7 @@ def _codex_file(place: Place) -> File:
 
 
 # ---------------------------------------------------------------- opencode
-def _opencode_values(place: Place) -> dict[str, Any]:
+def _opencode_values(place: LaunchContext) -> dict[str, Any]:
     # It keeps room for a whole answer free: one as long as the context would leave none for the prompt.
     room = min(place.context // 4, 32_768)
     limit = {"limit": {"context": place.context, "output": room}} if place.context else {}
@@ -164,22 +164,22 @@ def _opencode_values(place: Place) -> dict[str, Any]:
     return {"provider": {"omlx": provider}, "model": chosen, "small_model": chosen}
 
 
-def _opencode(place: Place) -> Start:
+def _opencode(place: LaunchContext) -> Start:
     return Start(["opencode"], {"OPENCODE_CONFIG_CONTENT": json.dumps(_opencode_values(place))})
 
 
-def _opencode_file(place: Place) -> File:
+def _opencode_file(place: LaunchContext) -> File:
     values = {"$schema": "https://opencode.ai/config.json", **_opencode_values(place)}
     return File(_home("XDG_CONFIG_HOME", ".config") / "opencode" / "opencode.json", values)
 
 
 # ---------------------------------------------------------------- others
-def _aider(place: Place) -> Start:
+def _aider(place: LaunchContext) -> Start:
     environment = {"OLLAMA_API_BASE": place.url, "OLLAMA_API_KEY": place.key}
     return Start(["aider", "--model", f"ollama_chat/{place.model}"], environment)
 
 
-def _aider_file(place: Place) -> File:
+def _aider_file(place: LaunchContext) -> File:
     text = (
         f"model: {json.dumps('ollama_chat/' + place.model)}\n"
         f"set-env:\n  - {json.dumps('OLLAMA_API_BASE=' + place.url)}\n  - {json.dumps('OLLAMA_API_KEY=' + place.key)}\n"
@@ -187,7 +187,7 @@ def _aider_file(place: Place) -> File:
     return File(Path.home() / ".aider.conf.yml", text)
 
 
-def _continue_text(place: Place) -> str:
+def _continue_text(place: LaunchContext) -> str:
     fields = {"name": place.model, "provider": "openai", "model": place.model, "apiBase": f"{place.url}/v1",
               "apiKey": place.key, "roles": ["chat", "edit", "apply"], "capabilities": ["tool_use"],
               **({"defaultCompletionOptions": {"contextLength": place.context}} if place.context else {}),
@@ -197,16 +197,16 @@ def _continue_text(place: Place) -> str:
     return f"name: oMLX\nversion: 0.0.1\nschema: v1\nmodels:\n  - {lines.lstrip()}"
 
 
-def _continue(place: Place) -> Start:
+def _continue(place: LaunchContext) -> Start:
     ours = Path(platformdirs.user_config_dir("omlx", appauthor=False)) / "launch" / "continue.yaml"
     return Start(["cn", "--config", str(ours)], {}, File(ours, _continue_text(place)))
 
 
-def _continue_file(place: Place) -> File:
+def _continue_file(place: LaunchContext) -> File:
     return File(Path.home() / ".continue" / "config.yaml", _continue_text(place))
 
 
-def _open_webui(place: Place) -> Start:
+def _open_webui(place: LaunchContext) -> Start:
     environment = {"OLLAMA_BASE_URL": place.url, "DEFAULT_MODELS": place.model}
     if place.key != NO_KEY:
         # Its key for Ollama is a setting of its pages; for OpenAI's API it is a variable.
@@ -216,10 +216,10 @@ def _open_webui(place: Place) -> Start:
 
 
 TOOLS = {
-    "claude": Tool("Claude Code", "npm install -g @anthropic-ai/claude-code", _claude, _claude_file),
-    "codex": Tool("Codex", "npm install -g @openai/codex", _codex, _codex_file),
-    "opencode": Tool("opencode", "npm install -g opencode-ai", _opencode, _opencode_file),
-    "aider": Tool("aider", "pip install aider-chat", _aider, _aider_file, context=0),
-    "continue": Tool("Continue", "npm install -g @continuedev/cli", _continue, _continue_file),
-    "open-webui": Tool("Open WebUI", "pip install open-webui", _open_webui, context=0),
+    "claude": CodingTool("Claude Code", "npm install -g @anthropic-ai/claude-code", _claude, _claude_file),
+    "codex": CodingTool("Codex", "npm install -g @openai/codex", _codex, _codex_file),
+    "opencode": CodingTool("opencode", "npm install -g opencode-ai", _opencode, _opencode_file),
+    "aider": CodingTool("aider", "pip install aider-chat", _aider, _aider_file, context=0),
+    "continue": CodingTool("Continue", "npm install -g @continuedev/cli", _continue, _continue_file),
+    "open-webui": CodingTool("Open WebUI", "pip install open-webui", _open_webui, context=0),
 }

@@ -18,7 +18,7 @@ _END = re.compile(r"\.(?:jpe?g|png|webp|wav|mp4|m4v|mov|webm|mkv|gif)\b", re.IGN
 _ESCAPED = re.compile(r"\\(\W)")
 
 
-class Media(NamedTuple):
+class Attachments(NamedTuple):
     """A prompt without its media paths, and the files as base64."""
 
     text: str
@@ -37,7 +37,7 @@ def begins_with_path(text: str) -> bool:
     return _START.match(text) is not None and _END.search(text) is not None
 
 
-def attach(text: str) -> Media:
+def attach(text: str) -> Attachments:
     """Read the media files `text` names; each is reported on stderr. A path without a file stays text.
 
     Blanks in a path may be escaped or not. Raises CliError for a file that is too large or not what its name says.
@@ -59,7 +59,7 @@ def attach(text: str) -> Media:
         position = end.end()
         if kept.endswith("'") and text[position : position + 1] == "'":
             kept, position = kept[:-1], position + 1
-    return Media((kept + text[position:]).strip() if images or videos else text, images, videos)
+    return Attachments((kept + text[position:]).strip() if images or videos else text, images, videos)
 
 
 def _file_before(text: str, start: int, end: int) -> tuple[int, str] | None:

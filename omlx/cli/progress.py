@@ -21,7 +21,7 @@ from omlx.cli.tables import text_width
 from omlx.units import format_duration, human_bytes
 
 if TYPE_CHECKING:
-    from omlx.client import Progress
+    from omlx.protocols.ollama.wire import StatusLine
 
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 REDRAW_S = 0.1
@@ -217,7 +217,7 @@ def _rows() -> int:
         return 23
 
 
-async def follow(lines: AsyncIterator[Progress], display: Display) -> None:
+async def follow(lines: AsyncIterator[StatusLine], display: Display) -> None:
     """Show a pull, push or create. Lines with a digest are bars, others steps; a bar starts with its first bytes."""
     status = ""
     async for line in lines:
@@ -229,7 +229,7 @@ async def follow(lines: AsyncIterator[Progress], display: Display) -> None:
             display.step(status)
 
 
-def _label(line: Progress) -> str:
+def _label(line: StatusLine) -> str:
     if line.status:
         return f"{line.status}:"
     return f"{line.digest.removeprefix('sha256:')[:12]}:"

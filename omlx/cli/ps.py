@@ -47,7 +47,10 @@ async def _ps(prefix: str, verbose: bool) -> str:
 
 
 def loaded_table(
-    models: Sequence[wire.LoadedModel], now: datetime, prefix: str = "", status: admin.StatusResponse | None = None
+    models: Sequence[wire.ProcessModelResponse],
+    now: datetime,
+    prefix: str = "",
+    status: admin.StatusResponse | None = None,
 ) -> str:
     """The loaded models whose name starts with `prefix`; `now` is what UNTIL counts from, `status` adds columns."""
     more = {model.name: _activity(model, status.places) for model in status.models} if status else {}

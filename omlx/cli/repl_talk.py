@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from omlx.cli.console import columns, is_terminal, out
 from omlx.cli.progress import Display
-from omlx.cli.session import Session, adopt
+from omlx.cli.session import ChatSession, adopt
 from omlx.cli.wordwrap import WordWrap
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Talk:
     """`messages` are what was said since the start or the last /clear, without the system message."""
 
-    def __init__(self, client: Client, session: Session, shown: wire.ShowResponse) -> None:
+    def __init__(self, client: Client, session: ChatSession, shown: wire.ShowResponse) -> None:
         self.client = client
         self.session = session
         self.shown = shown

@@ -12,10 +12,10 @@ from omlx.cli.answer import TerminalAnswer, print_numbers
 from omlx.cli.command import CliError, Count, GoInt, OptionalValue, verb
 from omlx.cli.connect import connected
 from omlx.cli.console import is_terminal, out, run_async, until_interrupted
-from omlx.cli.media import Media, attach
+from omlx.cli.media import Attachments, attach
 from omlx.cli.progress import Display
 from omlx.cli.pull import pull
-from omlx.cli.session import Session, adopt, parse_think
+from omlx.cli.session import ChatSession, adopt, parse_think
 from omlx.cli.typeahead import typing_ahead
 from omlx.client import Client, ClientError
 from omlx.protocols.ollama import wire as wire
@@ -53,7 +53,7 @@ def command(args: tuple[str, ...], **flags: Any) -> None:
     With a prompt, as arguments or on stdin, prints the answer and ends. Without one, starts a session; `/?` lists its
     commands. A model that is not there is pulled first. Where no server listens, one is started in the background.
     """
-    session = Session(
+    session = ChatSession(
         model=args[0],
         format=_format(flags["format"]),
         think=parse_think(flags["think"]),
@@ -83,7 +83,7 @@ def _format(text: str) -> Any:
         raise CliError(f"invalid value for --format: it must be json or a JSON schema ({error})") from error
 
 
-async def _run(session: Session, words: list[str], flags: dict[str, Any], typed: str = "") -> None:
+async def _run(session: ChatSession, words: list[str], flags: dict[str, Any], typed: str = "") -> None:
     """`typed`: what the user typed before a session could begin."""
     async with connected() as client:
         shown = await _show_or_pull(client, session.model, insecure=flags["insecure"])
@@ -110,7 +110,7 @@ async def _show_or_pull(client: Client, model: str, *, insecure: bool) -> wire.S
     return await client.show(model)
 
 
-async def _embed(client: Client, session: Session, prompt: str, flags: dict[str, Any]) -> None:
+async def _embed(client: Client, session: ChatSession, prompt: str, flags: dict[str, Any]) -> None:
     if not prompt:
         raise CliError(f'embedding models require input text. Usage: omlx run {session.model} "your text here"')
     fields: dict[str, Any] = {"truncate": flags["truncate"]}
@@ -121,7 +121,7 @@ async def _embed(client: Client, session: Session, prompt: str, flags: dict[str,
     out(msgspec.json.encode(await client.embed(session.model, prompt, **fields)).decode())
 
 
-async def _ask(client: Client, session: Session, prompt: str) -> None:
+async def _ask(client: Client, session: ChatSession, prompt: str) -> None:
     """One prompt, one answer on stdout. An empty prompt loads the model."""
     answer = TerminalAnswer(wrap=session.wrap, hide_thinking=session.hide_thinking)
     last = None
@@ -147,10 +147,10 @@ async def _ask(client: Client, session: Session, prompt: str) -> None:
 
 
 def _chunks(
-    client: Client, session: Session, prompt: str
+    client: Client, session: ChatSession, prompt: str
 ) -> AsyncIterator[wire.GenerateResponse] | AsyncIterator[wire.ChatResponse]:
     """The answer as it comes. Videos are part of a message: only /api/chat takes them."""
-    media = attach(prompt) if session.multimodal else Media(prompt, [], [])
+    media = attach(prompt) if session.multimodal else Attachments(prompt, [], [])
     body = {"model": session.model, **session.fields()}
     if media.videos:
         return client.chat({**body, "messages": [{"role": "user", "content": media.text, **media.fields()}]})

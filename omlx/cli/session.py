@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 THINK_VALUES = ("true", "false", "high", "medium", "low", "max")
 
 
-class Session(msgspec.Struct, kw_only=True):
+class ChatSession(msgspec.Struct, kw_only=True):
     """What a run was asked to do; the interactive session changes some of it."""
 
     model: str
@@ -45,7 +45,7 @@ def parse_think(text: str | None) -> bool | str | None:
     return text
 
 
-def adopt(session: Session, shown: wire.ShowResponse) -> None:
+def adopt(session: ChatSession, shown: wire.ShowResponse) -> None:
     """Fit the session to what the model can do."""
     session.multimodal = bool({"vision", "audio"} & set(shown.capabilities))
     session.can_think = "thinking" in shown.capabilities

@@ -16,9 +16,10 @@ import psutil
 from omlx import __version__
 from omlx.doctor.finding import Finding
 from omlx.folders import nearest_existing, why_unusable
+from omlx.messages.failures import LoadError
 from omlx.messages.frames import Hello
 from omlx.pool import admission
-from omlx.runner.host import LoadError, RunnerHost
+from omlx.runner.host import RunnerHost
 from omlx.settings import Settings, bind_address
 from omlx.units import human_bytes
 

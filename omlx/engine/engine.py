@@ -35,7 +35,7 @@ from omlx.engine.sampling import Sample, Sampler
 from omlx.engine.scheduler import Chunk, FairShare, WaitingLine, choose_together, next_prefill
 from omlx.engine.sequence import EngineError, Output, Sequence, SequenceSpec, shift
 from omlx.engine.tensors import launch, read
-from omlx.engine.vision.media import Media
+from omlx.engine.vision.media import PromptMedia
 from omlx.messages.constraint import Grammar
 from omlx.messages.context import effective_context
 from omlx.messages.failures import running_failed
@@ -161,7 +161,7 @@ class Engine:
         except GrammarError as error:
             raise EngineError(*_unusable(error)) from error
 
-    def expect(self, tokens: list[int], media: Media | None = None) -> None:
+    def expect(self, tokens: list[int], media: PromptMedia | None = None) -> None:
         """A prompt that will be added soon, but not yet: what it wants of the prefix store is read from disk."""
         if self._store is not None:
             self._store.read_ahead(tokens, media.keys if media is not None else ())

@@ -45,12 +45,12 @@ def _alike(layers: list[Any]) -> bool:
     return all(getattr(layer, name, None) == getattr(first, name, None) for layer in layers for name in kept)
 
 
-def _stack(layers: list[Any]) -> list[Part]:
+def _stack(layers: list[Any]) -> list[FusedPart]:
     sizes = [layer.weight.shape[0] for layer in layers]
     joined = layers[0]
     joined.update(tree_map(lambda *values: mx.concatenate(values, axis=0), *(dict(layer) for layer in layers)))
     stack = _Stack(joined, sizes)
-    return [Part(stack, at) for at in range(len(layers))]
+    return [FusedPart(stack, at) for at in range(len(layers))]
 
 
 class _Stack:
@@ -72,7 +72,7 @@ class _Stack:
         return part
 
 
-class Part(nn.Module):  # type: ignore[misc]
+class FusedPart(nn.Module):  # type: ignore[misc]
     """One projection of a stack. The first holds the weights, so that the model's parameters are complete."""
 
     def __init__(self, stack: _Stack, at: int) -> None:

@@ -21,7 +21,7 @@ from omlx_cache.store import PrefixStore, StoreConfig
 
 from omlx.engine import caches
 from omlx.engine.ranks import SOLO, Ranks
-from omlx.messages.load_checks import Finding, LoadChecks
+from omlx.messages.load_checks import LoadCheck, LoadChecks
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ _TRIES = 2
 """A check has failed where it fails on other random tokens too."""
 
 
-class Subject(NamedTuple):
+class CheckedModel(NamedTuple):
     """The model that is checked: `model(tokens[B, n], cache=…)` gives logits [B, n, vocabulary]."""
 
     model: Any
@@ -52,10 +52,12 @@ class _Failed(Exception):
     """The check has failed; the message is a clause for the user."""
 
 
-Check = Callable[[Subject, random.Random], None]
+Check = Callable[[CheckedModel, random.Random], None]
 
 
-def run(subject: Subject, basis: str, ranks: Ranks = SOLO, progress: Callable[[], None] = lambda: None) -> LoadChecks:
+def run(
+    subject: CheckedModel, basis: str, ranks: Ranks = SOLO, progress: Callable[[], None] = lambda: None
+) -> LoadChecks:
     """Make all checks, and say `progress` before each.
 
     They take about as long as 35 decode steps. A check passes where it does on every rank.
@@ -66,7 +68,7 @@ def run(subject: Subject, basis: str, ranks: Ranks = SOLO, progress: Callable[[]
         progress()
         # Ranks that disagree about a second try would wait for each other for ever.
         tries = _TRIES if ranks.size == 1 else 1
-        found = ranks.gather(_made(name, check, subject, tries), Finding)
+        found = ranks.gather(_made(name, check, subject, tries), LoadCheck)
         findings.append(next((one for one in found if not one.passed), found[0]))
     return LoadChecks(basis=basis, seconds=round(time.perf_counter() - begun, 3), findings=findings)
 
@@ -76,7 +78,7 @@ def known(checks: LoadChecks, basis: str) -> bool:
     return checks.basis == basis and [finding.name for finding in checks.findings] == list(CHECKS)
 
 
-def _made(name: str, check: Check, subject: Subject, tries: int) -> Finding:
+def _made(name: str, check: Check, subject: CheckedModel, tries: int) -> LoadCheck:
     detail = ""
     for seed in range(tries):
         try:
@@ -87,12 +89,12 @@ def _made(name: str, check: Check, subject: Subject, tries: int) -> Finding:
             log.info("the load check %s ended with an error", name, exc_info=True)
             detail = "the model's code does not support it"
         else:
-            return Finding(name=name, passed=True)
-    return Finding(name=name, passed=False, detail=detail)
+            return LoadCheck(name=name, passed=True)
+    return LoadCheck(name=name, passed=False, detail=detail)
 
 
 # ---------------------------------------------------------------- the checks
-def check_batch(subject: Subject, source: random.Random) -> None:
+def check_batch(subject: CheckedModel, source: random.Random) -> None:
     """Rows of unequal length, decoded together, get the logits that each gets alone.
 
     Two rows, and as many as the model has key/value heads: a mask that falls on the wrong axis fits by chance then.
@@ -115,7 +117,7 @@ def check_batch(subject: Subject, source: random.Random) -> None:
             raise _Failed(f"{len(order)} requests in one batch are not answered as alone")
 
 
-def check_restore(subject: Subject, source: random.Random) -> None:
+def check_restore(subject: CheckedModel, source: random.Random) -> None:
     """A prompt whose beginning comes from the prefix store gets the logits that it gets when it is computed."""
     if not subject.layout.supported:
         raise _Failed(subject.layout.reason)
@@ -136,7 +138,7 @@ def check_restore(subject: Subject, source: random.Random) -> None:
         store.close()
 
 
-def check_prefill(subject: Subject, source: random.Random) -> None:
+def check_prefill(subject: CheckedModel, source: random.Random) -> None:
     """Prompts in one forward get the logits that each gets alone: from their start, and further on."""
     cache = caches.new(subject.model)
     for fresh in (True, False):
@@ -160,7 +162,7 @@ CHECKS: dict[str, Check] = {"batch": check_batch, "prefill": check_prefill, "res
 
 
 # ---------------------------------------------------------------- forwards
-def _random(subject: Subject, source: random.Random, count: int) -> list[int]:
+def _random(subject: CheckedModel, source: random.Random, count: int) -> list[int]:
     return [source.randrange(subject.vocabulary) for _ in range(count)]
 
 
@@ -220,7 +222,7 @@ def _decoded_together(
     return [rows[0], *(mx.concatenate([rows[at], last[at - 1][None]]) for at in kept)]
 
 
-def _served(subject: Subject, store: PrefixStore, tokens: list[int], following: list[int]) -> tuple[int, mx.array]:
+def _served(subject: CheckedModel, store: PrefixStore, tokens: list[int], following: list[int]) -> tuple[int, mx.array]:
     """Tokens that came from the store, and the logits [1 + steps, V] behind `tokens` and each that follows."""
     match = store.lookup(tokens)
     capture = store.begin(tokens, match=match)

@@ -27,6 +27,7 @@ from omlx.engine.model_folder import InvalidModel, loadable
 from omlx.engine.ranks import SOLO, Ranks
 from omlx.engine.vision import loader as vision_loader
 from omlx.engine.vision.vision import Vision
+from omlx.messages.failures import LoadError
 from omlx.messages.load_spec import LoadSpec
 
 _STEP_BYTES = 256 << 20
@@ -40,10 +41,6 @@ _KEPT_BUFFERS = 16
 _LEAST_BUFFERS = 512 << 20
 
 Progress = Callable[[int, int], None]
-
-
-class LoadError(Exception):
-    """The model cannot be loaded; the message says why."""
 
 
 class Speeds(NamedTuple):

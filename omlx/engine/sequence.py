@@ -15,7 +15,7 @@ from omlx_cache.keys import Media as CacheKey
 
 from omlx.engine.detokenize import TextStream
 from omlx.engine.guide import Guide
-from omlx.engine.vision.media import Media
+from omlx.engine.vision.media import PromptMedia
 from omlx.messages.constraint import Grammar, ThinkLimit
 from omlx.messages.request import FailureKind, FinishReason, Limits, Priority, Sampling, TokenLogprob, TokenUsage
 
@@ -52,7 +52,7 @@ class SequenceSpec(msgspec.Struct, frozen=True, kw_only=True):
     priority: Priority = "interactive"
     boundaries: list[int] = []
     """Tokens after which later prompts are likely to part from this one, for the prefix store."""
-    media: Media | None = None
+    media: PromptMedia | None = None
     """The pictures among the tokens. Such a sequence is never cut to fit, nor does its context shift."""
 
 

@@ -1,4 +1,6 @@
-"""What a client reads when the model fails at its request: one sentence of ours, while the cause goes to the log."""
+"""What a client reads when a model cannot be loaded, or fails at a request: one sentence, while the cause goes to the
+log.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,14 @@ _NO_MEMORY = ("out of memory", "insufficient memory", "allocate")
 """How Metal, CUDA and the allocator say it."""
 PROMPT_FAILED = f"the model's template or tokenizer failed at this prompt: {_SEE_LOG}"
 INPUT_FAILED = f"the model's tokenizer failed at this input: {_SEE_LOG}"
+
+
+class LoadError(Exception):
+    """The model cannot be loaded; `message` is a sentence for the user. On both sides of the runner's socket."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
 
 
 def running_failed(error: Exception) -> str:

@@ -14,7 +14,7 @@ import msgspec
 from omlx.messages.selftest import CLEAR_HINT, NOTES, RESTS_ON, Feature
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class LoadCheck(msgspec.Struct, frozen=True, kw_only=True):
     """One check: its name, whether it passed, and a clause that says what was found."""
 
     name: str
@@ -27,7 +27,7 @@ class LoadChecks(msgspec.Struct, frozen=True, kw_only=True):
 
     basis: str
     seconds: float
-    findings: list[Finding]
+    findings: list[LoadCheck]
 
     def passed(self, name: str) -> bool:
         """Whether the check of this name passed; one that was not made has not failed."""

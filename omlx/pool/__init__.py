@@ -3,7 +3,7 @@
 from omlx.pool.errors import PoolError
 from omlx.pool.lease import Lease
 from omlx.pool.pool import Pool
-from omlx.pool.slot import LoadedModel
+from omlx.pool.slot import SlotSnapshot
 from omlx.runner.host import RequestFailed
 
-__all__ = ["Lease", "LoadedModel", "Pool", "PoolError", "RequestFailed"]
+__all__ = ["Lease", "Pool", "PoolError", "RequestFailed", "SlotSnapshot"]

@@ -20,10 +20,11 @@ from typing import NamedTuple
 
 import psutil
 
+from omlx.messages.failures import LoadError
 from omlx.messages.frames import Ready
 from omlx.pool.admission import gib
 from omlx.pool.errors import PoolError
-from omlx.runner.host import LoadError, RunnerHost
+from omlx.runner.host import RunnerHost
 
 _EVERY_S = 0.02
 _TREE_EVERY_S = 0.25
@@ -32,7 +33,7 @@ _SLACK = 0.03
 _OUT_OF_MEMORY = re.compile(r"MemoryError|bad_alloc|[Uu]nable to allocate|memory allocation|Cannot allocate memory")
 
 
-class Use(NamedTuple):
+class ProcessMemory(NamedTuple):
     """Memory of a process in bytes: `resident`, and `reserved` where the system says how much that is (else 0)."""
 
     resident: int
@@ -118,7 +119,7 @@ class _Reservation:
         if self._before is not None:
             self._set(*self._before)
 
-    def follow(self, use: Use) -> None:
+    def follow(self, use: ProcessMemory) -> None:
         """Allow what is left."""
         if self._before is None or not use.reserved:
             return
@@ -134,21 +135,21 @@ class _Reservation:
                 resource.prlimit(self._pid, resource.RLIMIT_DATA, (soft, hard))
 
 
-def use_of(pid: int) -> Use:
+def use_of(pid: int) -> ProcessMemory:
     """What a process takes now; nothing where it is gone."""
     try:
         if sys.platform != "linux":
-            return Use(int(psutil.Process(pid).memory_info().rss))
+            return ProcessMemory(int(psutil.Process(pid).memory_info().rss))
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except (OSError, psutil.Error):
-        return Use(0)
+        return ProcessMemory(0)
     kib = {name: text.split()[0] for name, _, text in (line.partition(":") for line in lines) if name.startswith("Vm")}
-    return Use(int(kib.get("VmRSS", 0)) * 1024, int(kib.get("VmData", 0)) * 1024)
+    return ProcessMemory(int(kib.get("VmRSS", 0)) * 1024, int(kib.get("VmData", 0)) * 1024)
 
 
-def tree_of(pid: int) -> Use:
+def tree_of(pid: int) -> ProcessMemory:
     """What a process and everything that it has started take now: the ranks of a distributed model."""
     with contextlib.suppress(psutil.Error):
         children = psutil.Process(pid).children(recursive=True)
-        return Use(sum(use_of(process).resident for process in (pid, *(child.pid for child in children))))
-    return Use(0)
+        return ProcessMemory(sum(use_of(process).resident for process in (pid, *(child.pid for child in children))))
+    return ProcessMemory(0)

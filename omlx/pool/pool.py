@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from omlx_registry import storage_errors
 
+from omlx.messages.failures import LoadError
 from omlx.messages.frames import CacheCall, Hello, Ready
 from omlx.messages.load_checks import LoadChecks
 from omlx.messages.selftest import SelfTest
@@ -30,11 +31,11 @@ from omlx.pool.lease import Lease
 from omlx.pool.pins import Pins, too_many_pins
 from omlx.pool.plan import group_for, keep_alive_for, load_spec
 from omlx.pool.selftests import SelfTests
-from omlx.pool.slot import LoadedModel, Slot
+from omlx.pool.slot import Slot, SlotSnapshot
 from omlx.pool.spare import Spare
 from omlx.pool.supervisor import supervise
 from omlx.record import current
-from omlx.runner.host import CLOSE_GRACE_S, LoadError, RunnerHost, in_time
+from omlx.runner.host import CLOSE_GRACE_S, RunnerHost, in_time
 from omlx.runner.launch import GroupPlan, find_machines
 from omlx.runner.process import RUNNER
 from omlx.settings import Settings
@@ -173,7 +174,7 @@ class Pool:
             elif all(spec.full_name != slot.used_as.full_name for spec in left):
                 slot.used_as = left[0]
 
-    def loaded(self) -> list[LoadedModel]:
+    def loaded(self) -> list[SlotSnapshot]:
         """All models that are loading, ready or leaving, the one that expires last first, as Ollama lists them."""
         models = [slot.snapshot(crashes=self._crashes.get(slot.spec.digest, 0)) for slot in self._slots.values()]
         return sorted(models, key=lambda model: model.expires_at, reverse=True)

@@ -1,7 +1,7 @@
 """A *slot* is the pool's own record of one model: who uses it, how long it stays, which runner holds it.
 
 Only the pool changes slots, on its event loop; everybody else gets snapshots: `resident()` for decisions,
-`LoadedModel` for lists. Times are of the loop's monotonic clock until they are shown.
+`SlotSnapshot` for lists. Times are of the loop's monotonic clock until they are shown.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FOREVER = timedelta(seconds=(2**63 - 1) / 1e9)
 _NO_BEAT = Heartbeat(steps=0, running=0, waiting=0, memory_bytes=0, max_batch=0)
 
 
-class LoadedModel(msgspec.Struct, frozen=True, kw_only=True):
+class SlotSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One model in `Pool.loaded()`. Sizes in bytes, `context_length` in tokens."""
 
     spec: ModelSpec
@@ -170,12 +170,12 @@ class Slot:
             memory=self.committed,
         )
 
-    def snapshot(self, *, crashes: int) -> LoadedModel:
+    def snapshot(self, *, crashes: int) -> SlotSnapshot:
         host = self.host
         beat = host.heartbeat if host is not None else _NO_BEAT
         ready = host.ready if host is not None else None
         size = max(beat.memory_bytes, ready.memory_bytes) * self.processes if ready else self.memory
-        return LoadedModel(
+        return SlotSnapshot(
             spec=self.used_as,
             state=self.state,
             size=size,

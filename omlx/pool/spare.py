@@ -8,8 +8,9 @@ import contextvars
 import logging
 from collections.abc import Sequence
 
+from omlx.messages.failures import LoadError
 from omlx.messages.frames import Hello
-from omlx.runner.host import LoadError, RunnerHost
+from omlx.runner.host import RunnerHost
 
 log = logging.getLogger("omlx.pool")
 

@@ -60,7 +60,7 @@ class JinjaTemplate:
                 parts.append(part)
                 size += len(part)
                 environment.check(size)
-        except _Refused as error:
+        except _TemplateRefused as error:
             raise TemplateRefused(f"the model's chat template refuses this conversation: {error}") from error
         except TemplateError:
             raise
@@ -71,7 +71,7 @@ class JinjaTemplate:
         return "".join(parts)
 
 
-class _Refused(Exception):
+class _TemplateRefused(Exception):
     """The template called `raise_exception`."""
 
 
@@ -81,7 +81,7 @@ def _reason(error: BaseException) -> str:
     return f"{text} (line {line})" if line else text
 
 
-class _Generation(jinja2.ext.Extension):
+class _GenerationTag(jinja2.ext.Extension):
     """`{% generation %}…{% endgeneration %}` marks what training learns from; here it is only a scope."""
 
     tags = {"generation"}  # noqa: RUF012
@@ -97,7 +97,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"*", "**", "+", "%"})
 
     def __init__(self, cpu_s: float) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols])
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols])
         self._cpu_s = cpu_s
         # Several threads may render one template: each has a clock of its own.
         self._clock = threading.local()
@@ -225,7 +225,7 @@ def _check_widths(form: str) -> None:
 
 
 def _raise_exception(message: object) -> None:
-    raise _Refused(str(message))
+    raise _TemplateRefused(str(message))
 
 
 def _strftime_now(form: str) -> str:

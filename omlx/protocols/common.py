@@ -1,12 +1,23 @@
-"""What a body of any dialect may say beside the dialect's own fields."""
+"""What the dialects share: fields of a body beside their own, and what a message holds once its parts are read."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import msgspec
+
+from omlx.messages.request import Video
 
 
 class CommonFields(msgspec.Struct, kw_only=True):
     priority: Any = None
     """Ours: the class of the request, as the header `X-OMLX-Priority` has it. Other servers' numbers mean nothing."""
+
+
+class MessageContent(NamedTuple):
+    """The parts of a message: its texts joined, and the bytes of its files."""
+
+    text: str
+    images: list[bytes]
+    videos: Sequence[Video] = ()

@@ -34,7 +34,7 @@ from omlx.prompting.template import PromptTemplate
 from omlx.runner.channel import Channel
 from omlx.runner.encode_jobs import EncodeJobs
 from omlx.runner.ledger import Ledger
-from omlx.runner.prompt import Encoder, Prompter, marker_candidates, special_tokens
+from omlx.runner.prompt import Prompter, PromptTokenizer, marker_candidates, special_tokens
 from omlx.runner.rendering import IsolatedTemplate, Renderers
 from omlx.runner.session import Session
 
@@ -69,7 +69,7 @@ class BuiltModel(NamedTuple):
     session: Session
     ledger: Ledger
     vectors: EncodeJobs
-    encoder: Encoder
+    encoder: PromptTokenizer
     store: PrefixStore | None
     ranks: Ranks
     max_gap_s: float
@@ -112,7 +112,7 @@ def check(spec: LoadSpec, model: LoadedModel, ranks: Ranks, progress: Callable[[
     holds_for = basis(device())
     if spec.checks is not None and load_checks.known(spec.checks, holds_for):
         return spec.checks
-    subject = load_checks.Subject(model.model, model.layout, model.vocabulary)
+    subject = load_checks.CheckedModel(model.model, model.layout, model.vocabulary)
     return load_checks.run(subject, holds_for, ranks, progress)
 
 
@@ -122,7 +122,7 @@ def prepare(spec: LoadSpec, channel: Channel, ranks: Ranks) -> BuiltModel:
     model, template, dialect, store, engine, checks, renderers = open_engine(
         spec, ranks, lambda done, total: channel.send(Loading(done, total))
     )
-    encoder = Encoder(model.tokenizer)
+    encoder = PromptTokenizer(model.tokenizer)
     ledger = Ledger(kv_budget(spec.memory_bytes, model), model.kv_bytes_per_token)
     session = Session(
         engine,
@@ -152,7 +152,7 @@ def no_encode_jobs(channel: Channel) -> EncodeJobs:
     return EncodeJobs(channel.wake, embedder=None, reranker=None)
 
 
-def open_encode_jobs(spec: LoadSpec, model: LoadedModel, encoder: Encoder, channel: Channel) -> EncodeJobs:
+def open_encode_jobs(spec: LoadSpec, model: LoadedModel, encoder: PromptTokenizer, channel: Channel) -> EncodeJobs:
     """The embedding jobs of a text generator."""
     limit = effective_context(0, spec.engine.context_length, model.max_context)
     try:

@@ -13,8 +13,8 @@ import msgspec
 
 from omlx.engine.encode.embed import load_embedder
 from omlx.engine.encode.rerank import load_reranker
-from omlx.engine.loader import LoadError
 from omlx.engine.precision import use_tf32
+from omlx.messages.failures import LoadError
 from omlx.messages.frames import (
     CacheOp,
     Cancel,

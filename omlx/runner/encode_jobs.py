@@ -19,7 +19,7 @@ import numpy as np
 from omlx.engine.encode.chunked import Parts
 from omlx.engine.encode.chunks import EncodeBudget, Pick, choose
 from omlx.engine.encode.embed import normalised
-from omlx.engine.encode.rows import BadTokens, Encoder, Row, Text, TooLong
+from omlx.engine.encode.rows import BadTokens, Encoder, EncodeRow, Text, TooLong
 from omlx.engine.panics import ends_only_its_request, told
 from omlx.messages.failures import INPUT_FAILED, running_failed
 from omlx.messages.frames import MAX_FRAME, Embed, Embedded, Ranked, Rerank
@@ -42,7 +42,7 @@ _RANK = {"interactive": 0, "batch": 1, "background": 2}
 Answer = Embedded | Ranked | Failure
 
 
-class _Job:
+class _EncodeJob:
     """`lengths` and `left` run in parallel: row lengths, longest first, and which rows they are."""
 
     def __init__(self, frame: Embed | Rerank) -> None:
@@ -50,7 +50,7 @@ class _Job:
         self.rank = _RANK[frame.priority]
         self.frame = frame
         self.texts = texts_of(frame)
-        self.rows: list[Row] = []
+        self.rows: list[EncodeRow] = []
         self.left: list[int] = []
         self.lengths: list[int] = []
         self.found: list[Any] = []
@@ -103,9 +103,9 @@ class EncodeJobs:
         self._wake = wake
         self._helpers = ThreadPoolExecutor(_HELPERS, thread_name_prefix="rows")
         self._pace = EncodeBudget(token_s)
-        self._preparing: dict[int, _Job] = {}
-        self._prepared: queue.SimpleQueue[_Job] = queue.SimpleQueue()
-        self._jobs: dict[int, _Job] = {}
+        self._preparing: dict[int, _EncodeJob] = {}
+        self._prepared: queue.SimpleQueue[_EncodeJob] = queue.SimpleQueue()
+        self._jobs: dict[int, _EncodeJob] = {}
         self._refused: list[Answer] = []
         self._chunks = self._slices = 0
         self.most_rows = 0
@@ -139,7 +139,7 @@ class EncodeJobs:
             message = _NO_EMBEDDINGS if isinstance(frame, Embed) else _NO_RANKING
             self._refused.append(Failure(frame.id, "unsupported", message))
             return
-        job = _Job(frame)
+        job = _EncodeJob(frame)
         self._preparing[job.id] = job
         self._helpers.submit(self._prepare, job)
 
@@ -160,7 +160,7 @@ class EncodeJobs:
         return answers
 
     # ------------------------------------------------------------ rows
-    def _prepare(self, job: _Job) -> None:
+    def _prepare(self, job: _EncodeJob) -> None:
         """Runs in a helper thread: one slice of the job's texts, then the job goes to the end of the line."""
         try:
             done, size = len(job.rows), 0
@@ -236,7 +236,7 @@ class EncodeJobs:
         self._pace.learn(len(rows) * leader.lengths[0], time.perf_counter() - begun)
         return self._store(chosen, numbers)
 
-    def _read_part(self, job: _Job, parts: Parts, budget: int) -> list[Answer]:
+    def _read_part(self, job: _EncodeJob, parts: Parts, budget: int) -> list[Answer]:
         begun, before = time.perf_counter(), parts.left
         try:
             numbers = parts.read(budget)
@@ -248,7 +248,7 @@ class EncodeJobs:
         job.parts = None
         return self._store([(job, Pick(0, 0, 1))], numbers)
 
-    def _store(self, chosen: list[tuple[_Job, Pick]], numbers: Any) -> list[Answer]:
+    def _store(self, chosen: list[tuple[_EncodeJob, Pick]], numbers: Any) -> list[Answer]:
         answers: list[Answer] = []
         finite = np.isfinite(numbers).all(axis=1)
         at = 0
@@ -269,7 +269,7 @@ class EncodeJobs:
                 answers.append(job.failure or job.answer())
         return answers
 
-    def _blame(self, jobs: list[_Job], error: Exception) -> list[Answer]:
+    def _blame(self, jobs: list[_EncodeJob], error: Exception) -> list[Answer]:
         """A chunk failed: end its job, or have several show one by one which of them it was."""
         if len(jobs) > 1:
             log.warning("a chunk of %d jobs failed (%s); they are tried one by one", len(jobs), error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from omlx.engine.loader import LoadError
+from omlx.messages.failures import LoadError
 from omlx.messages.load_spec import LoadSpec
 from omlx.runner.build import open_engine
 from omlx.runner.serve import CLOSE_BUDGET_S

@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from omlx.messages.failures import LoadError
 from omlx.messages.frames import (
     HEADER_SIZE,
     CacheCall,
@@ -89,14 +90,6 @@ class RequestFailed(Exception):
     def __init__(self, kind: FailureKind, message: str) -> None:
         super().__init__(message)
         self.kind = kind
-        self.message = message
-
-
-class LoadError(Exception):
-    """The runner did not become ready; `message` is a sentence for the user."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
         self.message = message
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from omlx.engine.vision.images import MOST_FRAME_PIXELS, MOST_PICTURES, ImageBudget, PictureError
-from omlx.engine.vision.media import MarkerMismatch, Media, Shown
+from omlx.engine.vision.media import MarkerMismatch, PromptMedia, Shown
 from omlx.engine.vision.vision import Vision
 from omlx.messages.request import GenerateRequest
 from omlx.prompting.template import Markers, Rendered
@@ -53,7 +53,7 @@ class Illustrator:
         _check_count(sum(item.frames for item in shown))
         return shown
 
-    def tokens(self, rendered: Rendered, encode: Callable[[str], list[int]]) -> tuple[list[int], Media | None]:
+    def tokens(self, rendered: Rendered, encode: Callable[[str], list[int]]) -> tuple[list[int], PromptMedia | None]:
         """The tokens of the rendered text with its pictures among them. Raises PictureError."""
         if self._vision is None or not (rendered.images or rendered.videos):
             return encode(rendered.text), None

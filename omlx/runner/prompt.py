@@ -18,7 +18,7 @@ import msgspec
 from omlx.engine import tokenization
 from omlx.engine.sequence import kept_tokens
 from omlx.engine.vision.images import PictureError
-from omlx.engine.vision.media import Media
+from omlx.engine.vision.media import PromptMedia
 from omlx.engine.vision.vision import Vision
 from omlx.messages.request import FailureKind, GenerateRequest
 from omlx.prompting.errors import TemplateError, TemplateTooSlow
@@ -56,7 +56,7 @@ class Prompt(NamedTuple):
     tokens: list[int]
     text: str
     opens_thinking: bool = False
-    media: Media | None = None
+    media: PromptMedia | None = None
     """The pictures among the tokens."""
     boundaries: tuple[int, ...] = ()
     """Tokens after which later prompts are likely to part from this one, ascending."""
@@ -70,7 +70,7 @@ class _Built(NamedTuple):
     before: int
 
 
-class Encoder:
+class PromptTokenizer:
     """Text to token ids, from any thread; a long text keeps neither the other threads nor the memory (`tokenization`).
 
     `begin` are the tokens that the model's tokenizer puts in front by itself (begin-of-text); a text that already
@@ -166,7 +166,7 @@ class Prompter:
     def __init__(
         self,
         template: PromptTemplate,
-        encoder: Encoder,
+        encoder: PromptTokenizer,
         *,
         vision: Vision | None = None,
         bounded: bool = False,

@@ -21,9 +21,9 @@ from omlx_cache import PrefixStore
 from omlx_registry.sanitized_folder import without_inert_folder
 
 from omlx.engine import loader
-from omlx.engine.loader import LoadError
 from omlx.engine.ranks import SOLO, Ranks
 from omlx.messages.context import effective_context
+from omlx.messages.failures import LoadError
 from omlx.messages.frames import (
     CacheOp,
     Cancel,

@@ -51,7 +51,7 @@ _SCHEMA = {
 }
 
 
-class Subject(Protocol):
+class SelfTestSubject(Protocol):
     """What a check needs to know: the server, the model, its capabilities and its context in tokens."""
 
     @property
@@ -64,7 +64,7 @@ class Subject(Protocol):
     def context(self) -> int: ...
 
 
-async def restore(subject: Subject) -> Check:
+async def restore(subject: SelfTestSubject) -> Check:
     """A prompt answered from the cache, RAM and disk, is answered as if it were read."""
     sentences = min(_SENTENCES, subject.context // (2 * _TOKENS_PER_SENTENCE))
     prompt = f"{_story(sentences)} Then"
@@ -82,7 +82,7 @@ async def restore(subject: Subject) -> Check:
     return _verdict("restore", differences, figures)
 
 
-async def batch(subject: Subject) -> Check:
+async def batch(subject: SelfTestSubject) -> Check:
     """A request is answered in company as it is alone."""
     places = (await subject.client.status()).places
     if places < 2:
@@ -102,7 +102,7 @@ async def batch(subject: Subject) -> Check:
     return _verdict("batch", differences, f"{len(prompts)} requests, {rows_a_step:.1f} a step")
 
 
-async def seed(subject: Subject) -> Check:
+async def seed(subject: SelfTestSubject) -> Check:
     """The same seed draws the same text."""
     prompt = f"{_story(2)} Then"
     one, again, other = [
@@ -113,7 +113,7 @@ async def seed(subject: Subject) -> Check:
     return Check("seed", "passed", "same text" + (", as with another seed" if one == other else ", not with another"))
 
 
-async def tools(subject: Subject) -> Check:
+async def tools(subject: SelfTestSubject) -> Check:
     """A tool is called, its result is read, and an answer is made of it."""
     if "tools" not in subject.capabilities:
         return Check("tools", "skipped", "the model has no tools")
@@ -147,7 +147,7 @@ async def tools(subject: Subject) -> Check:
     return Check("tools", "passed", f"{how}, for {arguments['city'][:40]}")
 
 
-async def schema(subject: Subject) -> Check:
+async def schema(subject: SelfTestSubject) -> Check:
     """What is asked for in a JSON schema comes in it."""
     text = await _chat(subject, "Tell me about a pet, as JSON.", _SCHEMA)
     try:
@@ -165,7 +165,7 @@ async def schema(subject: Subject) -> Check:
     return Check("schema", "passed" if fits else "failed", json.dumps(found)[:80])
 
 
-async def needle(subject: Subject) -> Check:
+async def needle(subject: SelfTestSubject) -> Check:
     """A number in the middle of a long text is found again. Failing says what the model can, no more."""
     sentences = min(_NEEDLE_TOKENS, subject.context * 3 // 4) // _TOKENS_PER_SENTENCE
     number = str(10_000 + secrets.randbelow(90_000))
@@ -195,7 +195,7 @@ def _story(sentences: int) -> str:
     )
 
 
-async def _ask(subject: Subject, prompt: str) -> GreedyAnswer:
+async def _ask(subject: SelfTestSubject, prompt: str) -> GreedyAnswer:
     """The greedy continuation of a text, read as it stands."""
     last, tokens = GenerateResponse(model="", created_at="", response="", done=False), []
     body = {"model": subject.model, "prompt": prompt, "raw": True, "logprobs": True, "top_logprobs": _TOP,
@@ -205,12 +205,12 @@ async def _ask(subject: Subject, prompt: str) -> GreedyAnswer:
     return GreedyAnswer(tokens, last.prompt_eval_count, last.cached_tokens)
 
 
-async def _text(subject: Subject, prompt: str, options: dict[str, Any]) -> str:
+async def _text(subject: SelfTestSubject, prompt: str, options: dict[str, Any]) -> str:
     body = {"model": subject.model, "prompt": prompt, "raw": True, "options": {"num_predict": 32, **options}}
     return "".join([part.response async for part in subject.client.generate(body)])
 
 
-async def _chat(subject: Subject, text: str, form: dict[str, Any]) -> str:
+async def _chat(subject: SelfTestSubject, text: str, form: dict[str, Any]) -> str:
     body: dict[str, Any] = {"model": subject.model, "messages": [{"role": "user", "content": text}], "format": form,
                             "options": {"temperature": 0, "num_predict": 256}}  # fmt: skip
     if "thinking" in subject.capabilities:
@@ -219,24 +219,24 @@ async def _chat(subject: Subject, text: str, form: dict[str, Any]) -> str:
     return "".join(part.message.content for part in parts)
 
 
-async def _openai(subject: Subject, body: dict[str, Any]) -> dict[str, Any]:
+async def _openai(subject: SelfTestSubject, body: dict[str, Any]) -> dict[str, Any]:
     reply = await subject.client.openai_chat(body)
     message: dict[str, Any] = reply["choices"][0]["message"]
     return message
 
 
-async def _status(subject: Subject) -> admin.ModelStatus | None:
+async def _status(subject: SelfTestSubject) -> admin.ModelStatus | None:
     return next((model for model in (await subject.client.status()).models if model.name == subject.model), None)
 
 
-async def _decoded(subject: Subject) -> tuple[int, float]:
+async def _decoded(subject: SelfTestSubject) -> tuple[int, float]:
     """(steps, rows) decoded since the load. The runner tells its counts once a second."""
     await asyncio.sleep(1.5)
     found = await _status(subject)
     return (found.decode_steps, found.mean_batch * found.decode_steps) if found else (0, 0.0)
 
 
-async def _reload(subject: Subject) -> None:
+async def _reload(subject: SelfTestSubject) -> None:
     """Have the model leave memory, so that what it cached has to come from disk. It is loaded by the next request."""
     await subject.client.unload(subject.model)
     deadline = time.monotonic() + _UNLOAD_S

@@ -27,28 +27,28 @@ class GreedyAnswer(NamedTuple):
         return "".join(token.token for token in self.tokens)
 
 
-class Difference(NamedTuple):
+class LogprobDifference(NamedTuple):
     """`largest` in nats; `problem` is "" where the answers agree."""
 
     largest: float
     problem: str = ""
 
 
-def difference(one: GreedyAnswer, other: GreedyAnswer) -> Difference:
+def difference(one: GreedyAnswer, other: GreedyAnswer) -> LogprobDifference:
     """Compare token by token up to the first that differ; what stands behind those is not comparable."""
     largest = 0.0
     for at, (left, right) in enumerate(zip(one.tokens, other.tokens, strict=False)):
         if left.token != right.token:
             gap = max(_gap(left, right.token), _gap(right, left.token))
             if gap > TOLERANCE:
-                return Difference(gap, f"token {at} is {right.token!r} instead of {left.token!r}")
-            return Difference(max(largest, gap))
+                return LogprobDifference(gap, f"token {at} is {right.token!r} instead of {left.token!r}")
+            return LogprobDifference(max(largest, gap))
         largest = max(largest, abs(left.logprob - right.logprob))
         if largest > TOLERANCE:
-            return Difference(largest, f"token {at} is {largest:.2f} nats off")
+            return LogprobDifference(largest, f"token {at} is {largest:.2f} nats off")
     if len(one.tokens) != len(other.tokens):
-        return Difference(largest, f"{len(other.tokens)} tokens instead of {len(one.tokens)}")
-    return Difference(largest)
+        return LogprobDifference(largest, f"{len(other.tokens)} tokens instead of {len(one.tokens)}")
+    return LogprobDifference(largest)
 
 
 def _gap(chosen: Logprob, other: str) -> float:

@@ -18,7 +18,7 @@ from omlx.messages.request import Delta, Finish, GenerateRequest
 from omlx.pool import Lease, Pool
 from omlx.prompting.stable_prefix import with_stable_prefix
 from omlx.protocols.ollama.translate import Collected, worth_a_chunk
-from omlx.record import Record, current
+from omlx.record import RequestRecord, current
 from omlx.server.stream import encode
 from omlx.settings import Settings
 
@@ -34,7 +34,7 @@ class GenerationJob(NamedTuple):
     keep_alive: float | None = None
 
 
-def with_headers(request: GenerateRequest, record: Record) -> GenerateRequest:
+def with_headers(request: GenerateRequest, record: RequestRecord) -> GenerateRequest:
     """`request` with what the HTTP request says beside its body: priority, deadline and context."""
     limits = request.limits
     if record.num_ctx and not request.render_only:

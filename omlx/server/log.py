@@ -29,7 +29,7 @@ _UNSAFE |= {ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r", 0x2028: "\\u20
 _UNSAFE |= {code: f"\\u{code:04x}" for code in (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
 
 
-class _Lines(logging.Formatter):
+class _LineFormatter(logging.Formatter):
     """`2026-08-21 18:48:22 [id] sentence`; warnings and errors say so, debug lines name their part."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -122,7 +122,7 @@ class _Stderr(logging.Handler):
 def configure(level: str, *, form: str = "text", prompts: bool = False) -> None:
     """Send the `omlx` loggers to stderr at `level` ("debug", "info", "warning", "error"), as "text" or "json"."""
     handler = _Stderr()
-    handler.setFormatter(_Json() if form == "json" else _Lines())
+    handler.setFormatter(_Json() if form == "json" else _LineFormatter())
     for name in ("omlx", "omlx_registry", "uvicorn"):
         part = logging.getLogger(name)
         part.handlers = [handler]

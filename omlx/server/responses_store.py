@@ -16,7 +16,7 @@ MOST_RESPONSES = 1000
 MOST_BYTES = 64 * 1024 * 1024
 
 
-class Stored(NamedTuple):
+class StoredResponse(NamedTuple):
     """`body` is the response as JSON; `messages` the conversation up to and with its answer, without instructions."""
 
     body: bytes
@@ -28,7 +28,7 @@ class ResponsesStore:
     def __init__(self, *, most: int = MOST_RESPONSES, most_bytes: int = MOST_BYTES) -> None:
         self._most = most
         self._most_bytes = most_bytes
-        self._entries: OrderedDict[str, Stored] = OrderedDict()
+        self._entries: OrderedDict[str, StoredResponse] = OrderedDict()
         self.size = 0
         """Bytes held, roughly. Responses of one conversation share its text, but each counts it."""
 
@@ -38,12 +38,12 @@ class ResponsesStore:
     def put(self, name: str, body: bytes, messages: Sequence[Message]) -> None:
         """Keep a response. One that is larger than the whole store is not kept."""
         size = len(body) + sum(_size(message) for message in messages)
-        self._entries[name] = Stored(body, tuple(messages), size)
+        self._entries[name] = StoredResponse(body, tuple(messages), size)
         self.size += size
         while len(self._entries) > self._most or (self.size > self._most_bytes and self._entries):
             self.remove(next(iter(self._entries)))
 
-    def get(self, name: str) -> Stored | None:
+    def get(self, name: str) -> StoredResponse | None:
         found = self._entries.get(name)
         if found is not None:
             self._entries.move_to_end(name)

@@ -10,7 +10,7 @@ from omlx_registry import ModelSpec, parse_name
 
 from omlx import __version__
 from omlx.messages.frames import PrefixUse
-from omlx.pool import LoadedModel, Pool
+from omlx.pool import Pool, SlotSnapshot
 from omlx.protocols.admin import wire as wire
 
 
@@ -45,7 +45,7 @@ def _same_weights(spec: ModelSpec, loaded: Sequence[ModelSpec]) -> list[str]:
     return sorted(other.name for other in same)
 
 
-def _status(model: LoadedModel, stalled: bool) -> wire.ModelStatus:
+def _status(model: SlotSnapshot, stalled: bool) -> wire.ModelStatus:
     beat = model.heartbeat
     use = beat.prefixes or PrefixUse()
     return wire.ModelStatus(

@@ -4,7 +4,7 @@ A library of its own: it imports neither omlx nor MLX, and opens nothing heavy u
 """
 
 from omlx_registry.assemble import Overrides, Texts
-from omlx_registry.create import CreateRequest, Info
+from omlx_registry.create import CreateSpec, Info
 from omlx_registry.errors import (
     CreateError,
     Damaged,
@@ -26,7 +26,7 @@ from omlx_registry.store import Damage, PruneReport, Store, VerifyReport
 
 __all__ = [
     "CreateError",
-    "CreateRequest",
+    "CreateSpec",
     "Damage",
     "Damaged",
     "Details",

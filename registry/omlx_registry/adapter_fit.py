@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from omlx_registry.errors import CreateError
-from omlx_registry.weights import Tensor, quantization_of
+from omlx_registry.weights import TensorHeader, quantization_of
 
 _MATRIX: Final = re.compile(r"(?P<module>.+)\.lora_(?P<side>[ab])\Z")
 _OTHER: Final = "the adapter is for another model"
@@ -20,9 +20,9 @@ _LAYER: Final = re.compile(r"\.layers\.(\d{1,9})\.")
 
 def check_fit(
     adapter_config: Mapping[str, Any],
-    adapter: Iterable[Tensor],
+    adapter: Iterable[TensorHeader],
     base_config: Mapping[str, Any],
-    base: Iterable[Tensor],
+    base: Iterable[TensorHeader],
     block_count: int,
 ) -> None:
     """Raises CreateError with a sentence for the user. `block_count`: layers of the base model, 0 where not known."""
@@ -46,7 +46,7 @@ def check_fit(
             raise CreateError(f"{_OTHER}: {tensor.name} has width {width:,}, but this one needs {min(widths):,}")
 
 
-def _widths(module: str, side: str, weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> set[int]:
+def _widths(module: str, side: str, weights: Mapping[str, TensorHeader], config: Mapping[str, Any]) -> set[int]:
     """Widths that the matrix of a module may have: of a layer, or of an embedding; none where it is not known."""
     weight = weights.get(f"{module}.weight")
     if weight is None or len(weight.shape) != 2:

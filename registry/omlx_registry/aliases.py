@@ -50,7 +50,7 @@ class Aliases:
 
         self._change(without)
 
-    def resolve(self, name: Name) -> catalog.Target | None:
+    def resolve(self, name: Name) -> catalog.PullTarget | None:
         """The target of an alias; None where `name` is none."""
         for alias, target in self.all().items():
             if parse_name(alias).folded == name.folded:

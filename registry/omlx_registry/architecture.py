@@ -37,7 +37,7 @@ _IRRELEVANT_TO_KV: Final = frozenset(
 )  # fmt: skip
 
 
-class Shape(msgspec.Struct, frozen=True):
+class ModelShape(msgspec.Struct, frozen=True):
     """The figures of a model that everybody asks for."""
 
     family: str
@@ -46,10 +46,12 @@ class Shape(msgspec.Struct, frozen=True):
     embedding_length: int
 
 
-def shape_of(config: Mapping[str, Any]) -> Shape:
+def shape_of(config: Mapping[str, Any]) -> ModelShape:
     """Zero and "" where the configuration is silent."""
     context, width = _field(config, "context_length"), _field(config, "embedding_length")
-    return Shape(_family(config), context if isinstance(context, int) else 0, width if isinstance(width, int) else 0)
+    return ModelShape(
+        _family(config), context if isinstance(context, int) else 0, width if isinstance(width, int) else 0
+    )
 
 
 def model_info(config: Mapping[str, Any], parameter_count: int) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from omlx_registry.manifest import (
 from omlx_registry.metadata import find_out
 from omlx_registry.names import Name
 from omlx_registry.spec import human_parameters
-from omlx_registry.store import Store, Stored
+from omlx_registry.store import ManifestFile, Store
 
 _ONE_OF_A_KIND: Final = frozenset({TEMPLATE, SYSTEM, PARAMS, MESSAGES})
 _parameters = msgspec.json.Decoder(dict[str, Any])
@@ -94,7 +94,7 @@ def read_texts(manifest: Manifest, blobs: BlobStore) -> Texts:
     )
 
 
-def assemble(store: Store, name: Name, layers: list[Layer], overrides: Overrides) -> tuple[Stored, set[str]]:
+def assemble(store: Store, name: Name, layers: list[Layer], overrides: Overrides) -> tuple[ManifestFile, set[str]]:
     """Write the model. Returns it and the digests that the name does not need any more (see `Store.drop`).
 
     Raises InvalidModel where the layers make no model, Damaged where one of their blobs is gone.

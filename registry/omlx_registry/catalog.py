@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from omlx_registry.catalog_file import Family, Size, current
+from omlx_registry.catalog_file import ModelFamily, Size, current
 from omlx_registry.errors import PullError
 from omlx_registry.names import DEFAULT_TAG, Name
 
@@ -29,7 +29,7 @@ _ALIKE = 0.6
 """Likeness from which on one of the user's own models is suggested."""
 
 
-class Target(msgspec.Struct, frozen=True):
+class PullTarget(msgspec.Struct, frozen=True):
     """What a pull does: fetch `repository`; `quantize` it (None: as it is), or take its GGUF of that kind."""
 
     repository: str
@@ -41,18 +41,18 @@ class Target(msgspec.Struct, frozen=True):
     """Something the user must know about what is pulled."""
 
 
-def families() -> dict[str, Family]:
+def families() -> dict[str, ModelFamily]:
     """The catalog by family name."""
     return current().families
 
 
-def resolve(name: Name) -> Target | None:
+def resolve(name: Name) -> PullTarget | None:
     """The target a name stands for; None where neither the catalog nor the name itself says one. Raises PullError for
     a model that is known not to run here, with what to use instead.
     """
     if name.repository is not None:
         quantize = None if name.tag.lower() == DEFAULT_TAG else name.tag
-        return Target(name.repository, quantize, name.revision or "main")
+        return PullTarget(name.repository, quantize, name.revision or "main")
     family = families().get(name.model.lower())
     tag = name.tag.lower()
     if family is not None and family.refused:
@@ -62,31 +62,31 @@ def resolve(name: Name) -> Target | None:
     return None if family is None else _in_family(family, tag)
 
 
-def _here_instead(name: Name, family: Family | None) -> str:
+def _here_instead(name: Name, family: ModelFamily | None) -> str:
     if family is None:
         return ": oMLX runs models on this machine; `omlx search TEXT` finds some"
     size = name.tag.lower().removesuffix("cloud").removesuffix("-")
     return f": on this machine use {name.model.lower()}:{size if size in family.sizes else family.latest}"
 
 
-def _in_family(family: Family, tag: str) -> Target | None:
+def _in_family(family: ModelFamily, tag: str) -> PullTarget | None:
     size_name, quant = _split(family, family.latest if tag == DEFAULT_TAG else tag)
     size = family.sizes.get(size_name)
     found = _in_size(size, quant, size.default or family.default) if size is not None else None
     return found and msgspec.structs.replace(found, capabilities=family.capabilities, note=family.note)
 
 
-def _in_size(size: Size, quant: str, default: str) -> Target | None:
+def _in_size(size: Size, quant: str, default: str) -> PullTarget | None:
     repositories = size.repositories()
     wanted = _BITS.get(quant, quant) if quant else default
     if wanted in repositories:
-        return Target(repositories[wanted])
+        return PullTarget(repositories[wanted])
     if size.unquantized():
-        return Target(size.unquantized(), None if wanted == "bf16" else quant or wanted)
-    return Target(next(iter(repositories.values()))) if not quant else None
+        return PullTarget(size.unquantized(), None if wanted == "bf16" else quant or wanted)
+    return PullTarget(next(iter(repositories.values()))) if not quant else None
 
 
-def _split(family: Family, tag: str) -> tuple[str, str]:
+def _split(family: ModelFamily, tag: str) -> tuple[str, str]:
     """Size and quantization of a tag: "8b-instruct-q4_K_M" → ("8b", "q4_k_m"), "q8_0" → (latest, "q8_0")."""
     if tag in family.sizes:
         return tag, ""
@@ -102,7 +102,7 @@ def _split(family: Family, tag: str) -> tuple[str, str]:
     return _split_long(family, tag)
 
 
-def _split_long(family: Family, tag: str) -> tuple[str, str]:
+def _split_long(family: ModelFamily, tag: str) -> tuple[str, str]:
     """Size and quantization of a tag that spells the model out: "7b-instruct-v0.3-q4_K_M", "l6-v2".
 
     A size is meant if its name and its repository have all words of the tag; several that differ mean none.

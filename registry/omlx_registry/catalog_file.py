@@ -45,7 +45,7 @@ class Size(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.source or self.repositories().get("bf16", "")
 
 
-class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ModelFamily(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A short name: its sizes, the one behind `latest`, and the quantization behind a bare size."""
 
     latest: str = ""
@@ -65,7 +65,7 @@ class CatalogFile(msgspec.Struct, frozen=True):
     """A catalog; of two the one with the higher `version` counts."""
 
     version: int
-    families: dict[str, Family]
+    families: dict[str, ModelFamily]
     """By every short name, further ones included."""
 
 
@@ -74,7 +74,7 @@ def parse(text: str) -> CatalogFile:
     try:
         entries: dict[str, Any] = tomllib.loads(text)
         version = msgspec.convert(entries.pop("version"), int)
-        shipped = msgspec.convert(entries, dict[str, Family])
+        shipped = msgspec.convert(entries, dict[str, ModelFamily])
     except (tomllib.TOMLDecodeError, KeyError, msgspec.ValidationError) as error:
         raise RegistryError("this is no catalog that this version of oMLX can read: install a newer oMLX") from error
     for name, family in shipped.items():

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from omlx_registry.errors import InvalidModel
-from omlx_registry.weights import Tensor
+from omlx_registry.weights import TensorHeader
 
 _LAYER: Final = re.compile(r"(?:^|\.)(?:layers?|h|blocks?|resblocks)\.(\d{1,9})(?=\.)")
 _LAYER_KEY: Final = re.compile(r"(?:^|_)(?:n_layer|layers|num_layer|depth)\Z")
@@ -37,7 +37,7 @@ _PACKED: Final = 32
 """Values of the narrowest packing in one element of a tensor."""
 
 
-def check_plausible(config: Mapping[str, Any], tensors: Iterable[Tensor]) -> None:
+def check_plausible(config: Mapping[str, Any], tensors: Iterable[TensorHeader]) -> None:
     """Raises InvalidModel with a sentence for the user where the weights cannot be those of this configuration."""
     tensors = list(tensors)
     layers, widest = _layers(tensors), max((max(tensor.shape, default=1) for tensor in tensors), default=1)
@@ -62,7 +62,7 @@ def _mismatch(path: str, stated: str, found: str) -> InvalidModel:
     return InvalidModel(f"config.json does not belong to the weights: {path} {stated}, but they have {found}")
 
 
-def _layers(tensors: list[Tensor]) -> int:
+def _layers(tensors: list[TensorHeader]) -> int:
     """The longest series of layers in the names of the tensors."""
     numbers: defaultdict[str, set[str]] = defaultdict(set)
     for tensor in tensors:

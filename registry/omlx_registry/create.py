@@ -33,7 +33,7 @@ from omlx_registry.options import stops_excess
 from omlx_registry.quantize import recipe, require_unquantized
 from omlx_registry.sanitized_folder import read_bytes
 from omlx_registry.spec import Progress
-from omlx_registry.store import Store, Stored
+from omlx_registry.store import ManifestFile, Store
 from omlx_registry.templates import ChatTemplates
 from omlx_registry.weights import read_header
 from omlx_registry.worker_client import ImportGguf, Job, JobProgress, Quantize, run_job
@@ -58,7 +58,7 @@ class Info(msgspec.Struct, frozen=True):
     embedding_length: int = 0
 
 
-class CreateRequest(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from"}):
+class CreateSpec(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from"}):
     """What to make. Empty fields keep what the base model has.
 
     Exactly one of `source` (a model name, Ollama's `from`) and `files` (relative name → digest of an uploaded blob) is
@@ -86,7 +86,7 @@ class CreateRequest(msgspec.Struct, frozen=True, kw_only=True, rename={"source":
     info: Info = Info()
 
 
-def check_request(request: CreateRequest) -> None:
+def check_request(request: CreateSpec) -> None:
     """Refuse what is wrong before any work is done. Raises CreateError with Ollama's texts."""
     if request.remote_host:
         raise CreateError("bad remote: this server runs no remote models")
@@ -125,7 +125,7 @@ def check_request(request: CreateRequest) -> None:
         recipe(request.draft_quantize)
 
 
-def plan_texts(request: CreateRequest, base: Texts) -> Texts:
+def plan_texts(request: CreateSpec, base: Texts) -> Texts:
     """Template, system and messages replace; parameters merge (null removes one); licences add up. Pure."""
     licenses = [request.license] if isinstance(request.license, str) else list(request.license)
     merged = {**base.parameters, **request.parameters}
@@ -139,7 +139,7 @@ def plan_texts(request: CreateRequest, base: Texts) -> Texts:
     )
 
 
-def plan_overrides(request: CreateRequest, base: Overrides) -> Overrides:
+def plan_overrides(request: CreateSpec, base: Overrides) -> Overrides:
     """The statements of the request win over what the base model says about itself. Pure."""
     info = request.info
     return msgspec.structs.replace(
@@ -167,7 +167,7 @@ class _Making(msgspec.Struct):
 
 
 async def create(
-    store: Store, name: Name, request: CreateRequest, *, source: str = "", check_chat: CheckChat | None = None
+    store: Store, name: Name, request: CreateSpec, *, source: str = "", check_chat: CheckChat | None = None
 ) -> AsyncGenerator[Progress]:
     """Make the model; a base or draft model that the request names is here. The last status is `writing manifest`.
 
@@ -241,7 +241,7 @@ def _layer_line(layer: Layer, *, new: bool) -> Progress:
     return Progress(f"{'creating new' if new else 'using existing'} layer {layer.digest}")
 
 
-def _begin_with(store: Store, base: Stored, made: _Making) -> None:
+def _begin_with(store: Store, base: ManifestFile, made: _Making) -> None:
     try:
         made.texts = read_texts(base.manifest, store.blobs)
         made.overrides = msgspec.structs.replace(
@@ -308,7 +308,7 @@ async def _quantize(store: Store, made: _Making, name: str, folder: Path) -> Asy
     yield Progress("verifying conversion")
 
 
-async def _add_extras(store: Store, request: CreateRequest, made: _Making, space: Path) -> AsyncGenerator[Progress]:
+async def _add_extras(store: Store, request: CreateSpec, made: _Making, space: Path) -> AsyncGenerator[Progress]:
     """Adapter and draft model."""
     if request.adapters:
         yield Progress("converting adapter")

@@ -17,7 +17,7 @@ from omlx_registry.errors import InvalidModel
 from omlx_registry.manifest import FILE, LICENSE, WEIGHTS, Layer
 from omlx_registry.model_files import select
 from omlx_registry.names import Name
-from omlx_registry.store import Store, Stored
+from omlx_registry.store import ManifestFile, Store
 
 _LICENSE_FILES: Final = frozenset({"license", "license.txt", "license.md", "licence", "licence.txt", "licence.md"})
 
@@ -31,7 +31,7 @@ def add_model_folder(
     texts: Texts | None = None,
     transfer: Transfer = "link",
     trusted: Iterable[Path] = (),
-) -> Stored:
+) -> ManifestFile:
     """Register the model in `folder` (config.json, tokenizer.json, *.safetensors, chat_template.jinja ...).
 
     Blocking: it hashes every file. `trusted`: further folders that links may lead to. Raises InvalidModel where the
@@ -59,7 +59,7 @@ def add_model_blobs(
     *,
     overrides: Overrides | None = None,
     texts: Texts | None = None,
-) -> Stored:
+) -> ManifestFile:
     """Register the model whose files are blobs already: relative path → digest, any file that is not needed left out.
 
     Whoever put the blobs there holds `Store.working()` until this returns. Raises InvalidModel.

@@ -17,13 +17,13 @@ class Jobs:
     """The jobs under way, by key."""
 
     def __init__(self) -> None:
-        self._running: dict[Hashable, _Job] = {}
+        self._running: dict[Hashable, _SharedJob] = {}
 
     async def watch(self, key: Hashable, start: Callable[[], AsyncGenerator[Progress]]) -> AsyncGenerator[Progress]:
         """Follow the job of that key; `start` makes it where there is none. Raises what the job raises."""
         job = self._running.get(key)
         if job is None:
-            job = self._running[key] = _Job(start())
+            job = self._running[key] = _SharedJob(start())
         job.watchers += 1
         try:
             async for progress in job.lines():
@@ -37,7 +37,7 @@ class Jobs:
                 await job.stop()
 
 
-class _Job:
+class _SharedJob:
     def __init__(self, source: AsyncGenerator[Progress]) -> None:
         self.watchers = 0
         self._source = source

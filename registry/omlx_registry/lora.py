@@ -19,7 +19,7 @@ import msgspec
 from omlx_registry.blobs import BlobStore
 from omlx_registry.errors import CreateError
 from omlx_registry.manifest import ADAPTER, Layer
-from omlx_registry.weights import Tensor, read_header
+from omlx_registry.weights import TensorHeader, read_header
 
 CONFIG_FILE: Final = "adapter_config.json"
 MLX_WEIGHTS: Final = "adapters.safetensors"
@@ -27,11 +27,11 @@ _PEFT_KEY: Final = re.compile(r"(?:base_model\.model\.)?(.+\.layers\.\d+\.(.+))\
 _WIDTHS: Final = {"F32": 4, "F16": 2, "BF16": 2, "F64": 8}
 
 
-class Plan(msgspec.Struct, frozen=True):
+class LoraPlan(msgspec.Struct, frozen=True):
     """How a PEFT adapter becomes an MLX one: the new configuration, and for each new tensor the old to transpose."""
 
     config: dict[str, Any]
-    tensors: dict[str, Tensor]
+    tensors: dict[str, TensorHeader]
 
 
 def adapter_layers(blobs: BlobStore, files: Mapping[str, str], block_count: int) -> list[Layer]:
@@ -66,14 +66,14 @@ def adapter_layers(blobs: BlobStore, files: Mapping[str, str], block_count: int)
     ]
 
 
-def plan_conversion(config: Mapping[str, Any], tensors: list[Tensor], block_count: int) -> Plan:
+def plan_conversion(config: Mapping[str, Any], tensors: list[TensorHeader], block_count: int) -> LoraPlan:
     """Decide how a PEFT adapter maps onto MLX. Pure. Raises CreateError where it does not."""
     kind = str(config.get("peft_type", "LORA")).upper()
     if kind != "LORA" or config.get("use_dora"):
         raise CreateError(f"adapters of type {'DoRA' if config.get('use_dora') else kind} are not supported, only LoRA")
     if config.get("rank_pattern") or config.get("alpha_pattern"):
         raise CreateError("adapters with different ranks per module are not supported")
-    renamed: dict[str, Tensor] = {}
+    renamed: dict[str, TensorHeader] = {}
     modules: set[str] = set()
     ranks: set[int] = set()
     for tensor in tensors:
@@ -94,7 +94,7 @@ def plan_conversion(config: Mapping[str, Any], tensors: list[Tensor], block_coun
     if not isinstance(alpha, int | float):
         raise CreateError(f"lora_alpha in {CONFIG_FILE} is no number")
     scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
-    return Plan(
+    return LoraPlan(
         {
             "fine_tune_type": "lora",
             "num_layers": block_count,
@@ -104,7 +104,7 @@ def plan_conversion(config: Mapping[str, Any], tensors: list[Tensor], block_coun
     )
 
 
-def _convert(blobs: BlobStore, source: Path, plan: Plan) -> Layer:
+def _convert(blobs: BlobStore, source: Path, plan: LoraPlan) -> Layer:
     """Write the adapter's weights anew, transposed; one tensor in memory at a time."""
     import numpy as np
 

@@ -76,7 +76,7 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel"):
         return [layer for layer in self.layers if layer.media_type == media_type]
 
 
-class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
+class ModelMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     """What was derived from weights and configuration when the model was made, so that a listing opens no weights."""
 
     revision: int
@@ -107,7 +107,7 @@ class ImageConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     context_length: int = 0
     embedding_length: int = 0
     base_name: str = ""
-    omlx: Facts | None = None
+    omlx: ModelMetadata | None = None
 
 
 _decoder = msgspec.json.Decoder(Manifest)

@@ -17,7 +17,7 @@ import msgspec
 
 from omlx_registry.metadata import REVISION
 from omlx_registry.spec import ModelSpec
-from omlx_registry.store import Stored, StoredManifest
+from omlx_registry.store import ManifestFile, StoredManifest
 
 _FORM: Final = 1
 """Of the file. Raise it with any change of the structs it holds."""
@@ -26,11 +26,11 @@ _FORM: Final = 1
 class CachedManifest(msgspec.Struct, frozen=True):
     """A manifest as last read. No spec: it is a foreign one."""
 
-    stored: Stored
+    stored: ManifestFile
     spec: ModelSpec | None
 
 
-class _File(msgspec.Struct, frozen=True):
+class _CacheFile(msgspec.Struct, frozen=True):
     form: int
     revision: int
     known: list[CachedManifest]
@@ -67,7 +67,7 @@ class Memory:
             if not self._learned and not gone:
                 return
             self._learned = False
-            data = msgspec.msgpack.encode(_File(_FORM, REVISION, list(known.values())))
+            data = msgspec.msgpack.encode(_CacheFile(_FORM, REVISION, list(known.values())))
         self._write(data)
 
     def _load(self) -> dict[str, CachedManifest]:
@@ -75,7 +75,7 @@ class Memory:
         if self._known is None:
             self._known = {}
             with contextlib.suppress(OSError, msgspec.MsgspecError):
-                file = msgspec.msgpack.decode(self._file.read_bytes(), type=_File)
+                file = msgspec.msgpack.decode(self._file.read_bytes(), type=_CacheFile)
                 if (file.form, file.revision) == (_FORM, REVISION):
                     self._known = {known.stored.entry.path: known for known in file.known}
         return self._known

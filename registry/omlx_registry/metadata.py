@@ -12,17 +12,17 @@ from typing import Any, Final
 
 import msgspec
 
-from omlx_registry.architecture import Shape, fingerprint, shape_of
+from omlx_registry.architecture import ModelShape, fingerprint, shape_of
 from omlx_registry.blobs import BlobStore
 from omlx_registry.capabilities import derive_capabilities, fill_in_the_middle_tokens
 from omlx_registry.errors import InvalidModel
-from omlx_registry.manifest import ADAPTER, FILE, WEIGHTS, Facts, Layer
+from omlx_registry.manifest import ADAPTER, FILE, WEIGHTS, Layer, ModelMetadata
 from omlx_registry.model_json import decode_object
 from omlx_registry.sanitized_folder import read_bytes
 from omlx_registry.templates import ChatTemplates, chat_templates
 from omlx_registry.thinking import is_marker_token
 from omlx_registry.tokenizer_limits import check_size
-from omlx_registry.weights import Census, Tensor, read_header, take_census
+from omlx_registry.weights import Census, TensorHeader, read_header, take_census
 
 REVISION: Final = 3
 """Raise it when capabilities, counting or the fingerprint are derived in another way than before."""
@@ -38,19 +38,19 @@ _TOKENIZER_FILES: Final = (
 _POOLING_FILES: Final = ("modules.json", "1_Pooling/config.json", "config_sentence_transformers.json")
 
 
-class _AddedToken(msgspec.Struct):
+class _SpecialToken(msgspec.Struct):
     content: str
 
 
-class _Tokenizer(msgspec.Struct):
-    added_tokens: list[_AddedToken] = []
+class _TokenizerTokens(msgspec.Struct):
+    added_tokens: list[_SpecialToken] = []
 
 
 class Findings(msgspec.Struct, frozen=True):
     """Facts and the figures that go into the config blob beside them."""
 
-    facts: Facts
-    shape: Shape
+    facts: ModelMetadata
+    shape: ModelShape
     census: Census
 
 
@@ -80,7 +80,7 @@ class Files:
     def config(self) -> dict[str, Any]:
         return self.json("config.json")
 
-    def tensors(self) -> list[Tensor]:
+    def tensors(self) -> list[TensorHeader]:
         shards = sorted(name for name, layer in self._layers.items() if layer.media_type == WEIGHTS)
         return [tensor for name in shards for tensor in read_header(self.path(name), name)]
 
@@ -101,7 +101,7 @@ class Files:
             return set()
         check_size("tokenizer.json", self._layers["tokenizer.json"].size)
         try:
-            tokenizer = msgspec.json.decode(self.path("tokenizer.json").read_bytes(), type=_Tokenizer)
+            tokenizer = msgspec.json.decode(self.path("tokenizer.json").read_bytes(), type=_TokenizerTokens)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidModel(f"tokenizer.json is damaged: {error}") from error
         known = fill_in_the_middle_tokens()
@@ -133,7 +133,7 @@ def find_out(
         pooling=any(name in files for name in _POOLING_FILES),
         explicit=explicit_capabilities,
     )
-    facts = Facts(
+    facts = ModelMetadata(
         revision=REVISION,
         fingerprint=fingerprint(config, _weight_digests(layers), _tokenizer_digests(layers)),
         parameter_count=census.parameter_count,

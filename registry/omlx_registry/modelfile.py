@@ -52,7 +52,7 @@ _CLOSING: Final = re.compile(r'"""(?=[^\S\r\n]*[\r\n])')
 _BLANKS: Final = " \t"
 
 
-class Command(msgspec.Struct, frozen=True):
+class Instruction(msgspec.Struct, frozen=True):
     """One instruction. `key` is the name of a PARAMETER or the role of a MESSAGE."""
 
     name: str
@@ -64,7 +64,7 @@ class Command(msgspec.Struct, frozen=True):
 class Modelfile(msgspec.Struct, frozen=True):
     """A parsed Modelfile: its instructions in order; `str()` prints it so that it parses to the same."""
 
-    commands: list[Command]
+    commands: list[Instruction]
 
     def values(self, name: str) -> list[str]:
         return [command.value for command in self.commands if command.name == name]
@@ -185,7 +185,7 @@ def check_backend(value: object) -> None:
         raise ModelfileError(f"invalid value [{value}] of parameter distributed, must be one of {', '.join(_BACKENDS)}")
 
 
-def print_commands(commands: Iterable[Command]) -> str:
+def print_commands(commands: Iterable[Instruction]) -> str:
     """The instructions as text, one after the other, each with its line end."""
     return "".join(f"{_head(command)} {quote(command.value)}\n" for command in commands)
 
@@ -202,7 +202,7 @@ def quote(value: str) -> str:
     return next((form for form in (usual, plain, single, triple) if _reads_back(form, value)), safe)
 
 
-def _head(command: Command) -> str:
+def _head(command: Instruction) -> str:
     return f"{command.name.upper()} {command.key}" if command.key else command.name.upper()
 
 
@@ -241,7 +241,7 @@ class _Scanner:
         self._text = text
         self._at = 0
 
-    def commands(self) -> Iterable[Command]:
+    def commands(self) -> Iterable[Instruction]:
         while self._skip_to_instruction():
             yield self._command()
 
@@ -257,7 +257,7 @@ class _Scanner:
                 return True
         return False
 
-    def _command(self) -> Command:
+    def _command(self) -> Instruction:
         start = self._at
         name = self._word(r"[A-Za-z]+").lower()
         known = name in COMMANDS
@@ -272,7 +272,7 @@ class _Scanner:
             if name == "message" and key not in ROLES:
                 raise ModelfileError('message role must be one of "system", "user", or "assistant"', self._line(start))
         value, self._at = _read_value(self._text, self._at)
-        return Command(name, value, key)
+        return Instruction(name, value, key)
 
     def _key(self, pattern: str) -> str:
         """The word after PARAMETER or MESSAGE; a value must follow on the same line."""

@@ -27,7 +27,7 @@ _MAGIC: Final = b"oMLXpart"
 _COUNT: Final = struct.Struct("<Q")
 
 
-class Segment(msgspec.Struct):
+class FileSegment(msgspec.Struct):
     """The bytes `start` to `start + length` of a file, of which the first `done` are there."""
 
     index: int
@@ -45,12 +45,13 @@ class Segment(msgspec.Struct):
         return self.length - self.done
 
 
-def plan_segments(size: int) -> list[Segment]:
+def plan_segments(size: int) -> list[FileSegment]:
     """Segments of nearly equal length for a file of `size` bytes; a whole number per connection where it is large."""
     count = max(1, min(-(-size // SMALLEST_SEGMENT), PARALLEL * -(-size // (PARALLEL * LARGEST_SEGMENT))))
     length = -(-size // count)
     return [
-        Segment(index, start, min(length, size - start)) for index, start in enumerate(range(0, size, max(1, length)))
+        FileSegment(index, start, min(length, size - start))
+        for index, start in enumerate(range(0, size, max(1, length)))
     ]
 
 
@@ -63,7 +64,7 @@ class PartialFile:
     def __init__(self, path: Path, size: int) -> None:
         self.path = path
         self.size = size
-        self.segments: list[Segment] = []
+        self.segments: list[FileSegment] = []
         self.done = 0
         """Bytes that are there."""
         self._lock = threading.Lock()
@@ -101,7 +102,7 @@ class PartialFile:
     ) -> None:
         self._close()
 
-    def write(self, segment: Segment, data: bytes) -> None:
+    def write(self, segment: FileSegment, data: bytes) -> None:
         """Put the next bytes of a segment in their place. Thread-safe; raises OSError, ValueError once it is closed."""
         with self._lock:
             if self._file < 0:
@@ -111,7 +112,7 @@ class PartialFile:
             self.done += len(data)
             self._note(segment)
 
-    def empty(self, segment: Segment) -> None:
+    def empty(self, segment: FileSegment) -> None:
         """Begin a segment again."""
         with self._lock:
             if self._file < 0:
@@ -120,14 +121,14 @@ class PartialFile:
             segment.done = 0
             self._note(segment)
 
-    def join(self) -> Segment:
+    def join(self) -> FileSegment:
         """Forget what is there and fill the file as one segment: for servers that send no ranges. Nobody may write."""
         for segment in self.segments:
             self.empty(segment)
-        self.segments = [Segment(-1, 0, self.size)]
+        self.segments = [FileSegment(-1, 0, self.size)]
         return self.segments[0]
 
-    def _note(self, segment: Segment) -> None:
+    def _note(self, segment: FileSegment) -> None:
         if segment.index < 0:
             return  # A server without ranges resumes nothing: there is nothing to record.
         _write_at(self._record, _COUNT.pack(segment.done), _HEADER.size + segment.index * _COUNT.size)

@@ -23,23 +23,12 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from omlx_registry.errors import CreateError
+from omlx_registry.weights import Quantization
 
 DType = Literal["float32", "float16", "bfloat16"]
 
 GROUP_SIZES: Final = {"affine": 64, "mxfp4": 32, "mxfp8": 32, "nvfp4": 16}
 UNQUANTIZED_TYPES: Final = frozenset({"F16", "BF16", "F32"})
-
-
-@dataclass(frozen=True, slots=True)
-class Quantization:
-    """MLX's parameters of one quantized module, as config.json spells them."""
-
-    group_size: int
-    bits: int
-    mode: str = "affine"
-
-    def as_config(self) -> dict[str, Any]:
-        return {"group_size": self.group_size, "bits": self.bits, "mode": self.mode}
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 
 from omlx_registry import mxfp4
 from omlx_registry.errors import CreateError, InvalidModel
-from omlx_registry.quantize import DType, Quantization, Recipe, quantization_config, recipe, require_unquantized
+from omlx_registry.quantize import DType, Recipe, quantization_config, recipe, require_unquantized
 from omlx_registry.sanitized_folder import inert_folder, without_inert_folder
-from omlx_registry.weights_file import MAX_SHARD_BYTES, Slot, WeightsWriter, require_space
+from omlx_registry.weights import Quantization
+from omlx_registry.weights_file import MAX_SHARD_BYTES, TensorSlot, WeightsWriter, require_space
 
 Report = Callable[[str, int, int], None]
 """Called with a status, bytes of the source done so far, and in all."""
@@ -193,17 +194,17 @@ def _promises(model: nn.Module, dtype: Any) -> list[list[tuple[str, Any]]]:
     return list(groups.values())
 
 
-def _slots(arrays: list[tuple[str, Any]], by_hand: set[str]) -> list[Slot]:
+def _slots(arrays: list[tuple[str, Any]], by_hand: set[str]) -> list[TensorSlot]:
     slots = []
     for name, array in arrays:
         if array.dtype not in _SAFETENSORS:
             raise CreateError(f"the model's tensor {name!r} has the type {array.dtype}, which cannot be stored", 500)
         shape = tuple(array.shape)
         if _by_hand(name, by_hand):
-            slots.append(Slot(name, "U32", (*shape[:-1], shape[-1] // 8)))
-            slots.append(Slot(_scales(name), "U8", (*shape[:-1], shape[-1] // mxfp4.GROUP)))
+            slots.append(TensorSlot(name, "U32", (*shape[:-1], shape[-1] // 8)))
+            slots.append(TensorSlot(_scales(name), "U8", (*shape[:-1], shape[-1] // mxfp4.GROUP)))
         else:
-            slots.append(Slot(name, _SAFETENSORS[array.dtype], shape))
+            slots.append(TensorSlot(name, _SAFETENSORS[array.dtype], shape))
     return slots
 
 

@@ -20,7 +20,7 @@ from omlx_registry.aliases import Aliases
 from omlx_registry.assemble import Overrides, Texts
 from omlx_registry.blobs import BlobWriter, Transfer
 from omlx_registry.bundled_source import BundledSource
-from omlx_registry.create import CheckChat, CheckTemplate, CreateRequest, check_request, create
+from omlx_registry.create import CheckChat, CheckTemplate, CreateSpec, check_request, create
 from omlx_registry.describe import describe, show
 from omlx_registry.errors import (
     CreateError,
@@ -41,9 +41,9 @@ from omlx_registry.spec import ModelShow, ModelSpec, Progress
 from omlx_registry.store import (
     PARTIAL_GRACE_S,
     UPLOAD_GRACE_S,
+    ManifestFile,
     PruneReport,
     Store,
-    Stored,
     StoredManifest,
     VerifyReport,
 )
@@ -121,7 +121,7 @@ class Registry:
         Raises InvalidName, NotFound, or Damaged where files of the model are missing.
         """
 
-        def open_folder(stored: Stored, spec: ModelSpec) -> ModelSpec:
+        def open_folder(stored: ManifestFile, spec: ModelSpec) -> ModelSpec:
             self.store.materialize(stored)
             return spec
 
@@ -146,7 +146,7 @@ class Registry:
         `system` and `options` are shown as if the model had them.
         """
 
-        def shown(stored: Stored, spec: ModelSpec) -> ModelShow:
+        def shown(stored: ManifestFile, spec: ModelSpec) -> ModelShow:
             spec = msgspec.structs.replace(spec, system=system or spec.system)
             return show(self.store, stored, spec, verbose=verbose, options=options)
 
@@ -250,7 +250,7 @@ class Registry:
             yield Progress("already up to date")
         yield Progress("success")
 
-    async def create(self, request: CreateRequest) -> AsyncGenerator[Progress]:
+    async def create(self, request: CreateSpec) -> AsyncGenerator[Progress]:
         """Make a model; the last line says `success`. Raises InvalidName, CreateError, PullError, Damaged.
 
         A base or draft model that is not here is pulled first.
@@ -318,7 +318,7 @@ class Registry:
         except (NotFound, Damaged):
             return set()
 
-    def _use(self, name: str, do: Callable[[Stored, ModelSpec], T]) -> T:
+    def _use(self, name: str, do: Callable[[ManifestFile, ModelSpec], T]) -> T:
         """What `do` makes of the model of that name; once more where the name was changed or removed under it."""
         while True:
             before = self.store.find(parse_name(name))
@@ -328,7 +328,7 @@ class Registry:
                 if before == self.store.find(parse_name(name)):
                     raise
 
-    def _look_up(self, name: str) -> tuple[Stored, ModelSpec]:
+    def _look_up(self, name: str) -> tuple[ManifestFile, ModelSpec]:
         """The model of that name, from memory while its manifest is unchanged."""
         entry = self.store.find(parse_name(name))
         known = None if entry is None else self._memory.recall(entry)

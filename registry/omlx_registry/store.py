@@ -54,7 +54,7 @@ class StoredManifest(msgspec.Struct, frozen=True):
     inode: int
 
 
-class Stored(msgspec.Struct, frozen=True):
+class ManifestFile(msgspec.Struct, frozen=True):
     """A manifest as read from disk."""
 
     entry: StoredManifest
@@ -170,12 +170,12 @@ class Store:
 
     # Manifests
 
-    def read(self, entry: StoredManifest) -> Stored:
+    def read(self, entry: StoredManifest) -> ManifestFile:
         """Raises Damaged where the file is no manifest, FileNotFoundError where it is gone."""
         data = read_file(entry.path)
-        return Stored(entry, decode_manifest(data), hashlib.sha256(data).hexdigest())
+        return ManifestFile(entry, decode_manifest(data), hashlib.sha256(data).hexdigest())
 
-    def get(self, text: str) -> Stored:
+    def get(self, text: str) -> ManifestFile:
         """Our model of that name. Raises InvalidName, NotFound (also for foreign manifests) or Damaged."""
         name = parse_name(text)
         entry = self.find(name)
@@ -189,7 +189,7 @@ class Store:
             raise NotFound(text, name.short)
         return stored
 
-    def write(self, name: Name, manifest: Manifest) -> tuple[Stored, set[str]]:
+    def write(self, name: Name, manifest: Manifest) -> tuple[ManifestFile, set[str]]:
         """Let the name stand for the manifest from now on. Also returns the digests it no longer needs: see `drop`.
 
         The name keeps the letter case the store already has. Raises Damaged where a blob is not there, and what
@@ -208,7 +208,7 @@ class Store:
             _write_atomically(path, data)
             # Still with the lock: the next one to have it may remove the name.
             entry = _entry(located, str(path), path.stat())
-        return Stored(entry, manifest, hashlib.sha256(data).hexdigest()), before - manifest.digests
+        return ManifestFile(entry, manifest, hashlib.sha256(data).hexdigest()), before - manifest.digests
 
     def require_free(self, name: Name) -> None:
         """Make sure that a model may be written under this name.
@@ -269,7 +269,7 @@ class Store:
             self.views.keep_only(survey.manifests)
             return sum(self.blobs.remove(digest) for digest in doomed)
 
-    def materialize(self, stored: Stored) -> Path:
+    def materialize(self, stored: ManifestFile) -> Path:
         """The model as a folder of files. Raises Damaged where a blob is missing or truncated."""
         with self.working():
             return self.views.materialize(stored.manifest, stored.digest)
@@ -350,7 +350,7 @@ class Store:
             return "truncated" if actual < size else "corrupt"
         return None if hash_file(self.blobs.path(digest))[0] == digest else "corrupt"
 
-    def _ours(self, torn: list[str]) -> Iterator[Stored]:
+    def _ours(self, torn: list[str]) -> Iterator[ManifestFile]:
         """Our models; `torn` takes the names whose manifests cannot be read."""
         for entry in self.entries():
             try:

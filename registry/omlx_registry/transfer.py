@@ -21,7 +21,7 @@ import httpx
 import msgspec
 
 from omlx_registry.errors import PullError
-from omlx_registry.partial_file import PARALLEL, PartialFile, Segment, record_path, remove_partial
+from omlx_registry.partial_file import PARALLEL, FileSegment, PartialFile, record_path, remove_partial
 
 _CHUNK = 1 << 20
 _TIMEOUT = httpx.Timeout(30.0, connect=20.0)
@@ -154,7 +154,7 @@ class _Transfer:
             pool.shutdown(wait=False, cancel_futures=True)
             self._stop = threading.Event()
 
-    def _segment(self, segment: Segment) -> None:
+    def _segment(self, segment: FileSegment) -> None:
         """Fill one segment. Raises PullError, OSError, _NoRanges."""
         stop = self._stop
         failures: list[str] = []
@@ -179,7 +179,7 @@ class _Transfer:
                 )
             stop.wait(self._policy.pause(len(failures), after_s))
 
-    def _attempt(self, segment: Segment, stop: threading.Event) -> None:
+    def _attempt(self, segment: FileSegment, stop: threading.Event) -> None:
         if stop.is_set():
             raise _Stopped
         with contextlib.closing(self._request(segment)) as response:
@@ -205,7 +205,7 @@ class _Transfer:
                 if not segment.missing and not whole:
                     break
 
-    def _request(self, segment: Segment) -> httpx.Response:
+    def _request(self, segment: FileSegment) -> httpx.Response:
         headers = {"Accept-Encoding": "identity"}
         if segment.done or segment.length < self._file.size:
             headers["Range"] = f"bytes={segment.position}-{segment.start + segment.length - 1}"
@@ -223,7 +223,7 @@ class _Transfer:
             raise _Retry(f"the server answered {response.status_code}", 0.0)
         return response
 
-    def _check(self, response: httpx.Response, segment: Segment) -> None:
+    def _check(self, response: httpx.Response, segment: FileSegment) -> None:
         _raise_for_status(response, self._file)
         if response.status_code == 206:
             if not str(response.headers.get("Content-Range", "")).startswith(f"bytes {segment.position}-"):

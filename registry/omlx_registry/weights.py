@@ -31,7 +31,7 @@ _BITS: Final = {
 _DTYPE_LEVELS: Final = {"F8_E4M3": "FP8", "F8_E5M2": "FP8"}
 
 
-class Tensor(msgspec.Struct, frozen=True):
+class TensorHeader(msgspec.Struct, frozen=True):
     """One tensor of a safetensors file. `dtype` as the format spells it: F32, F16, BF16, U32, U8 ..."""
 
     name: str
@@ -46,11 +46,15 @@ class _Described(msgspec.Struct):
 
 
 class Quantization(msgspec.Struct, frozen=True):
-    """How one module's weights are packed. `mode`: affine, mxfp4, mxfp8, nvfp4."""
+    """How one module's weights are packed, in MLX's words. `mode`: affine, mxfp4, mxfp8, nvfp4."""
 
-    bits: int
     group_size: int
+    bits: int
     mode: str = "affine"
+
+    def as_config(self) -> dict[str, Any]:
+        """As config.json has it."""
+        return {"group_size": self.group_size, "bits": self.bits, "mode": self.mode}
 
     @property
     def text(self) -> str:
@@ -65,7 +69,7 @@ class Census(msgspec.Struct, frozen=True):
     """`int4`, `mxfp4`, `BF16`, `int4+int6` where two kinds share the work."""
 
 
-def read_header(path: Path, label: str = "") -> list[Tensor]:
+def read_header(path: Path, label: str = "") -> list[TensorHeader]:
     """The tensors of a file, sorted by name. Raises InvalidModel where it is no safetensors file.
 
     `label` is what to call the file in an error, where its path (a blob's) says nothing to the user.
@@ -88,7 +92,7 @@ def read_header(path: Path, label: str = "") -> list[Tensor]:
         raise InvalidModel(f"{label} is no safetensors file: {error}") from error
     for name, entry in described.items():
         _check_extent(label, name, entry, data_bytes)
-    return [Tensor(name, entry.dtype, entry.shape) for name, entry in sorted(described.items())]
+    return [TensorHeader(name, entry.dtype, entry.shape) for name, entry in sorted(described.items())]
 
 
 def _check_extent(label: str, name: str, entry: _Described, data_bytes: int) -> None:
@@ -104,7 +108,7 @@ def _check_extent(label: str, name: str, entry: _Described, data_bytes: int) -> 
         raise InvalidModel(f"{label} is damaged: {tensor} has another number of bytes than its shape needs")
 
 
-def take_census(tensors: Iterable[Tensor], config: Mapping[str, Any]) -> Census:
+def take_census(tensors: Iterable[TensorHeader], config: Mapping[str, Any]) -> Census:
     """Count parameters and name the quantization that most of them have. Pure."""
     tensors = list(tensors)
     by_name = {tensor.name: tensor for tensor in tensors}
@@ -130,10 +134,12 @@ def quantization_of(module: str, config: Mapping[str, Any]) -> Quantization | No
     if not isinstance(bits, int) or not isinstance(group, int) or not 1 <= bits <= 32:
         return None
     mode = merged.get("mode")
-    return Quantization(bits, group, mode if isinstance(mode, str) else "affine")
+    return Quantization(group, bits, mode if isinstance(mode, str) else "affine")
 
 
-def _count(tensor: Tensor, by_name: Mapping[str, Tensor], config: Mapping[str, Any]) -> tuple[str, int] | None:
+def _count(
+    tensor: TensorHeader, by_name: Mapping[str, TensorHeader], config: Mapping[str, Any]
+) -> tuple[str, int] | None:
     """Kind and number of the parameters a tensor stands for; None for what only describes other tensors."""
     name, number = tensor.name, prod(tensor.shape)
     stem, _, last = name.rpartition(".")
@@ -155,20 +161,20 @@ def _count(tensor: Tensor, by_name: Mapping[str, Tensor], config: Mapping[str, A
     return _DTYPE_LEVELS.get(tensor.dtype, tensor.dtype), number
 
 
-def _guess(weight: Tensor, scales: Tensor) -> Quantization:
+def _guess(weight: TensorHeader, scales: TensorHeader) -> Quantization:
     """The packing as the shapes tell it, for a config that is silent: U8 scales mean a floating-point format."""
     if not weight.shape or not scales.shape or not scales.shape[-1]:
-        return Quantization(4, 64)
+        return Quantization(64, 4)
     words = weight.shape[-1] / scales.shape[-1]
     if scales.dtype == "U8":
         if words == 2:
-            return Quantization(4, 16, "nvfp4")
-        return Quantization(8, 32, "mxfp8") if words == 8 else Quantization(4, 32, "mxfp4")
+            return Quantization(16, 4, "nvfp4")
+        return Quantization(32, 8, "mxfp8") if words == 8 else Quantization(32, 4, "mxfp4")
     for group in (64, 32, 128):
         bits = words * 32 / group
         if bits in {2, 3, 4, 5, 6, 8}:
-            return Quantization(int(bits), group)
-    return Quantization(4, 64)
+            return Quantization(group, int(bits))
+    return Quantization(64, 4)
 
 
 def _level(weights: Counter[str]) -> str:

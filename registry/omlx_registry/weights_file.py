@@ -26,7 +26,7 @@ _ALIGNMENT: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class TensorSlot:
     """One tensor to be written: safetensors name, type ("F32", "F16", "BF16", "U32", "U8") and shape."""
 
     name: str
@@ -43,12 +43,12 @@ class Shard:
     """One file of the model and what it holds, in order."""
 
     file: str
-    slots: tuple[Slot, ...]
+    slots: tuple[TensorSlot, ...]
 
 
-def split_shards(slots: list[Slot], max_bytes: int = MAX_SHARD_BYTES) -> list[Shard]:
+def split_shards(slots: list[TensorSlot], max_bytes: int = MAX_SHARD_BYTES) -> list[Shard]:
     """Fill shards in order, none above `max_bytes` unless one tensor alone is; names as mlx-lm and Hugging Face use."""
-    groups: list[list[Slot]] = [[]]
+    groups: list[list[TensorSlot]] = [[]]
     filled = 0
     for slot in slots:
         if groups[-1] and filled + slot.nbytes > max_bytes:
@@ -79,7 +79,7 @@ class WeightsWriter:
     shards. Bytes never written are zeros, so the caller must cover every slot.
     """
 
-    def __init__(self, folder: Path, slots: list[Slot], *, max_shard_bytes: int = MAX_SHARD_BYTES):
+    def __init__(self, folder: Path, slots: list[TensorSlot], *, max_shard_bytes: int = MAX_SHARD_BYTES):
         self._folder = folder
         self._shards = split_shards(slots, max_shard_bytes)
         self._places: dict[str, tuple[int, int, int]] = {}  # name -> file descriptor, offset in file, bytes

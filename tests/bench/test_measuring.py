@@ -10,9 +10,9 @@ import pytest
 
 from omlx.bench.energy import mean_watts, rapl_joules
 from omlx.bench.figures import Figure, Report, compare, decode_rate, percentile, whole_rate
-from omlx.bench.prompts import Writer
+from omlx.bench.prompts import PromptWriter
 from omlx.bench.stream import StreamError, post_lines
-from omlx.bench.target import Reply, Target, ask, calibrate
+from omlx.bench.target import BenchTarget, TimedReply, ask, calibrate
 
 pytestmark = pytest.mark.anyio
 Part = bytes | float
@@ -89,11 +89,11 @@ async def test_the_first_token_is_the_first_text_not_the_role_nor_a_keep_alive()
     last = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n'
     usage = b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3}}\n\ndata: [DONE]\n\n'
 
-    async def work(url: str) -> Reply:
-        return await ask(Target(url=url, api="openai", model="m"), [{"role": "user", "content": "?"}], 9)
+    async def work(url: str) -> TimedReply:
+        return await ask(BenchTarget(url=url, api="openai", model="m"), [{"role": "user", "content": "?"}], 9)
 
     reply = await against([head, early, 0.2, text, last, usage], work)
-    assert isinstance(reply, Reply)
+    assert isinstance(reply, TimedReply)
     assert reply.first_token_s >= 0.2
     assert (reply.text, reply.tokens, reply.prompt_tokens, len(reply.times)) == ("Hi all", 3, 7, 2)
 
@@ -108,16 +108,16 @@ async def test_the_first_token_is_the_first_text_not_the_role_nor_a_keep_alive()
     ],
 )
 async def test_an_answer_that_cannot_be_measured_is_an_error(body: bytes, sentence: str) -> None:
-    async def work(url: str) -> Reply:
-        return await ask(Target(url=url, api="ollama", model="m"), [], 9)
+    async def work(url: str) -> TimedReply:
+        return await ask(BenchTarget(url=url, api="ollama", model="m"), [], 9)
 
     with pytest.raises(StreamError, match=sentence):
         await against([b"HTTP/1.0 200 OK\r\n\r\n" + body], work)
 
 
 async def test_an_error_of_either_dialect_is_told_in_its_own_words() -> None:
-    async def work(url: str) -> Reply:
-        return await ask(Target(url=url, api="openai", model="m"), [], 9)
+    async def work(url: str) -> TimedReply:
+        return await ask(BenchTarget(url=url, api="openai", model="m"), [], 9)
 
     for body in (b'{"error":"no such model"}', b'{"error":{"message":"no such model","code":404}}', b"no such model"):
         with pytest.raises(StreamError, match=r"^no such model$"):
@@ -125,10 +125,10 @@ async def test_an_error_of_either_dialect_is_told_in_its_own_words() -> None:
 
 
 def test_prompts_are_new_and_as_long_as_asked_for() -> None:
-    writer = Writer("a run")
+    writer = PromptWriter("a run")
     texts = [writer.prompt(100) for _ in range(50)]
     assert len({" ".join(text.split()[:8]) for text in texts}) == 50
-    assert Writer("a run").prompt(100) != Writer("another run").prompt(100)
+    assert PromptWriter("a run").prompt(100) != PromptWriter("another run").prompt(100)
     # A server whose tokens are half words, and whose template takes 30.
     writer.learn((8, 56), (8 * 2 + 30, 56 * 2 + 30))
     asked = writer.prompt(430).split()
@@ -137,8 +137,8 @@ def test_prompts_are_new_and_as_long_as_asked_for() -> None:
     assert len(writer.prompt(430).split()) == len(asked)
 
 
-def reply(asked: float, times: list[float], tokens: int) -> Reply:
-    return Reply(asked=asked, times=times, tokens=tokens)
+def reply(asked: float, times: list[float], tokens: int) -> TimedReply:
+    return TimedReply(asked=asked, times=times, tokens=tokens)
 
 
 def test_rates_are_of_all_replies_together() -> None:
@@ -179,7 +179,7 @@ def test_energy_is_what_the_system_counts(tmp_path: Path) -> None:
 
 async def test_a_server_that_counts_no_prompts_teaches_nothing() -> None:
     async def work(url: str) -> bool:
-        return await calibrate(Target(url=url, api="ollama", model="m"), Writer("x"))
+        return await calibrate(BenchTarget(url=url, api="ollama", model="m"), PromptWriter("x"))
 
     body = b'{"message":{"content":"a"},"done":true}\n'
     assert await against([b"HTTP/1.0 200 OK\r\n\r\n" + body], work) is False

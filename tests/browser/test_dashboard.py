@@ -14,7 +14,7 @@ import pytest
 from omlx_registry import Registry
 from prometheus_client.parser import text_string_to_metric_families
 
-from omlx.server.telemetry.reading import Reading
+from omlx.server.telemetry.reading import MetricsReading
 from omlx.settings import Settings
 from tests.server.local import SCRIPTED, LocalServer, ScriptedSource, eventually, stocked
 from tests.support.tiny import DATA
@@ -80,7 +80,7 @@ def test_every_number_on_the_page_is_the_metric_it_names(page: Any, http: httpx.
         return values
 
     def wrong() -> list[str]:
-        metrics = Reading(text_string_to_metric_families(http.get("/metrics").text))
+        metrics = MetricsReading(text_string_to_metric_families(http.get("/metrics").text))
         overview = http.get("/api/omlx/overview").json()
         quantiles = {"0.5": overview["first_token_p50"], "0.95": overview["first_token_p95"]}
         shares = {"cached": overview["kv"]["hit_rate"], "decoded": overview["batch_fill"]}

@@ -18,20 +18,20 @@ from omlx_cache.chain import Chain
 from omlx_cache.cold import ColdTier
 from omlx_cache.keys import namespace
 from omlx_cache.record_file import HostArray, HostRecord, Identity
-from omlx_cache.records import Kind, Name, Piece
+from omlx_cache.records import Kind, Piece, RecordName
 
 NAMESPACE = namespace("busy", "", 16)
 LARGEST = 60_000
 
 
-def content(name: Name) -> bytes:
+def content(name: RecordName) -> bytes:
     """The bytes that a record of this name has."""
     size = 1000 + int.from_bytes(name.key[:2], "big") % (LARGEST - 1000)
     return (name.key * (size // 32 + 1))[:size]
 
 
 def host_record(piece: Piece, kind: Kind = Kind.KV) -> HostRecord:
-    data = content(Name(piece.key, kind))
+    data = content(RecordName(piece.key, kind))
     return HostRecord(Identity(piece, kind, NAMESPACE), (HostArray("U8", (len(data),), memoryview(data)),), "")
 
 

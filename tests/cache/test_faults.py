@@ -21,7 +21,7 @@ import pytest
 from omlx_cache.cold import ColdTier
 from omlx_cache.index import FILE
 from omlx_cache.record_file import FORMAT
-from omlx_cache.records import Name
+from omlx_cache.records import RecordName
 
 from tests.cache import busy_process
 from tests.cache.busy_process import content, host_record, open_tier, pieces
@@ -293,7 +293,7 @@ def test_the_cap_holds_and_the_least_recently_used_go_first(tmp_path: Path) -> N
         now[0] += 1
         for piece in pieces(seed):
             assert tier.write(host_record(piece), now[0], None)
-        tier.touch([Name(piece.key, host_record(piece).identity.kind) for piece in kept])
+        tier.touch([RecordName(piece.key, host_record(piece).identity.kind) for piece in kept])
         assert tier.flush(10)
         assert bytes_in(tmp_path) <= 3 << 20
     assert tier.snapshot().evicted > 0

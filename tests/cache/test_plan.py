@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from omlx_cache.keys import Media, child, common_media, common_tokens, media_mark, pack, unpack
 from omlx_cache.placement import snapshot_stops
 from omlx_cache.plan import Needs, Rates, RecordMatch, plan_restore
-from omlx_cache.records import Kind, Name
+from omlx_cache.records import Kind, RecordName
 
 B = 8
 
 
 def found(kind: Kind, start: int, end: int, *, cold: int = 0, exact: bool = True) -> RecordMatch:
-    return RecordMatch(Name(b"%d-%d" % (start, end), kind), start, end - start, exact, cold)
+    return RecordMatch(RecordName(b"%d-%d" % (start, end), kind), start, end - start, exact, cold)
 
 
 def levels(*records: RecordMatch) -> list[list[RecordMatch]]:

@@ -10,7 +10,7 @@ from omlx_cache.files import RecordFiles
 from omlx_cache.keys import child, pack
 from omlx_cache.readahead import ReadAhead
 from omlx_cache.record_file import HostArray, HostRecord, Identity, encode
-from omlx_cache.records import Kind, Name, Piece
+from omlx_cache.records import Kind, Piece, RecordName
 
 SPACE = b"n" * 32
 
@@ -20,10 +20,10 @@ def files(tmp_path: Path) -> RecordFiles:
     return RecordFiles(tmp_path)
 
 
-def write(files: RecordFiles, number: int) -> Name:
+def write(files: RecordFiles, number: int) -> RecordName:
     packed = pack([number])
     piece = Piece(child(SPACE, packed), SPACE, 0, packed, b"")
-    name = Name(piece.key, Kind.KV)
+    name = RecordName(piece.key, Kind.KV)
     array = HostArray("U8", (8,), memoryview(bytes([number] * 8)))
     files.write(name, encode(HostRecord(Identity(piece, Kind.KV, SPACE), (array,), "")))
     return name

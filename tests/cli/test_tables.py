@@ -56,7 +56,7 @@ def test_an_empty_list_is_the_header_alone() -> None:
 
 
 def test_ps_shows_where_a_model_lies_and_until_when() -> None:
-    loaded = wire.LoadedModel(
+    loaded = wire.ProcessModelResponse(
         name="a:latest", model="a:latest", size=5_600_000_000, digest="0" * 64, details=DETAILS,
         size_vram=5_600_000_000, expires_at=(NOW + timedelta(seconds=290)).isoformat(), context_length=4096,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from omlx_cache.store import PrefixStore
 from omlx.engine.engine import Engine
 from omlx.engine.loader import LoadedModel, load_model
 from omlx.engine.sequence import SequenceSpec
-from omlx.engine.vision.media import Media
+from omlx.engine.vision.media import PromptMedia
 from omlx.engine.vision.vision import FeatureCache, Vision
 from omlx.messages.load_spec import EngineConfig, LoadSpec
 from tests.engine.support import Replies, run, spec
@@ -41,7 +41,7 @@ def machine(kind: str, store: PrefixStore | None = None) -> Engine:
     return Engine(model_of(kind), EngineConfig(context_length=4096), store)
 
 
-def turn(kind: str, text: str, *files: bytes) -> tuple[list[int], Media]:
+def turn(kind: str, text: str, *files: bytes) -> tuple[list[int], PromptMedia]:
     """Token ids and pictures of a text in which `@` stands for the next file."""
     vision = vision_of(kind)
     shown = [vision.image(file) for file in files]
@@ -66,7 +66,7 @@ def cached(replies: Replies, id: int) -> int:
     return usage.cached_tokens
 
 
-def upstream(kind: str, tokens: list[int], media: Media, new: int) -> list[int]:
+def upstream(kind: str, tokens: list[int], media: PromptMedia, new: int) -> list[int]:
     """The yardstick: mlx-vlm's own model with its own caches, one sequence, the prompt in one piece."""
     network = vision_of(kind).family.network
     ids = mx.array([tokens])

@@ -19,8 +19,8 @@ from mlx_vlm.embedding_loader import load_embedding_model
 from tokenizers import Tokenizer
 
 from omlx.engine.encode.embed import chat_embedder, known_pooling, load_embedder, normalised, read_pooling
-from omlx.engine.encode.rows import BadTokens, Encoder, Row, TooLong, pad
-from omlx.engine.loader import LoadError
+from omlx.engine.encode.rows import BadTokens, Encoder, EncodeRow, TooLong, pad
+from omlx.messages.failures import LoadError
 from omlx.messages.load_spec import EngineConfig, LoadSpec
 from tests.engine.support import loaded
 from tests.support.precision import noise, on_gpu, within
@@ -166,7 +166,7 @@ def test_a_causal_embedder_ignores_padding_as_its_masked_forward_does(pooling: s
     np.testing.assert_allclose(normalised(embedder.compute(rows)), np.array(masked), atol=within(2e-6))
 
 
-def in_parts(embedder: Encoder, row: Row, size: int) -> Any:
+def in_parts(embedder: Encoder, row: EncodeRow, size: int) -> Any:
     parts = embedder.begin(row)
     assert parts is not None
     while (numbers := parts.read(size)) is None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from omlx.engine.encode.rows import Row, Text, TooLong
+from omlx.engine.encode.rows import EncodeRow, Text, TooLong
 from omlx.messages.failures import INPUT_FAILED, running_failed
 from omlx.messages.frames import Embed, Embedded, Ranked, Rerank
 from omlx.messages.request import Failure
@@ -24,15 +24,15 @@ class Letters:
         self.batches: list[int] = []
         self.read: list[int] = []
 
-    def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[Row]:
+    def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[EncodeRow]:
         joined = [text if isinstance(text, str) else "".join(text) for text in texts]
         if not truncate and any(len(text) > 100 for text in joined):
             raise TooLong
         if "unreadable" in joined:
             raise RuntimeError("what is this?")
-        return [Row([ord(letter) for letter in text[:100]] or [0]) for text in joined]
+        return [EncodeRow([ord(letter) for letter in text[:100]] or [0]) for text in joined]
 
-    def compute(self, rows: Sequence[Row]) -> Any:
+    def compute(self, rows: Sequence[EncodeRow]) -> Any:
         self.batches.append(len(rows))
         texts = ["".join(map(chr, row.tokens)) for row in rows]
         if any(text == "explode" for text in texts):
@@ -40,7 +40,7 @@ class Letters:
         values = [[np.nan if text == "vanish" else 1.0, len(text), ord(text[0])] for text in texts]
         return np.array(values, dtype=np.float32)
 
-    def begin(self, row: Row) -> Any:
+    def begin(self, row: EncodeRow) -> Any:
         """Rows of late letters may be read in parts."""
         if min(row.tokens) < ord("w"):
             return None
@@ -50,7 +50,7 @@ class Letters:
 class InParts:
     """Reads as many at once as it is told."""
 
-    def __init__(self, encoder: Letters, row: Row) -> None:
+    def __init__(self, encoder: Letters, row: EncodeRow) -> None:
         self.left = len(row.tokens)
         self._encoder, self._row = encoder, row
 

@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 
 from omlx.engine.encode.embed import load_embedder, normalised
 from omlx.engine.encode.rows import Encoder
-from omlx.engine.loader import LoadError
+from omlx.messages.failures import LoadError
 from omlx.messages.load_spec import EngineConfig, LoadSpec
 from tests.support.tiny_encoder import spell, write_speller
 

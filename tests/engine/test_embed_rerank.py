@@ -18,7 +18,8 @@ from tokenizers import Tokenizer
 
 from omlx.engine.encode.rerank import CrossEncoder, GenerativeReranker, load_reranker
 from omlx.engine.encode.rows import Text
-from omlx.engine.loader import LoadError, load_model
+from omlx.engine.loader import load_model
+from omlx.messages.failures import LoadError
 from omlx.messages.load_spec import EngineConfig, LoadSpec
 from tests.support.precision import within
 from tests.support.tiny import ARCHITECTURES, VOCABULARY, make, tiny_model

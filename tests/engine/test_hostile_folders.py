@@ -28,7 +28,8 @@ from omlx_registry.sanitized_folder import inert_folder
 from omlx.engine.draft.speculative import open_draft
 from omlx.engine.encode.embed import load_embedder
 from omlx.engine.encode.rerank import load_reranker
-from omlx.engine.loader import LoadError, load_model
+from omlx.engine.loader import load_model
+from omlx.messages.failures import LoadError
 from omlx.messages.load_spec import EngineConfig, LoadSpec
 from tests.engine.support import loaded
 from tests.support.tiny import tiny_model

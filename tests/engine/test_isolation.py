@@ -22,7 +22,7 @@ from omlx.engine.loader import LoadedModel
 from omlx.engine.prefix_dedup import PrefixDedup
 from omlx.engine.sampling import Sampler
 from omlx.engine.sequence import Sequence
-from omlx.engine.vision.media import Media
+from omlx.engine.vision.media import PromptMedia
 from omlx.messages.constraint import Grammar
 from omlx.messages.failures import running_failed
 from omlx.messages.load_spec import EngineConfig
@@ -286,7 +286,7 @@ def test_a_layout_that_the_store_does_not_know_means_no_store() -> None:
 
 
 def test_tokens_behind_a_prompt_with_pictures_have_positions_when_it_is_computed_again() -> None:
-    media = Media([], 5, whole=False, rotary=True)
+    media = PromptMedia([], 5, whole=False, rotary=True)
     media.delta = -2  # what pictures take less than their tokens
     assert media.positions_of(3, 8).tolist() == [[3, 4, 3, 4, 5]] * 3
     assert media.positions_of(6, 7).tolist() == [[4]] * 3

@@ -17,7 +17,7 @@ ADAPTED = ["afm7", "gemma2", "gpt_bigcode"]
 
 
 def checked(model: Any) -> LoadChecks:
-    return load_checks.run(load_checks.Subject(model, CacheLayout(model), VOCABULARY), "these versions")
+    return load_checks.run(load_checks.CheckedModel(model, CacheLayout(model), VOCABULARY), "these versions")
 
 
 @pytest.mark.parametrize("architecture", ADAPTED)

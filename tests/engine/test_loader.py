@@ -12,7 +12,8 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model as mlx_load_model
 
 from omlx.engine.fuse import fuse
-from omlx.engine.loader import LoadError, load_model
+from omlx.engine.loader import load_model
+from omlx.messages.failures import LoadError
 from omlx.messages.load_spec import EngineConfig, LoadSpec
 from tests.engine.support import engine, loaded, prompt, run, spec
 from tests.support.precision import on_gpu

@@ -12,9 +12,10 @@ from omlx_cache.store import PrefixStore
 from omlx.engine.draft.controller import SpeculationController
 from omlx.engine.draft.speculative import open_draft
 from omlx.engine.engine import Engine
-from omlx.engine.loader import LoadedModel, LoadError
+from omlx.engine.loader import LoadedModel
 from omlx.engine.sequence import SequenceSpec
 from omlx.messages.constraint import Grammar
+from omlx.messages.failures import LoadError
 from omlx.messages.load_spec import EngineConfig, LoadSpec
 from omlx.messages.request import Limits, Sampling
 from tests.engine.support import Replies, bare, engine, loaded, prompt, run, spec, store_for

@@ -70,7 +70,7 @@ def test_a_reply_is_the_same_however_it_is_computed(model_type: str, tmp_path: P
     network = network_of(model_type)
     layout = CacheLayout(network)
     width = int(network(mx.array([[1]]), cache=caches.new(network)).shape[-1])
-    checks = load_checks.run(load_checks.Subject(network, layout, width), "these versions")
+    checks = load_checks.run(load_checks.CheckedModel(network, layout, width), "these versions")
     assert checks.off == OFF.get(model_type, ()), checks.notes
     model: LoadedModel = msgspec.structs.replace(
         loaded("llama", endless=True), model=network, layout=layout, vocabulary=width, can_batch=checks.passed("batch")

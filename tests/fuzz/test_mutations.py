@@ -164,7 +164,7 @@ TARGETS = {
     "safetensors": Target(_safetensors, _weights),
     "model output": Target(_spoken, lambda folder: [case[1].encode() for case in SPOKEN]),
     "ollama chat": Target(_body(ollama.ChatRequest), _bodies),
-    "ollama generate": Target(_body(ollama.GenerateRequest), _bodies),
+    "ollama generate": Target(_body(ollama.OllamaGenerateRequest), _bodies),
     "openai chat": Target(_body(openai.ChatCompletionRequest), _bodies),
     "anthropic messages": Target(_body(anthropic.MessagesRequest), _bodies),
 }  # fmt: skip

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omlx_registry import CreateError, CreateRequest, InvalidModel, Registry, RegistryError
+from omlx_registry import CreateError, CreateSpec, InvalidModel, Registry, RegistryError
 from omlx_registry.hub.source import HubSource
 
 from tests.registry.folders import files_below, write_safetensors
@@ -192,7 +192,7 @@ def uploaded(registry: Registry, folder: Path) -> dict[str, str]:
 
 async def create(registry: Registry, **fields: Any) -> str:
     """The last status."""
-    lines = [line async for line in registry.create(CreateRequest(**fields))]
+    lines = [line async for line in registry.create(CreateSpec(**fields))]
     return lines[-1].status
 
 

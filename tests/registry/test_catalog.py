@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omlx_registry import InvalidName, PullError, RegistryError, catalog_file
 from omlx_registry.aliases import Aliases
-from omlx_registry.catalog import Target, families, near, resolve, unknown_name
+from omlx_registry.catalog import PullTarget, families, near, resolve, unknown_name
 from omlx_registry.catalog_update import update
 from omlx_registry.model_files import is_safe_path, is_wanted, select
 from omlx_registry.names import parse_name
@@ -58,42 +58,42 @@ def test_every_entry_of_the_catalog_is_reachable_and_well_formed() -> None:
 @pytest.mark.parametrize(
     ("name", "target"),
     [
-        ("qwen3", Target("mlx-community/Qwen3-8B-4bit")),
-        ("QWEN3:0.6B", Target("mlx-community/Qwen3-0.6B-4bit")),
-        ("qwen3:8b-q8_0", Target("mlx-community/Qwen3-8B-8bit")),
-        ("qwen3:8b-mxfp4", Target("mlx-community/Qwen3-8B-bf16", "mxfp4")),
-        ("llama3.1:8b-instruct-q4_K_M", Target("mlx-community/Meta-Llama-3.1-8B-Instruct-4bit")),
-        ("llama3.1:8b-instruct-fp16", Target("mlx-community/Meta-Llama-3.1-8B-Instruct-bf16")),
-        ("gemma3:4b-it-qat", Target("mlx-community/gemma-3-4b-it-qat-4bit")),
-        ("qwen3-embedding:0.6b", Target("Qwen/Qwen3-Embedding-0.6B", capabilities=["embedding"])),
-        ("phi4-mini:3.8b-fp16", Target("microsoft/Phi-4-mini-instruct")),
-        ("hf.co/Qwen/Qwen3-8B", Target("Qwen/Qwen3-8B")),
-        ("hf.co/Qwen/Qwen3-8B:q4", Target("Qwen/Qwen3-8B", "q4")),
-        ("huggingface.co/Qwen/Qwen3-8B:8bit", Target("Qwen/Qwen3-8B", "8bit")),
-        ("mlx-community/Qwen3-8B-4bit", Target("mlx-community/Qwen3-8B-4bit")),
-        ("mistral:7b-instruct-v0.3-q4_K_M", Target("mlx-community/Mistral-7B-Instruct-v0.3-4bit")),
+        ("qwen3", PullTarget("mlx-community/Qwen3-8B-4bit")),
+        ("QWEN3:0.6B", PullTarget("mlx-community/Qwen3-0.6B-4bit")),
+        ("qwen3:8b-q8_0", PullTarget("mlx-community/Qwen3-8B-8bit")),
+        ("qwen3:8b-mxfp4", PullTarget("mlx-community/Qwen3-8B-bf16", "mxfp4")),
+        ("llama3.1:8b-instruct-q4_K_M", PullTarget("mlx-community/Meta-Llama-3.1-8B-Instruct-4bit")),
+        ("llama3.1:8b-instruct-fp16", PullTarget("mlx-community/Meta-Llama-3.1-8B-Instruct-bf16")),
+        ("gemma3:4b-it-qat", PullTarget("mlx-community/gemma-3-4b-it-qat-4bit")),
+        ("qwen3-embedding:0.6b", PullTarget("Qwen/Qwen3-Embedding-0.6B", capabilities=["embedding"])),
+        ("phi4-mini:3.8b-fp16", PullTarget("microsoft/Phi-4-mini-instruct")),
+        ("hf.co/Qwen/Qwen3-8B", PullTarget("Qwen/Qwen3-8B")),
+        ("hf.co/Qwen/Qwen3-8B:q4", PullTarget("Qwen/Qwen3-8B", "q4")),
+        ("huggingface.co/Qwen/Qwen3-8B:8bit", PullTarget("Qwen/Qwen3-8B", "8bit")),
+        ("mlx-community/Qwen3-8B-4bit", PullTarget("mlx-community/Qwen3-8B-4bit")),
+        ("mistral:7b-instruct-v0.3-q4_K_M", PullTarget("mlx-community/Mistral-7B-Instruct-v0.3-4bit")),
         ("mistral:7b-instruct-v0.2-q4_K_M", None),
-        ("mistral:v0.3", Target("mlx-community/Mistral-7B-Instruct-v0.3-4bit")),
-        ("all-minilm:l6-v2", Target("sentence-transformers/all-MiniLM-L6-v2")),
-        ("all-minilm:l12-v2", Target("sentence-transformers/all-MiniLM-L12-v2")),
+        ("mistral:v0.3", PullTarget("mlx-community/Mistral-7B-Instruct-v0.3-4bit")),
+        ("all-minilm:l6-v2", PullTarget("sentence-transformers/all-MiniLM-L6-v2")),
+        ("all-minilm:l12-v2", PullTarget("sentence-transformers/all-MiniLM-L12-v2")),
         ("all-minilm:v2", None),
-        ("llama3.1:8b-instruct-q8_0", Target("mlx-community/Meta-Llama-3.1-8B-Instruct-8bit")),
-        ("deepseek-r1:7b-qwen-distill-q8_0", Target("mlx-community/DeepSeek-R1-Distill-Qwen-7B-8bit")),
+        ("llama3.1:8b-instruct-q8_0", PullTarget("mlx-community/Meta-Llama-3.1-8B-Instruct-8bit")),
+        ("deepseek-r1:7b-qwen-distill-q8_0", PullTarget("mlx-community/DeepSeek-R1-Distill-Qwen-7B-8bit")),
         ("qwen3:4b-2507", None),
-        ("qwen3:4b", Target("mlx-community/Qwen3-4B-Thinking-2507-4bit")),
-        ("qwen3:4b-q4_K_M", Target("mlx-community/Qwen3-4B-4bit")),
-        ("qwen3:4b-fp16", Target("mlx-community/Qwen3-4B-bf16")),
-        ("qwen3:30b", Target("mlx-community/Qwen3-30B-A3B-Thinking-2507-4bit")),
-        ("qwen3:235b", Target("mlx-community/Qwen3-235B-A22B-Thinking-2507-4bit")),
-        ("qwen3:235b-a22b-q8_0", Target("mlx-community/Qwen3-235B-A22B-8bit")),
-        ("gemma4:e2b", Target("mlx-community/gemma-4-e2b-it-4bit")),
-        ("gemma4:12b", Target("mlx-community/gemma-4-12B-it-4bit")),
-        ("qwen3-coder-next:q8_0", Target("mlx-community/Qwen3-Coder-Next-8bit")),
-        ("llama4:scout", Target("mlx-community/Llama-4-Scout-17B-16E-Instruct-4bit")),
-        ("tinyllama", Target("TinyLlama/TinyLlama-1.1B-Chat-v1.0", "4bit")),
-        ("olmo-3:7b-think-q8_0", Target("allenai/Olmo-3-7B-Think", "q8_0")),
-        ("phi3:medium", Target("mlx-community/Phi-3-medium-4k-instruct-4bit")),
-        ("qwen3:30b-a3b-q4_K_M", Target("mlx-community/Qwen3-30B-A3B-4bit")),
+        ("qwen3:4b", PullTarget("mlx-community/Qwen3-4B-Thinking-2507-4bit")),
+        ("qwen3:4b-q4_K_M", PullTarget("mlx-community/Qwen3-4B-4bit")),
+        ("qwen3:4b-fp16", PullTarget("mlx-community/Qwen3-4B-bf16")),
+        ("qwen3:30b", PullTarget("mlx-community/Qwen3-30B-A3B-Thinking-2507-4bit")),
+        ("qwen3:235b", PullTarget("mlx-community/Qwen3-235B-A22B-Thinking-2507-4bit")),
+        ("qwen3:235b-a22b-q8_0", PullTarget("mlx-community/Qwen3-235B-A22B-8bit")),
+        ("gemma4:e2b", PullTarget("mlx-community/gemma-4-e2b-it-4bit")),
+        ("gemma4:12b", PullTarget("mlx-community/gemma-4-12B-it-4bit")),
+        ("qwen3-coder-next:q8_0", PullTarget("mlx-community/Qwen3-Coder-Next-8bit")),
+        ("llama4:scout", PullTarget("mlx-community/Llama-4-Scout-17B-16E-Instruct-4bit")),
+        ("tinyllama", PullTarget("TinyLlama/TinyLlama-1.1B-Chat-v1.0", "4bit")),
+        ("olmo-3:7b-think-q8_0", PullTarget("allenai/Olmo-3-7B-Think", "q8_0")),
+        ("phi3:medium", PullTarget("mlx-community/Phi-3-medium-4k-instruct-4bit")),
+        ("qwen3:30b-a3b-q4_K_M", PullTarget("mlx-community/Qwen3-30B-A3B-4bit")),
         ("qwen2.5-coder:7b-base-q4_K_M", None),
         ("qwen3:9b", None),
         ("llama3.1:8b-text", None),
@@ -101,7 +101,7 @@ def test_every_entry_of_the_catalog_is_reachable_and_well_formed() -> None:
         ("nothing-like-it", None),
     ],
 )
-def test_tags_choose_size_and_quantization(name: str, target: Target | None) -> None:
+def test_tags_choose_size_and_quantization(name: str, target: PullTarget | None) -> None:
     assert resolve(parse_name(name)) == target
 
 
@@ -155,7 +155,7 @@ def test_aliases_are_kept_and_must_mean_something(tmp_path: Path) -> None:
     aliases = Aliases(tmp_path / "omlx" / "aliases.json")
     aliases.set("mine", "hf.co/Qwen/Qwen3-8B:q4")
     again = Aliases(tmp_path / "omlx" / "aliases.json")
-    assert again.resolve(parse_name("MINE:latest")) == Target("Qwen/Qwen3-8B", "q4")
+    assert again.resolve(parse_name("MINE:latest")) == PullTarget("Qwen/Qwen3-8B", "q4")
     assert again.resolve(parse_name("other")) is None
     with pytest.raises(InvalidName, match="neither in the catalog"):
         aliases.set("mine", "nothing-like-it")
@@ -250,7 +250,7 @@ def test_a_signed_newer_catalog_replaces_the_shipped_one(publisher: Publisher, t
     assert resolve(parse_name("newcomer")) is None
     now, changed = update(tmp_path, publisher.fetch, "u", publisher.key)
     assert (now.version, changed) == (2999010100, True)
-    assert resolve(parse_name("newcomer:1b-fp16")) == Target("org/newcomer-1b")
+    assert resolve(parse_name("newcomer:1b-fp16")) == PullTarget("org/newcomer-1b")
     # Address and key are known from now on, and an older catalog is not taken.
     assert update(tmp_path, publisher.fetch)[1] is False
     publisher.publish(NEWER.replace("2999", "2998"))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omlx_registry import CreateError, CreateRequest, Damaged, Info, InvalidName, Progress, PullError, Registry, Texts
+from omlx_registry import CreateError, CreateSpec, Damaged, Info, InvalidName, Progress, PullError, Registry, Texts
 from omlx_registry.names import Name
 from omlx_registry.store import Store
 
@@ -49,7 +49,7 @@ def gguf_file(folder: Path) -> Path:
 
 
 async def create(registry: Registry, **fields: Any) -> list[Progress]:
-    return [progress async for progress in registry.create(CreateRequest(**fields))]
+    return [progress async for progress in registry.create(CreateSpec(**fields))]
 
 
 # From a model
@@ -282,14 +282,14 @@ async def test_a_draft_must_be_a_model_too(registry: Registry, tmp_path: Path) -
 async def test_a_cancelled_create_leaves_no_trace(registry: Registry, tmp_path: Path, root: Path) -> None:
     files = {"tiny.gguf": upload(registry, gguf_file(tmp_path).read_bytes())}
     before = files_below(root)
-    steps = registry.create(CreateRequest(model="g", files=files))
+    steps = registry.create(CreateSpec(model="g", files=files))
     assert (await anext(steps)).status == "parsing GGUF"
     await steps.aclose()
     assert registry.list() == [] and files_below(root) == before
     begun = asyncio.Event()
 
     async def to_the_end() -> None:
-        async for _ in registry.create(CreateRequest(model="g", files=files)):
+        async for _ in registry.create(CreateSpec(model="g", files=files)):
             begun.set()
 
     task = asyncio.create_task(to_the_end())
@@ -335,7 +335,7 @@ async def test_a_damaged_base_is_named(registry: Registry, tmp_path: Path) -> No
 async def test_a_delete_during_a_create_cannot_break_it(root: Path, tmp_path: Path) -> None:
     registry, other = Registry(root, []), Registry(root, [])
     registry.add_model_folder("base", make_folder(tmp_path / "m"))
-    steps = registry.create(CreateRequest(model="new", source="base", system="x"))
+    steps = registry.create(CreateSpec(model="new", source="base", system="x"))
     await anext(steps)
     other.delete("base")
     async for _ in steps:

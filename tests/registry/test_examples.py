@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omlx_registry import CreateRequest, ModelSpec, Registry
+from omlx_registry import CreateSpec, ModelSpec, Registry
 from omlx_registry.modelfile import Meaning, interpret, parse_modelfile
 
 from omlx.cli.create import model_files
@@ -37,7 +37,7 @@ def upload(registry: Registry, path: Path) -> dict[str, str]:
     return digests
 
 
-def request(registry: Registry, meaning: Meaning, folder: Path) -> CreateRequest:
+def request(registry: Registry, meaning: Meaning, folder: Path) -> CreateSpec:
     fields: dict[str, Any] = {"source": "", "files": {}, "adapters": {}}
     for base in meaning.bases:
         if (folder / base).exists():
@@ -48,7 +48,7 @@ def request(registry: Registry, meaning: Meaning, folder: Path) -> CreateRequest
         fields["adapters"] = upload(registry, folder / meaning.adapter)
     for draft in meaning.drafts:
         fields["draft"] = draft
-    return CreateRequest(
+    return CreateSpec(
         model="example",
         template=meaning.template or "",
         system=meaning.system or "",

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from omlx_registry import CreateError, CreateRequest, Registry
+from omlx_registry import CreateError, CreateSpec, Registry
 from omlx_registry.lora import plan_conversion
-from omlx_registry.weights import Tensor
+from omlx_registry.weights import TensorHeader
 from safetensors.numpy import load_file, save_file
 
 from tests.support.tiny import tiny_model
@@ -59,7 +59,7 @@ def upload(registry: Registry, folder: Path) -> dict[str, str]:
 
 
 async def create(registry: Registry, **fields: Any) -> list[str]:
-    return [line.status async for line in registry.create(CreateRequest(**fields))]
+    return [line.status async for line in registry.create(CreateSpec(**fields))]
 
 
 def logits(folder: str, adapter: str | None = None) -> Any:
@@ -145,7 +145,7 @@ async def test_an_adapter_of_another_model_is_refused(
     assert [spec.name for spec in registry.list()] == ["base:latest"]
 
 
-A, B = Tensor("base_model.model.model.layers.0.q.lora_A.weight", "F32", (4, 8)), Tensor(
+A, B = TensorHeader("base_model.model.model.layers.0.q.lora_A.weight", "F32", (4, 8)), TensorHeader(
     "base_model.model.model.layers.0.q.lora_B.weight", "F32", (8, 4)
 )  # fmt: skip
 
@@ -159,12 +159,13 @@ A, B = Tensor("base_model.model.model.layers.0.q.lora_A.weight", "F32", (4, 8)),
         ({}, [A], "lacks one of the two matrices"),
         ({}, [], "lacks one of the two matrices"),
         ({"lora_alpha": "x"}, [A, B], "lora_alpha"),
-        ({}, [A, B, Tensor("base_model.model.lm_head.weight", "F32", (8, 8))], r"changes base_model\.model\.lm_head"),
-        ({}, [A, B, Tensor("base_model.model.model.layers.1.q.lora_A.weight", "F32", (2, 8)),
-              Tensor("base_model.model.model.layers.1.q.lora_B.weight", "F32", (8, 2))], "different ranks"),
+        ({}, [A, B, TensorHeader("base_model.model.lm_head.weight", "F32", (8, 8))],
+         r"changes base_model\.model\.lm_head"),
+        ({}, [A, B, TensorHeader("base_model.model.model.layers.1.q.lora_A.weight", "F32", (2, 8)),
+              TensorHeader("base_model.model.model.layers.1.q.lora_B.weight", "F32", (8, 2))], "different ranks"),
     ],
 )  # fmt: skip
-def test_what_mlx_cannot_express_is_refused(config: dict[str, Any], tensors: list[Tensor], reason: str) -> None:
+def test_what_mlx_cannot_express_is_refused(config: dict[str, Any], tensors: list[TensorHeader], reason: str) -> None:
     with pytest.raises(CreateError, match=reason):
         plan_conversion(config, tensors, 2)
 

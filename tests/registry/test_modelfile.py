@@ -13,7 +13,7 @@ from omlx_registry import ModelfileError
 from omlx_registry.modelfile import (
     COMMANDS,
     ROLES,
-    Command,
+    Instruction,
     Modelfile,
     interpret,
     parse_modelfile,
@@ -208,9 +208,9 @@ text_values = st.text(
 bare_words = st.from_regex(r"\A[a-z_0-9]{1,10}\Z")
 plain_commands = st.sampled_from([name for name in COMMANDS if name not in {"parameter", "message"}])
 any_command = st.one_of(
-    st.builds(Command, plain_commands, text_values),
-    st.builds(lambda value, key: Command("parameter", value, key), text_values, bare_words),
-    st.builds(lambda value, key: Command("message", value, key), text_values, st.sampled_from(ROLES)),
+    st.builds(Instruction, plain_commands, text_values),
+    st.builds(lambda value, key: Instruction("parameter", value, key), text_values, bare_words),
+    st.builds(lambda value, key: Instruction("message", value, key), text_values, st.sampled_from(ROLES)),
 )
 
 
@@ -220,12 +220,12 @@ def has_a_form(value: str) -> bool:
 
 
 @given(st.lists(any_command, max_size=6))
-@example([Command("system", '"')])
-@example([Command("system", 'a"""')])
-@example([Command("system", "\u2028")])
-def test_what_is_printed_reads_back_the_same(found: list[Command]) -> None:
+@example([Instruction("system", '"')])
+@example([Instruction("system", 'a"""')])
+@example([Instruction("system", "\u2028")])
+def test_what_is_printed_reads_back_the_same(found: list[Instruction]) -> None:
     assume(all(has_a_form(command.value) for command in found))
-    modelfile = Modelfile([Command("from", "base"), *found])
+    modelfile = Modelfile([Instruction("from", "base"), *found])
     assert parse_modelfile(str(modelfile)) == modelfile
     assert parse_modelfile(codecs.BOM_UTF16_LE + str(modelfile).encode("utf-16-le")) == modelfile
 
@@ -235,12 +235,14 @@ hostile_values = st.lists(
 ).map("".join)
 
 
-@given(st.lists(st.builds(Command, plain_commands, hostile_values), max_size=3))
-@example([Command("system", 'a"""\nFROM evil\nSYSTEM """b')])
-@example([Command("system", 'a"""\u2028\nFROM evil')])
-@example([Command("system", '""""\nFROM evil')])
-def test_no_value_breaks_out_of_its_quotes(found: list[Command]) -> None:
-    read = parse_modelfile(str(Modelfile([Command("from", "base"), *found, Command("license", "end")]))).commands
+@given(st.lists(st.builds(Instruction, plain_commands, hostile_values), max_size=3))
+@example([Instruction("system", 'a"""\nFROM evil\nSYSTEM """b')])
+@example([Instruction("system", 'a"""\u2028\nFROM evil')])
+@example([Instruction("system", '""""\nFROM evil')])
+def test_no_value_breaks_out_of_its_quotes(found: list[Instruction]) -> None:
+    read = parse_modelfile(
+        str(Modelfile([Instruction("from", "base"), *found, Instruction("license", "end")]))
+    ).commands
     assert [command.name for command in read] == ["from", *(command.name for command in found), "license"]
     # What has no form of its own is still the same text, but for blanks and for what no Modelfile holds.
     for command, other in zip(read[1:-1], found, strict=True):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from omlx_registry import CreateRequest, Registry
+from omlx_registry import CreateSpec, Registry
 from omlx_registry.hub.source import HubSource
 from omlx_registry.modelfile import interpret, parse_modelfile
 
@@ -36,7 +36,7 @@ def registry(tmp_path: Path) -> Registry:
 
 
 async def make(registry: Registry, **fields: object) -> None:
-    request = CreateRequest(model=NAME, source="base", **fields)  # type: ignore[arg-type]
+    request = CreateSpec(model=NAME, source="base", **fields)  # type: ignore[arg-type]
     async for _ in registry.create(request):
         pass
 

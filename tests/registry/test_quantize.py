@@ -24,8 +24,9 @@ import mlx_lm
 from mlx.utils import tree_flatten
 from omlx_registry import mxfp4
 from omlx_registry.errors import CreateError, InvalidModel
-from omlx_registry.quantize import NAMES, Quantization, find_recipe, recipe, require_unquantized
+from omlx_registry.quantize import NAMES, find_recipe, recipe, require_unquantized
 from omlx_registry.quantize_model import quantize_model
+from omlx_registry.weights import Quantization
 
 from tests.registry.tiny_gguf import BASE
 from tests.support import tiny

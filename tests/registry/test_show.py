@@ -15,7 +15,7 @@ from omlx_registry.capabilities import derive_capabilities
 from omlx_registry.goformat import go_float, go_quote, print_parameters
 from omlx_registry.modelfile import interpret, parse_modelfile
 from omlx_registry.spec import human_parameters
-from omlx_registry.weights import Tensor, read_header, take_census
+from omlx_registry.weights import TensorHeader, read_header, take_census
 
 from tests.registry.folders import CONFIG, make_folder, write_safetensors
 
@@ -74,7 +74,7 @@ from tests.registry.folders import CONFIG, make_folder, write_safetensors
 def test_parameters_are_counted_as_what_they_stand_for(
     tensors: dict[str, tuple[str, tuple[int, ...]]], config: dict[str, Any], count: int, level: str
 ) -> None:
-    census = take_census([Tensor(name, dtype, shape) for name, (dtype, shape) in tensors.items()], config)
+    census = take_census([TensorHeader(name, dtype, shape) for name, (dtype, shape) in tensors.items()], config)
     assert (census.parameter_count, census.level) == (count, level)
 
 

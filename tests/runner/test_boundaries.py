@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 
 from omlx.messages.request import GenerateRequest, Message
 from omlx.prompting.template import PromptTemplate
-from omlx.runner.prompt import Encoder, Prompt, Prompter
+from omlx.runner.prompt import Prompt, Prompter, PromptTokenizer
 from tests.support.tiny import tiny_model
 from tests.support.tiny_template import CHATML
 
@@ -31,7 +31,7 @@ def parts(tokenizer: Any, prompt: Prompt) -> list[str]:
 
 
 def build(tokenizer: Any, template: str, *messages: Message, fast: bool = True, **changes: Any) -> Prompt:
-    encoder = Encoder(tokenizer if fast else Slow(tokenizer))
+    encoder = PromptTokenizer(tokenizer if fast else Slow(tokenizer))
     prompter = Prompter(PromptTemplate.from_jinja(template), encoder, bounded=True)
     return prompter.build(GenerateRequest(id=1, messages=[*messages], **changes), 2048)
 

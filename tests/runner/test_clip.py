@@ -9,7 +9,7 @@ from omlx.messages.frames import Generate, encode
 from omlx.messages.request import GenerateRequest, Limits, Message
 from omlx.prompting.template import PromptTemplate
 from omlx.runner.clip import clip, clip_request
-from omlx.runner.prompt import TOO_LONG, Encoder, Prompter, PromptError
+from omlx.runner.prompt import TOO_LONG, Prompter, PromptError, PromptTokenizer
 from tests.runner.test_prompt import WORDS, RustWords
 
 CONTEXT = 100
@@ -44,7 +44,7 @@ def test_only_the_middle_goes_and_the_rest_is_still_too_long(text: str, most: in
     ],
 )
 def test_the_prompt_is_the_same_and_the_frame_is_small(asked: GenerateRequest, keep: int) -> None:
-    prompter = Prompter(PromptTemplate.plain(), Encoder(RustWords(WORDS)))
+    prompter = Prompter(PromptTemplate.plain(), PromptTokenizer(RustWords(WORDS)))
     whole = msgspec.structs.replace(asked, limits=Limits(num_keep=keep))
     short = clip_request(whole, MOST)
     assert len(encode(Generate(whole))) > len(TEXT)

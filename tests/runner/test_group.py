@@ -14,9 +14,10 @@ import psutil
 import pytest
 from omlx_cache import StoreConfig
 
+from omlx.messages.failures import LoadError
 from omlx.messages.load_spec import EngineConfig, LoadSpec
 from omlx.messages.request import Finish, GenerateRequest, Limits, Sampling
-from omlx.runner.host import LoadError, RequestFailed, RunnerHost
+from omlx.runner.host import RequestFailed, RunnerHost
 from omlx.runner.launch import GroupPlan, find_machines
 from tests.support.tiny import tiny_model
 

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from omlx.messages.failures import LoadError
 from omlx.messages.load_spec import EngineConfig, LoadSpec
 from omlx.messages.request import Delta, Finish, GenerateRequest, Message
-from omlx.runner.host import CRASHED, LoadError, RequestFailed, RunnerHost
+from omlx.runner.host import CRASHED, RequestFailed, RunnerHost
 from tests.support.processes import Children
 
 pytestmark = pytest.mark.anyio

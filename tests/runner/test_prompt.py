@@ -15,7 +15,7 @@ from tokenizers.processors import TemplateProcessing
 
 from omlx.messages.request import GenerateRequest, Limits, Message, ToolCall
 from omlx.prompting.template import PromptTemplate
-from omlx.runner.prompt import TOO_LONG, Encoder, Prompt, Prompter, PromptError, first_fitting
+from omlx.runner.prompt import TOO_LONG, Prompt, Prompter, PromptError, PromptTokenizer, first_fitting
 
 
 class Words:
@@ -29,7 +29,7 @@ class Words:
 
 
 def prompter() -> Prompter:
-    return Prompter(PromptTemplate.plain(), Encoder(Words()))
+    return Prompter(PromptTemplate.plain(), PromptTokenizer(Words()))
 
 
 def request(*words_per_message: int, roles: str = "u", **changes: Any) -> GenerateRequest:
@@ -76,7 +76,7 @@ WORDS = [f"w{at:03}" for at in range(500)]
 
 
 def word_prompter(template: PromptTemplate | None = None) -> Prompter:
-    return Prompter(template or PromptTemplate.plain(), Encoder(RustWords(WORDS)))
+    return Prompter(template or PromptTemplate.plain(), PromptTokenizer(RustWords(WORDS)))
 
 
 def numbered(*names: str) -> GenerateRequest:
@@ -116,7 +116,7 @@ LISTED = PromptTemplate.from_jinja(
 def test_the_question_stays_in_a_long_tool_loop_and_calls_go_with_their_results(
     names: str, room: int, left: str
 ) -> None:
-    prompt = Prompter(LISTED, Encoder(Words())).build(numbered(*names.split()), room + 1)
+    prompt = Prompter(LISTED, PromptTokenizer(Words())).build(numbered(*names.split()), room + 1)
     assert len(prompt.tokens) <= room
     shown = [word for word in names.split() if word in prompt.text.split()]
     assert shown == list(left.split()), prompt.text
@@ -180,7 +180,7 @@ def test_megabytes_are_refused_or_cut_without_being_tokenized() -> None:
             return super().encode(text, add_special_tokens)
 
     asked = GenerateRequest(id=1, raw_prompt="x " * 10**7)
-    slow = Prompter(PromptTemplate.plain(), Encoder(Slow()))
+    slow = Prompter(PromptTemplate.plain(), PromptTokenizer(Slow()))
     with pytest.raises(PromptError):
         slow.build(msgspec.structs.replace(asked, limits=Limits(truncate=False)), 4096)
     assert len(slow.build(asked, 4096).tokens) == 4095
@@ -189,7 +189,7 @@ def test_megabytes_are_refused_or_cut_without_being_tokenized() -> None:
 def test_a_template_that_refuses_the_request_says_so() -> None:
     refusing = PromptTemplate.from_jinja("{{ raise_exception('only one user message, please') }}")
     with pytest.raises(PromptError) as failure:
-        Prompter(refusing, Encoder(Words())).build(request(1), 100)
+        Prompter(refusing, PromptTokenizer(Words())).build(request(1), 100)
     assert failure.value.kind == "invalid"
     assert "only one user message" in failure.value.message
 

@@ -30,7 +30,7 @@ def test_every_route_is_on_the_page(tmp_path: Path) -> None:
 
 
 def test_a_keep_alive_may_be_a_text_to_clients_that_are_made_from_the_document() -> None:
-    fields = openapi.document()["components"]["schemas"]["GenerateRequest"]["properties"]
+    fields = openapi.document()["components"]["schemas"]["OllamaGenerateRequest"]["properties"]
     assert {"type": "string"} in fields["keep_alive"]["anyOf"]
 
 

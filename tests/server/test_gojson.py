@@ -19,7 +19,7 @@ def test_keys_match_in_any_case_and_the_later_duplicate_wins() -> None:
     )
     assert asked.model == "b"
     assert not asked.stream
-    assert asked.messages == [wire.Message(role="user", content="hi")]
+    assert asked.messages == [wire.OllamaMessage(role="user", content="hi")]
 
 
 def test_null_and_unknown_keys_and_trailing_bytes_do_not_count() -> None:
@@ -39,7 +39,7 @@ def test_broken_characters_are_replaced_not_refused() -> None:
 
 def test_a_null_in_a_list_is_the_empty_value() -> None:
     asked = gojson.decode(b'{"messages":[null,{"content":"x"}],"tools":[null]}', wire.ChatRequest)
-    assert asked.messages == [wire.Message(), wire.Message(content="x")]
+    assert asked.messages == [wire.OllamaMessage(), wire.OllamaMessage(content="x")]
     assert asked.tools == [{"type": "", "function": {"name": "", "parameters": {"type": "", "properties": {}}}}]
 
 
@@ -109,7 +109,7 @@ def test_mistakes_are_told_in_gos_words(body: bytes, message: str) -> None:
 
 
 def test_base64_may_have_line_breaks() -> None:
-    asked = gojson.decode(b'{"images":["aGVs\\nbG8=\\r\\n"]}', wire.GenerateRequest)
+    asked = gojson.decode(b'{"images":["aGVs\\nbG8=\\r\\n"]}', wire.OllamaGenerateRequest)
     assert asked.images == [b"hello"]
 
 
@@ -118,7 +118,7 @@ _JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=6,
 )
-_KINDS = [wire.GenerateRequest, wire.ChatRequest, wire.EmbedRequest, wire.ShowRequest, wire.CreateRequest]
+_KINDS = [wire.OllamaGenerateRequest, wire.ChatRequest, wire.EmbedRequest, wire.ShowRequest, wire.CreateRequest]
 
 
 @given(
@@ -137,6 +137,6 @@ def test_any_json_object_is_read_or_refused(kind: type[Any], body: dict[str, Any
 @given(st.binary(max_size=64), st.sampled_from([b"", b"{", b'{"model":', b'{"model":"m"}', b'["']))
 def test_any_bytes_are_read_or_refused(tail: bytes, head: bytes) -> None:
     try:
-        gojson.decode(head + tail, wire.GenerateRequest)
+        gojson.decode(head + tail, wire.OllamaGenerateRequest)
     except gojson.Malformed as error:
         assert str(error)

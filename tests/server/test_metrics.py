@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from omlx.pool import Pool
 from omlx.protocols.admin.overview import Kv, Overview
 from omlx.server.telemetry.metrics import Metrics, Names
-from omlx.server.telemetry.reading import Reading, between, quantile
+from omlx.server.telemetry.reading import MetricsReading, between, quantile
 from omlx.settings import Settings
 from tests.server.local import SCRIPTED, LocalServer, eventually, stocked
 
@@ -44,11 +44,11 @@ def http(counted: LocalServer) -> Iterator[httpx.Client]:
         yield client
 
 
-def reading(http: httpx.Client) -> Reading:
+def reading(http: httpx.Client) -> MetricsReading:
     response = http.get("/metrics")
     assert response.status_code == 200
     assert response.headers["content-type"].startswith("text/plain")
-    return Reading(text_string_to_metric_families(response.text))
+    return MetricsReading(text_string_to_metric_families(response.text))
 
 
 def say(http: httpx.Client, prompt: str, model: str = "plain") -> httpx.Response:
@@ -56,7 +56,7 @@ def say(http: httpx.Client, prompt: str, model: str = "plain") -> httpx.Response
     return http.post("/api/chat", json=body)
 
 
-def grown(http: httpx.Client, before: Reading, name: str, **labels: str) -> float:
+def grown(http: httpx.Client, before: MetricsReading, name: str, **labels: str) -> float:
     return reading(http).total(name, **labels) - before.total(name, **labels)
 
 

@@ -16,7 +16,7 @@ from omlx_registry import Registry
 from prometheus_client.parser import text_string_to_metric_families
 
 from omlx.runner.host import CRASHED
-from omlx.server.telemetry.reading import Reading
+from omlx.server.telemetry.reading import MetricsReading
 from omlx.settings import Settings
 from tests.server.local import LocalServer, eventually
 from tests.support.lessons import LESSONS, STORY, Lesson, lesson
@@ -208,7 +208,7 @@ def test_a_model_with_a_draft_says_what_it_says_without(http: httpx.Client, serv
 
 def test_the_metrics_say_what_the_answers_say(http: httpx.Client) -> None:
     def total(name: str, **labels: str) -> float:
-        return Reading(text_string_to_metric_families(http.get("/metrics").text)).total(name, **labels)
+        return MetricsReading(text_string_to_metric_families(http.get("/metrics").text)).total(name, **labels)
 
     # Twice, so that the prompt is known; then wait until what the first one did has been counted.
     start = total("omlx_generated_tokens_total")

@@ -1,4 +1,6 @@
-"""The layers of the packages: documented as they are enforced, and no import hidden in a function without a reason."""
+"""The structure of the packages: layers documented as they are enforced, no import hidden in a function without a
+reason, and one class for a name.
+"""
 
 from __future__ import annotations
 
@@ -60,6 +62,18 @@ def test_an_import_of_ours_within_a_function_says_why() -> None:
                 if "# " not in lines[number - 1] and not lines[above - 1].strip().startswith("#"):
                     unexplained.append(f"{file.relative_to(ROOT)}:{number}")
     assert not unexplained, "import it at the top of the file, or say what that would cost"
+
+
+def test_a_class_name_means_one_thing() -> None:
+    """Nested classes apart. Whoever searches for a name finds one definition."""
+    files: dict[str, list[str]] = {}
+    for package in PACKAGES:
+        for file in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.parse(file.read_text("utf-8")).body:
+                if isinstance(node, ast.ClassDef):
+                    files.setdefault(node.name, []).append(str(file.relative_to(ROOT)))
+    assert len(files) > 500
+    assert {name: where for name, where in files.items() if len(where) > 1} == {}
 
 
 def test_the_files_that_contributing_names_exist() -> None:

@@ -25,10 +25,11 @@ from omlx.engine import caches
 from omlx.engine.batch import Batch, Pending
 from omlx.engine.draft.controller import SpeculationController
 from omlx.engine.latency import LatencyModel
-from omlx.engine.loader import LoadedModel, LoadError, load_model
+from omlx.engine.loader import LoadedModel, load_model
 from omlx.engine.sampling import Sample, Sampler, draws_alone
 from omlx.engine.sequence import Sequence
 from omlx.engine.tensors import launch, read
+from omlx.messages.failures import LoadError
 from omlx.messages.load_spec import LoadSpec
 
 log = logging.getLogger(__name__)

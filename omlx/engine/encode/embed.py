@@ -18,9 +18,10 @@ import numpy as np
 from omlx.engine import caches
 from omlx.engine.encode.chunked import Parts, Pooling
 from omlx.engine.encode.loader import open_model
-from omlx.engine.encode.rows import Batch, Row, RowMaker, Text, TooLong, check_tokens, pad, to_host
+from omlx.engine.encode.rows import EncodeRow, PaddedRows, RowMaker, Text, TooLong, check_tokens, pad, to_host
 from omlx.engine.jsonfile import read_json
-from omlx.engine.loader import LoadedModel, LoadError, Progress, load_model
+from omlx.engine.loader import LoadedModel, Progress, load_model
+from omlx.messages.failures import LoadError
 from omlx.messages.load_spec import LoadSpec
 
 if TYPE_CHECKING:
@@ -40,15 +41,15 @@ class EncoderEmbedder:
         self._maker = maker
         self._filler = filler
 
-    def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[Row]:
+    def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[EncodeRow]:
         return self._maker.rows(texts, truncate=truncate, limit=limit)
 
-    def compute(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+    def compute(self, rows: Sequence[EncodeRow]) -> NDArray[np.float32]:
         batch = pad(rows, self._filler)
         segments = {} if batch.segments is None else {"token_type_ids": batch.segments}
         return to_host(self._model(batch.tokens, attention_mask=batch.mask, **segments).text_embeds)
 
-    def begin(self, row: Row) -> Parts | None:
+    def begin(self, row: EncodeRow) -> Parts | None:
         return None  # every token sees all others
 
 
@@ -71,16 +72,16 @@ class DecoderEmbedder:
         self._filler = filler
         self._pooling = pooling
 
-    def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[Row]:
+    def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[EncodeRow]:
         return self._maker.rows(texts, truncate=truncate, limit=limit)
 
-    def compute(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+    def compute(self, rows: Sequence[EncodeRow]) -> NDArray[np.float32]:
         batch = pad(rows, self._filler)
         # Causal: what stands before the padding does not see it.
         hidden = self._trunk(batch.tokens, **caches.where_needed(self._model))
         return to_host(pool(hidden.astype(mx.float32), batch, self._pooling))
 
-    def begin(self, row: Row) -> Parts | None:
+    def begin(self, row: EncodeRow) -> Parts | None:
         return Parts(self._trunk, caches.new(self._model), row.tokens, self._pooling, to_host)
 
 
@@ -97,7 +98,7 @@ class PlainRows:
         self._vocabulary = vocabulary
         self._filler = filler
 
-    def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[Row]:
+    def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[EncodeRow]:
         limit = min(limit, self._limit) if limit > 0 else self._limit
         found = []
         for text in texts:
@@ -108,7 +109,7 @@ class PlainRows:
                 found.append(self._encode(text, limit))
         if not truncate and any(len(tokens) > limit for tokens in found):
             raise TooLong
-        return [Row(tokens[:limit] or [self._filler]) for tokens in found]
+        return [EncodeRow(tokens[:limit] or [self._filler]) for tokens in found]
 
 
 def chat_embedder(loaded: LoadedModel, encode: Callable[[str, int], list[int]], limit: int) -> DecoderEmbedder:
@@ -118,7 +119,7 @@ def chat_embedder(loaded: LoadedModel, encode: Callable[[str, int], list[int]], 
     return DecoderEmbedder(loaded.model, trunk(loaded.model), maker, filler=filler)
 
 
-def pool(hidden: mx.array, batch: Batch, pooling: Pooling) -> mx.array:
+def pool(hidden: mx.array, batch: PaddedRows, pooling: Pooling) -> mx.array:
     """One vector a row from states of shape (rows, longest row, width)."""
     match pooling:
         case "cls":

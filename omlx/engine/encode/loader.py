@@ -15,8 +15,9 @@ from mlx_lm.utils import get_total_parameters, load_tokenizer
 from omlx.engine import loader, weights
 from omlx.engine.encode.rows import RowMaker
 from omlx.engine.jsonfile import read_json
-from omlx.engine.loader import LoadError, Progress
+from omlx.engine.loader import Progress
 from omlx.engine.model_folder import InvalidModel, loadable
+from omlx.messages.failures import LoadError
 from omlx.messages.load_spec import LoadSpec
 
 _OFFSET_POSITIONS = frozenset({"xlm-roberta", "xlm_roberta", "roberta"})

@@ -77,7 +77,7 @@ class _Gated(nn.Module):  # type: ignore[misc]
         return found
 
 
-class Model(nn.Module):  # type: ignore[misc]
+class NomicModel(nn.Module):  # type: ignore[misc]
     """The network, with the interface of mlx-vlm's embedders."""
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -107,7 +107,7 @@ class Model(nn.Module):  # type: ignore[misc]
         return EmbeddingOutput(last_hidden_state=states, text_embeds=normalize_embeddings(pooled))
 
 
-def load(path: Path) -> Model:
+def load(path: Path) -> NomicModel:
     """The network with lazy weights. Raises ValueError where it would not be the one that was trained."""
     config = read_json(path / "config.json")
     for name, value in _NEEDED.items():
@@ -115,7 +115,7 @@ def load(path: Path) -> Model:
             raise ValueError(f"this model's {name} {config[name]!r} is not supported (only {value!r} is)")
     if config.get("num_experts") or config.get("moe_every_n_layers"):
         raise ValueError("a nomic_bert with experts is not supported")
-    model = Model(config)
+    model = NomicModel(config)
     weights: dict[str, mx.array] = {}
     for file in sorted(path.glob("*.safetensors")):
         loaded = mx.load(str(file))

@@ -17,9 +17,10 @@ from omlx.engine import caches, tokenization
 from omlx.engine.encode.chunked import Parts
 from omlx.engine.encode.embed import trunk
 from omlx.engine.encode.loader import OpenedModel, open_model, row_limit
-from omlx.engine.encode.rows import Row, Text, TooLong, pad, to_host, untruncated
+from omlx.engine.encode.rows import EncodeRow, Text, TooLong, pad, to_host, untruncated
 from omlx.engine.jsonfile import read_json
-from omlx.engine.loader import LoadedModel, LoadError, Progress, load_model
+from omlx.engine.loader import LoadedModel, Progress, load_model
+from omlx.messages.failures import LoadError
 from omlx.messages.load_spec import LoadSpec
 
 if TYPE_CHECKING:
@@ -42,16 +43,16 @@ class CrossEncoder:
         self._maker = opened.row_maker
         self._filler = opened.filler
 
-    def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[Row]:
+    def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[EncodeRow]:
         return self._maker.rows(texts, truncate=truncate, limit=limit)
 
-    def compute(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+    def compute(self, rows: Sequence[EncodeRow]) -> NDArray[np.float32]:
         batch = pad(rows, self._filler)
         segments = {} if batch.segments is None else {"token_type_ids": batch.segments}
         logits = self._model(batch.tokens, attention_mask=batch.mask, **segments).logits
         return to_host(mx.sigmoid(logits.astype(mx.float32).reshape(len(rows), 1)))
 
-    def begin(self, row: Row) -> Parts | None:
+    def begin(self, row: EncodeRow) -> Parts | None:
         return None  # every token sees all others
 
 
@@ -75,7 +76,7 @@ class GenerativeReranker:
         self._answers = _answer_weights(loaded.model, mx.array([yes[0], no[0]]))
         self._filler = min(loaded.end_tokens, default=0)
 
-    def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[Row]:
+    def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[EncodeRow]:
         bodies = [f"<Instruct>: {_TASK}\n<Query>: {text[0]}\n<Document>: {text[1]}" for text in texts]
         room = self._room
         if limit > 0:
@@ -83,15 +84,15 @@ class GenerativeReranker:
         found = [tokenization.ids(body, self._encode, most=room)[0] for body in bodies]
         if not truncate and any(len(body) > room for body in found):
             raise TooLong
-        return [Row([*self._before, *body[:room], *self._after]) for body in found]
+        return [EncodeRow([*self._before, *body[:room], *self._after]) for body in found]
 
-    def compute(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+    def compute(self, rows: Sequence[EncodeRow]) -> NDArray[np.float32]:
         batch = pad(rows, self._filler)
         # Causal: the last real token sees all of its row and nothing of the padding.
         hidden = self._trunk(batch.tokens, **caches.where_needed(self._model))
         return self._judge(hidden[mx.arange(len(rows)), batch.lengths - 1])
 
-    def begin(self, row: Row) -> Parts | None:
+    def begin(self, row: EncodeRow) -> Parts | None:
         return Parts(self._trunk, caches.new(self._model), row.tokens, "lasttoken", self._judge)
 
     def _judge(self, last: mx.array) -> NDArray[np.float32]:

@@ -29,7 +29,7 @@ _LONG_TOKENS = 16
 """Characters for each token of a full row from which on a text is long."""
 
 
-class Row(NamedTuple):
+class EncodeRow(NamedTuple):
     tokens: list[int]
     segments: Sequence[int] = ()
     """Which of two texts a token is from; empty where the tokenizer does not tell."""
@@ -46,16 +46,16 @@ class BadTokens(Exception):
 class Encoder(Protocol):
     """What turns texts into numbers. `rows` may be called from any thread, `compute` from the one that owns MLX."""
 
-    def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[Row]:
+    def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[EncodeRow]:
         """`limit`: tokens of a row at most, where that is fewer than the model takes; 0: as many as it takes.
 
         Raises TooLong where `truncate` is False and a text does not fit; BadTokens.
         """
 
-    def compute(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+    def compute(self, rows: Sequence[EncodeRow]) -> NDArray[np.float32]:
         """Shape (rows, numbers per row)."""
 
-    def begin(self, row: Row) -> Parts | None:
+    def begin(self, row: EncodeRow) -> Parts | None:
         """A row that is too long to be computed at once; None: it has to be."""
 
 
@@ -77,7 +77,7 @@ class RowMaker:
         self._vocabulary = tokenizer.get_vocab_size()
         self._before, self._after = _special_tokens(tokenizer)
 
-    def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[Row]:
+    def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[EncodeRow]:
         shortened = [self._begin(text) for text in texts if not isinstance(text, list)]
         encoded = iter(self._tokenizer.encode_batch(shortened))
         found = []
@@ -89,10 +89,10 @@ class RowMaker:
             if encoding.overflowing and not truncate:
                 raise TooLong
             segments = encoding.type_ids if self._segments and any(encoding.type_ids) else ()
-            found.append(Row(encoding.ids or [self._filler], segments))
+            found.append(EncodeRow(encoding.ids or [self._filler], segments))
         return [self._limited(row, limit, truncate) for row in found] if 0 < limit < self._limit else found
 
-    def _limited(self, row: Row, limit: int, truncate: bool) -> Row:
+    def _limited(self, row: EncodeRow, limit: int, truncate: bool) -> EncodeRow:
         """The row of one text with at most `limit` tokens, its special tokens among them."""
         if len(row.tokens) <= limit:
             return row
@@ -100,7 +100,7 @@ class RowMaker:
             raise TooLong
         after = self._after if row.tokens[len(row.tokens) - len(self._after) :] == self._after else []
         kept = max(limit - len(after), 0)
-        return Row([*row.tokens[:kept], *after][:limit], row.segments[:limit])
+        return EncodeRow([*row.tokens[:kept], *after][:limit], row.segments[:limit])
 
     def _begin(self, text: str | tuple[str, str]) -> str | tuple[str, str]:
         """As much of it as is read when a row is full; more than fits of a text that is longer."""
@@ -117,7 +117,7 @@ class RowMaker:
         """For long texts: a tokenizer that truncates reads all of them first. Made late: it takes a while."""
         return tokenization.fast_encode(untruncated(self._tokenizer))
 
-    def _row(self, tokens: list[int], truncate: bool) -> Row:
+    def _row(self, tokens: list[int], truncate: bool) -> EncodeRow:
         """The row that the text of `tokens` would have; it may bring the special tokens or leave them out."""
         check_tokens(tokens, self._vocabulary)
         before, after = self._before, self._after
@@ -127,7 +127,7 @@ class RowMaker:
         room = self._limit - len(before) - len(after)
         if len(body) > room and not truncate:
             raise TooLong
-        return Row([*before, *body[:room], *after] or [self._filler])
+        return EncodeRow([*before, *body[:room], *after] or [self._filler])
 
 
 def untruncated(tokenizer: Any) -> Any:
@@ -152,7 +152,7 @@ def _special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
     return full[:start], full[start + len(plain) :]
 
 
-class Batch(NamedTuple):
+class PaddedRows(NamedTuple):
     """Rows side by side, padded on the right. Shapes (rows, longest row)."""
 
     tokens: mx.array
@@ -163,7 +163,7 @@ class Batch(NamedTuple):
     """Shape (rows,)."""
 
 
-def pad(rows: Sequence[Row], filler: int) -> Batch:
+def pad(rows: Sequence[EncodeRow], filler: int) -> PaddedRows:
     lengths = [len(row.tokens) for row in rows]
     width = max(lengths)
     tokens = np.full((len(rows), width), filler, dtype=np.int32)
@@ -175,7 +175,7 @@ def pad(rows: Sequence[Row], filler: int) -> Batch:
         if row.segments:
             segments[at, : lengths[at]] = row.segments
     told = any(row.segments for row in rows)
-    return Batch(mx.array(tokens), mx.array(mask), mx.array(segments) if told else None, mx.array(lengths))
+    return PaddedRows(mx.array(tokens), mx.array(mask), mx.array(segments) if told else None, mx.array(lengths))
 
 
 def to_host(values: mx.array) -> NDArray[np.float32]:

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from omlx.engine.vision.family import Family, Features, Inputs, Timing, VideoFamily
-from omlx.engine.vision.media import Layout, Part, Picture, Pixels
+from omlx.engine.vision.media import ImageLayout, Part, Picture, Pixels
 
 _MOST_FRAME_TOKENS, _LEAST_FRAME_TOKENS = 768, 16
 _VIDEO_TOKENS = 16384
@@ -33,13 +33,13 @@ class QwenVL(VideoFamily):
         self._open, self._close = token(start), token(int(self.given.get("vision_end_token_id", start + 1)))
         return f"{self._open}{self._image}{self._close}", f"{self._open}{self._video}{self._close}"
 
-    def process(self, image: Image.Image, options: Mapping[str, Any]) -> tuple[Pixels, Layout]:
+    def process(self, image: Image.Image, options: Mapping[str, Any]) -> tuple[Pixels, ImageLayout]:
         made = self.processor([image], return_tensors="np", **options)
         grid = np.asarray(made["image_grid_thw"], np.int32)
         merge = int(self.config.vision_config.spatial_merge_size)
         rows, columns = int(grid[0, 1]) // merge, int(grid[0, 2]) // merge
         pixels = {"pixels": np.asarray(made["pixel_values"], np.float32), "grid": grid}
-        return pixels, Layout(f"{self._open}{self._image}{self._close}", (rows * columns,), (rows, columns))
+        return pixels, ImageLayout(f"{self._open}{self._image}{self._close}", (rows * columns,), (rows, columns))
 
     def frame_options(self, moments: int) -> dict[str, Any]:
         """The longer a video is, the smaller are its frames."""
@@ -108,11 +108,11 @@ class Gemma3(Family):
         self._close = token(int(self.given.get("eoi_token_index", 256000)))
         return self._open, ""
 
-    def process(self, image: Image.Image, options: Mapping[str, Any]) -> tuple[Pixels, Layout]:
+    def process(self, image: Image.Image, options: Mapping[str, Any]) -> tuple[Pixels, ImageLayout]:
         made = self.processor([image], do_pan_and_scan=False, return_tensors="np", **options)
         count = int(self.network.multi_modal_projector.tokens_per_side) ** 2
         text = f"\n\n{self._open}{self._image}{self._close}\n\n"
-        return {"pixels": np.asarray(made["pixel_values"], np.float32)}, Layout(text, (count,))
+        return {"pixels": np.asarray(made["pixel_values"], np.float32)}, ImageLayout(text, (count,))
 
     def encode(self, pictures: Sequence[Pixels]) -> list[Features]:
         pixels = mx.array(np.concatenate([picture["pixels"] for picture in pictures])).transpose(0, 2, 3, 1)
@@ -150,7 +150,7 @@ class Idefics3(Family):
         self._image = token(self.config.image_token_index)
         return self._image, ""
 
-    def process(self, image: Image.Image, options: Mapping[str, Any]) -> tuple[Pixels, Layout]:
+    def process(self, image: Image.Image, options: Mapping[str, Any]) -> tuple[Pixels, ImageLayout]:
         made = self.processor([[image]], return_row_col_info=True, return_tensors="np", **options)
         pixels = np.asarray(made["pixel_values"], np.float32)[0]
         rows, columns = int(made["rows"][0][0]), int(made["cols"][0][0])
@@ -168,7 +168,7 @@ class Idefics3(Family):
         )
         tiles += "\n" if tiles else ""
         text = f"{tiles}{around}<global-img>{self._image}{around}"
-        return {"pixels": pixels, "patches": cut.any(axis=(2, 4))}, Layout(text, (count,) * len(pixels))
+        return {"pixels": pixels, "patches": cut.any(axis=(2, 4))}, ImageLayout(text, (count,) * len(pixels))
 
     def encode(self, pictures: Sequence[Pixels]) -> list[Features]:
         pixels = mx.array(np.concatenate([picture["pixels"] for picture in pictures])).transpose(0, 2, 3, 1)

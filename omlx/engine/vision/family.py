@@ -16,7 +16,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from numpy.typing import NDArray
 from PIL import Image
 
-from omlx.engine.vision.media import Layout, Part, Picture, Pixels
+from omlx.engine.vision.media import ImageLayout, Part, Picture, Pixels
 
 Features = tuple[mx.array, ...]
 """[tokens, width] for the embeddings; behind it, what deeper layers add where the model has such."""
@@ -60,7 +60,7 @@ class Family(ABC):
         """What the chat template writes for an image, and for a video ("" where there are none)."""
 
     @abstractmethod
-    def process(self, image: Image.Image, options: Mapping[str, Any]) -> tuple[Pixels, Layout]:
+    def process(self, image: Image.Image, options: Mapping[str, Any]) -> tuple[Pixels, ImageLayout]:
         """What the vision tower takes. `options` are further settings of the processor."""
 
     # ------------------------------------------------------------ the device (the thread that owns MLX)

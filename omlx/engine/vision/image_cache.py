@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from weakref import WeakValueDictionary
 
-from omlx.engine.vision.media import Layout, Picture, Pixels
+from omlx.engine.vision.media import ImageLayout, Picture, Pixels
 
 _KNOWN = 4096
 
@@ -23,7 +23,7 @@ class ImageCache:
         self._has_features = has_features
         self.opened = 0
         """Files that were unpacked and processed."""
-        self._known: OrderedDict[bytes, tuple[bytes, Layout]] = OrderedDict()
+        self._known: OrderedDict[bytes, tuple[bytes, ImageLayout]] = OrderedDict()
         self._held: WeakValueDictionary[bytes, Picture] = WeakValueDictionary()
         self._lock = threading.Lock()
 

@@ -19,7 +19,7 @@ Pixels = Mapping[str, NDArray[Any]]
 """What a processor made of a picture: the arrays that its model's vision tower takes."""
 
 
-class Layout(NamedTuple):
+class ImageLayout(NamedTuple):
     """How a picture looks in the prompt."""
 
     text: str
@@ -33,7 +33,7 @@ class Layout(NamedTuple):
 class Picture:
     """`digest` names its pixels, the way they are processed and the model. `pixels` are made when first asked for."""
 
-    def __init__(self, digest: bytes, layout: Layout, pixels: Pixels | None, make: Callable[[], Pixels]) -> None:
+    def __init__(self, digest: bytes, layout: ImageLayout, pixels: Pixels | None, make: Callable[[], Pixels]) -> None:
         self.digest = digest
         self.layout = layout
         self._pixels = pixels
@@ -98,7 +98,7 @@ class Placement(NamedTuple):
         return CacheKey(self.start, self.end, content)
 
 
-class Media:
+class PromptMedia:
     """All pictures of one prompt."""
 
     def __init__(self, placements: Sequence[Placement], length: int, *, whole: bool, rotary: bool) -> None:
@@ -116,12 +116,12 @@ class Media:
         self.features: dict[bytes, Any] = {}
         """By digest, while the prompt is read: the vision cache may drop what is still needed here."""
 
-    def behind(self, count: int) -> Media:
+    def behind(self, count: int) -> PromptMedia:
         """The same pictures with so many further tokens in front."""
         moved = [
             Placement(item.part, tuple((start + count, size) for start, size in item.runs)) for item in self.placements
         ]
-        return Media(moved, self._length + count, whole=self.whole, rotary=self.positions is not None)
+        return PromptMedia(moved, self._length + count, whole=self.whole, rotary=self.positions is not None)
 
     def outside(self, tokens: Sequence[int]) -> list[int]:
         """The prompt's tokens without those that stand for pictures."""

@@ -22,16 +22,16 @@ from omlx.engine.vision import video_file as videofile
 from omlx.engine.vision.family import Timing, VideoFamily
 from omlx.engine.vision.image_cache import ImageCache
 from omlx.engine.vision.images import MOST_PICTURES, ImageBudget, PictureError
-from omlx.engine.vision.media import Layout, Picture, Pixels, Shown
+from omlx.engine.vision.media import ImageLayout, Picture, Pixels, Shown
 from omlx.engine.vision.video_file import Clip
 from omlx.messages.request import Video
 
 _KNOWN = 256
 """Videos whose moments are remembered, some kilobytes each."""
-Process = Callable[[Image.Image, Mapping[str, Any]], tuple[Pixels, Layout]]
+Process = Callable[[Image.Image, Mapping[str, Any]], tuple[Pixels, ImageLayout]]
 
 
-class _Frames(NamedTuple):
+class _FrameGroups(NamedTuple):
     """The frames of each moment as files, and what they have in common."""
 
     groups: list[tuple[bytes, ...]]
@@ -50,11 +50,11 @@ class _Known(NamedTuple):
 class _Again:
     """The frames of a known video, taken out of its file when one of its moments needs its pixels after all."""
 
-    def __init__(self, take: Callable[[], _Frames]) -> None:
+    def __init__(self, take: Callable[[], _FrameGroups]) -> None:
         self._take = take
 
     @cached_property
-    def frames(self) -> _Frames:
+    def frames(self) -> _FrameGroups:
         return self._take()
 
 
@@ -113,7 +113,7 @@ class Videos:
             moments.append(self._image_cache.get(names[-1], partial(self._moment, frames, at)))
         return _Known(tuple(names), frames.timing), moments
 
-    def _frames(self, video: Video, room: ImageBudget, check: Callable[[], None]) -> _Frames:
+    def _frames(self, video: Video, room: ImageBudget, check: Callable[[], None]) -> _FrameGroups:
         """Raises PictureError."""
         clip = self._clip(video, room, check)
         count, each = len(clip.frames), self._family.frames_per_moment
@@ -121,7 +121,9 @@ class Videos:
             tuple(clip.frames[min(at + behind, count - 1)] for behind in range(each)) for at in range(0, count, each)
         ]
         size = picture_decoder.decode(clip.frames[0]).size
-        return _Frames(groups, size, self._family.frame_options(len(groups)), Timing(count, clip.fps, clip.length_s))
+        return _FrameGroups(
+            groups, size, self._family.frame_options(len(groups)), Timing(count, clip.fps, clip.length_s)
+        )
 
     def _clip(self, video: Video, room: ImageBudget, check: Callable[[], None]) -> Clip:
         """The frames that are looked at. Raises PictureError."""
@@ -143,8 +145,8 @@ class Videos:
             room.take(kept)
         return Clip(kept, fps * len(kept) / len(frames), length_s)
 
-    def _moment(self, frames: _Frames, at: int) -> Picture:
-        def pixels(images: Sequence[Image.Image]) -> tuple[Pixels, Layout]:
+    def _moment(self, frames: _FrameGroups, at: int) -> Picture:
+        def pixels(images: Sequence[Image.Image]) -> tuple[Pixels, ImageLayout]:
             made = [self._process(image, frames.options) for image in images]
             return self._family.join_frames([pixels for pixels, _ in made]), made[0][1]
 

@@ -1,10 +1,10 @@
 """Vision of one loaded model: files become pictures, pictures become features, features take their place in a prompt.
 
-Two halves. Any thread may turn files into `Shown` pictures, and a rendered text into tokens with `Media`. The thread
-that owns MLX asks for the `Inputs` of a chunk; pictures without known features are encoded then, several at a time.
-
-Nothing is computed twice: a file that was seen before is known by the digest of its bytes, so that it is not even
-decoded while its features are in memory; and a prompt that the prefix store has in full needs no features at all.
+Two halves. Any thread may turn files into `Shown` pictures, and a rendered text into tokens with `PromptMedia`. The
+thread that owns MLX asks for the `Inputs` of a chunk; pictures without known features are encoded then, several at a
+time. Nothing is computed twice: a file that was seen before is known by the digest of its bytes, so that it is not
+even decoded while its features are in memory; and a prompt that the prefix store has in full needs no features at
+all.
 """
 
 from __future__ import annotations
@@ -24,7 +24,17 @@ from omlx.engine.vision import images as pictures
 from omlx.engine.vision.family import Family, Features, Inputs, VideoFamily
 from omlx.engine.vision.image_cache import ImageCache
 from omlx.engine.vision.images import ImageBudget, PictureError
-from omlx.engine.vision.media import Layout, MarkerMismatch, Media, Part, Picture, Pixels, Placement, Shown, expand
+from omlx.engine.vision.media import (
+    ImageLayout,
+    MarkerMismatch,
+    Part,
+    Picture,
+    Pixels,
+    Placement,
+    PromptMedia,
+    Shown,
+    expand,
+)
 from omlx.engine.vision.videos import Videos
 from omlx.messages.request import Video
 
@@ -163,10 +173,10 @@ class Vision:
             parts += shown_next.parts
             text = text[at + len(marker) :]
 
-    def media(self, tokens: Sequence[int], parts: Sequence[Part]) -> tuple[list[int], Media]:
+    def media(self, tokens: Sequence[int], parts: Sequence[Part]) -> tuple[list[int], PromptMedia]:
         """The tokens of a placed prompt with as many for each picture as it takes. Raises MarkerMismatch."""
         expanded, placements = expand(tokens, parts, self.family.placeholders)
-        return expanded, Media(placements, len(expanded), whole=self.family.whole, rotary=self.family.rotary)
+        return expanded, PromptMedia(placements, len(expanded), whole=self.family.whole, rotary=self.family.rotary)
 
     def _open(self, data: bytes, check: Callable[[], None]) -> Picture:
         image = picture_decoder.decode(data, check)
@@ -178,7 +188,7 @@ class Vision:
             lambda: self._process(picture_decoder.decode(data), {})[0],
         )
 
-    def _process(self, image: Image.Image, options: Mapping[str, Any]) -> tuple[Pixels, Layout]:
+    def _process(self, image: Image.Image, options: Mapping[str, Any]) -> tuple[Pixels, ImageLayout]:
         try:
             return self.family.process(image, options)
         except Exception as error:  # processors refuse what they cannot scale, such as a line of 2 x 1000 pixels
@@ -188,7 +198,7 @@ class Vision:
             ) from error
 
     # ------------------------------------------------------------ the thread that owns MLX
-    def inputs(self, media: Media, tokens: mx.array, start: int, *, ahead: bool = True) -> Inputs | None:
+    def inputs(self, media: PromptMedia, tokens: mx.array, start: int, *, ahead: bool = True) -> Inputs | None:
         """What the model takes for the tokens [1, n] from `start` on; None where no picture is among them.
 
         `ahead`: pictures that follow may be encoded together with those of this chunk.
@@ -221,7 +231,7 @@ class Vision:
         layers = tuple(mx.concatenate(list(layer)) for layer in zip(*deep, strict=True))
         return Inputs(mx.concatenate(pieces, axis=1), seen, layers, tuple(spans))
 
-    def _have_features(self, media: Media, inside: Sequence[Placement], start: int, ahead: bool) -> None:
+    def _have_features(self, media: PromptMedia, inside: Sequence[Placement], start: int, ahead: bool) -> None:
         """Make sure that the features of the pictures `inside` a chunk are there; with `ahead` others come along."""
         first = {item.picture.digest for item in inside}
         candidates = media.placements if ahead else inside
@@ -249,7 +259,7 @@ class Vision:
         if batch:
             self._encode(media, batch)
 
-    def _encode(self, media: Media, batch: dict[bytes, Picture]) -> None:
+    def _encode(self, media: PromptMedia, batch: dict[bytes, Picture]) -> None:
         found = self.family.encode([picture.pixels() for picture in batch.values()])
         # Computed now: kept as a graph, a part of a batch would hold on to all of it.
         found = [tuple(mx.contiguous(array) for array in features) for features in found]

@@ -59,7 +59,7 @@ def _names(node: Any) -> Iterator[str]:
         yield from node.names
     elif isinstance(node, nodes.Variable):
         yield from (node.name, *node.fields)
-    elif isinstance(node, nodes.Chain):
+    elif isinstance(node, nodes.FieldChain):
         yield from node.names
         yield from _names(node.of)
     elif isinstance(node, tuple):

@@ -237,7 +237,7 @@ class _Run:
                 return self._fields(dot, names, line)
             case nodes.Variable(line, name, names):
                 return self._fields(self._lookup(name, line), names, line)
-            case nodes.Chain(line, inner, names):
+            case nodes.FieldChain(line, inner, names):
                 return self._fields(self._value(inner, dot), names, line)
             case nodes.Function():
                 return self._function(node, [], dot, ())

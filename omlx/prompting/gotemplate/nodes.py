@@ -37,7 +37,7 @@ class Variable(NamedTuple):
     fields: tuple[str, ...]
 
 
-class Chain(NamedTuple):
+class FieldChain(NamedTuple):
     """Fields of a parenthesised value: `(…).A.B`"""
 
     line: int
@@ -67,7 +67,7 @@ class Pipe(NamedTuple):
     commands: tuple[Command, ...]
 
 
-Expression = Dot | Nil | Constant | Field | Variable | Chain | Function | Pipe
+Expression = Dot | Nil | Constant | Field | Variable | FieldChain | Function | Pipe
 
 
 class Text(NamedTuple):

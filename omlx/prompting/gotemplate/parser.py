@@ -326,7 +326,7 @@ class _Parser:
                 return nodes.Variable(line, name, (*names, *fields))
             case nodes.Constant() | nodes.Nil() | nodes.Dot():
                 raise self._fail(f"unexpected . after term {quote(_shown(node))}")
-        return nodes.Chain(node.line, node, tuple(fields))
+        return nodes.FieldChain(node.line, node, tuple(fields))
 
     def _term(self) -> Expression | None:
         token = self._next_solid()

@@ -7,12 +7,13 @@ Blocks and fields that mean nothing here (cache_control, metadata, redacted thin
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import msgspec
 
 from omlx.messages.request import GenerateRequest, Message, ToolCall
 from omlx.protocols.anthropic import wire as wire
+from omlx.protocols.common import MessageContent
 from omlx.protocols.generation import ChatInput, ModelFacts, UnsupportedTools, chat_request, given_options
 from omlx.protocols.http_error import HTTPError
 from omlx.protocols.media import read_base64
@@ -23,11 +24,6 @@ from omlx.protocols.tools import ToolChoice, read_choice
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "max"}
 NO_MESSAGES = "messages is required"
 NO_WEB_SEARCH = "web search is not available: it runs on Ollama's servers"
-
-
-class Content(NamedTuple):
-    text: str
-    images: list[bytes]
 
 
 def check(asked: wire.MessagesRequest) -> None:
@@ -163,7 +159,7 @@ def _result(block: dict[str, Any]) -> Message:
     return Message(role="tool", content=said.text, images=said.images, tool_call_id=str(block.get("tool_use_id") or ""))
 
 
-def _join(blocks: Sequence[Any]) -> Content:
+def _join(blocks: Sequence[Any]) -> MessageContent:
     """Texts and images of blocks; a bare string counts as a text block."""
     texts: list[str] = []
     images: list[bytes] = []
@@ -173,7 +169,7 @@ def _join(blocks: Sequence[Any]) -> Content:
                 texts.append(text)
             case {"type": "image"}:
                 images.append(_image(block.get("source")))
-    return Content("".join(texts), images)
+    return MessageContent("".join(texts), images)
 
 
 def _image(source: Any) -> bytes:

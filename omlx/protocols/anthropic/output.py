@@ -22,12 +22,12 @@ class MessageAnswer:
     """Writes one message. `characters`: length of the prompt, from which `message_start` estimates its tokens."""
 
     def __init__(self, asked: wire.MessagesRequest, *, characters: int) -> None:
-        self._message = wire.Message(
+        self._message = wire.AnthropicMessage(
             id=f"msg_{secrets.token_hex(12)}",
             model=asked.model,
             content=[],
             stop_reason=None,
-            usage=wire.Usage(input_tokens=max(1, characters // _CHARACTERS_PER_TOKEN)),
+            usage=wire.AnthropicUsage(input_tokens=max(1, characters // _CHARACTERS_PER_TOKEN)),
         )
         self._stops = asked.stop_sequences
         self._blocks: list[wire.Block] = []
@@ -52,7 +52,7 @@ class MessageAnswer:
     def end(self) -> list[wire.StreamEvent]:
         return []
 
-    def whole(self, answers: Sequence[tuple[Delta, Finish]]) -> wire.Message:
+    def whole(self, answers: Sequence[tuple[Delta, Finish]]) -> wire.AnthropicMessage:
         delta, finish = answers[0]
         self.delta(0, delta)
         self._message.content = self._blocks
@@ -122,8 +122,8 @@ class MessageAnswer:
         return "max_tokens" if finish.reason == "length" else "end_turn", None
 
 
-def usage(finish: Finish) -> wire.Usage:
-    return wire.Usage(
+def usage(finish: Finish) -> wire.AnthropicUsage:
+    return wire.AnthropicUsage(
         input_tokens=finish.prompt_tokens - finish.cached_tokens,
         cache_read_input_tokens=finish.cached_tokens,
         output_tokens=finish.completion_tokens,

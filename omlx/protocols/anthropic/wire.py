@@ -5,7 +5,7 @@ Content is read by the dialect: it comes as text or as blocks of many kinds. In 
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -20,7 +20,9 @@ class MessageParam(msgspec.Struct, kw_only=True):
     content: Any = None
 
 
-class Tool(msgspec.Struct, kw_only=True):
+class AnthropicTool(msgspec.Struct, kw_only=True):
+    GO_NAME: ClassVar[str] = "Tool"
+
     type: str = ""
     name: str = ""
     description: str = ""
@@ -44,7 +46,7 @@ class CountRequest(CommonFields, msgspec.Struct, kw_only=True):
     model: str = ""
     messages: Annotated[list[MessageParam], Go("[]anthropic.MessageParam")] = []
     system: Any = None
-    tools: Annotated[list[Tool], Go("[]anthropic.Tool")] = []
+    tools: Annotated[list[AnthropicTool], Go("[]anthropic.Tool")] = []
     tool_choice: dict[str, Any] = {}
     thinking: Annotated[ThinkingConfig, Go("anthropic.ThinkingConfig")] | None = None
     output_config: Annotated[OutputConfig, Go("anthropic.OutputConfig")] | None = None
@@ -60,7 +62,7 @@ class MessagesRequest(CountRequest, kw_only=True):
 
 
 # ---------------------------------------------------------------- answers
-class Usage(msgspec.Struct, kw_only=True):
+class AnthropicUsage(msgspec.Struct, kw_only=True):
     """Input tokens are those the cache did not have: the three kinds add up to the prompt."""
 
     input_tokens: int = 0
@@ -81,7 +83,7 @@ class Block(msgspec.Struct, kw_only=True):
     input: dict[str, Any] | UnsetType = UNSET
 
 
-class Message(msgspec.Struct, kw_only=True):
+class AnthropicMessage(msgspec.Struct, kw_only=True):
     id: str
     type: str = "message"
     role: str = "assistant"
@@ -89,7 +91,7 @@ class Message(msgspec.Struct, kw_only=True):
     content: list[Block]
     stop_reason: str | None
     stop_sequence: str | None = None
-    usage: Usage
+    usage: AnthropicUsage
 
 
 class TokenCount(msgspec.Struct):
@@ -99,7 +101,7 @@ class TokenCount(msgspec.Struct):
 # ---------------------------------------------------------------- stream events
 class MessageStart(msgspec.Struct, kw_only=True):
     type: str = "message_start"
-    message: Message
+    message: AnthropicMessage
 
 
 class BlockStart(msgspec.Struct, kw_only=True):
@@ -136,7 +138,7 @@ class MessageChange(msgspec.Struct):
 class MessageDelta(msgspec.Struct, kw_only=True):
     type: str = "message_delta"
     delta: MessageChange
-    usage: Usage
+    usage: AnthropicUsage
 
 
 class MessageStop(msgspec.Struct, kw_only=True):

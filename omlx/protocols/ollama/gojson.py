@@ -87,8 +87,13 @@ def decode(body: bytes, kind: type[_T]) -> _T:
 def read(value: Any, kind: type[_T]) -> _T:
     """A JSON value that is already parsed as `kind`; a `Schema` gives the pruned object. Raises Malformed."""
     if value is not None and not isinstance(value, dict):
-        raise Malformed(f"json: cannot unmarshal {_go_kind(value)} into Go value of type api.{kind.__name__}")
-    return cast(_T, _reader(cast(Any, kind))(value or {}, _Where(kind.__name__, "")))
+        raise Malformed(f"json: cannot unmarshal {_go_kind(value)} into Go value of type api.{_go_name(kind)}")
+    return cast(_T, _reader(cast(Any, kind))(value or {}, _Where(_go_name(kind), "")))
+
+
+def _go_name(kind: type[Any]) -> str:
+    """Go's name of a wire struct: `GO_NAME`, where the class has another name because that one is taken."""
+    return str(getattr(kind, "GO_NAME", kind.__name__))
 
 
 def first_value(body: bytes) -> Any:
@@ -202,7 +207,7 @@ def _reader(kind: Any) -> _Reader:
     if origin is dict:
         return _dict_reader(get_args(kind)[1], note)
     if issubclass(origin, msgspec.Struct):
-        return _struct_reader(origin, note.name or f"api.{origin.__name__}")
+        return _struct_reader(origin, note.name or f"api.{_go_name(origin)}")
     raise TypeError(f"no reader for {kind}")
 
 

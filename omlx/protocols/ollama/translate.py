@@ -38,16 +38,16 @@ RAW_CONFLICT = "raw mode does not support template, system, or context"
 
 
 # ---------------------------------------------------------------- requests
-def unloads(request: wire.GenerateRequest | wire.ChatRequest) -> bool:
+def unloads(request: wire.OllamaGenerateRequest | wire.ChatRequest) -> bool:
     """Whether the request only asks to unload the model: nothing to generate, `keep_alive` 0."""
     return request.keep_alive == 0 and not _has_input(request)
 
 
-def _has_input(request: wire.GenerateRequest | wire.ChatRequest) -> bool:
+def _has_input(request: wire.OllamaGenerateRequest | wire.ChatRequest) -> bool:
     return bool(request.messages if isinstance(request, wire.ChatRequest) else request.prompt)
 
 
-def generation(request: wire.GenerateRequest, model: ModelFacts) -> GenerateRequest | None:
+def generation(request: wire.OllamaGenerateRequest, model: ModelFacts) -> GenerateRequest | None:
     """The internal request of /api/generate; None to load the model only. Raises HTTPError, OptionError."""
     if request.raw and (request.template or request.system or request.context):
         raise HTTPError(400, RAW_CONFLICT)
@@ -107,13 +107,13 @@ def conversation(
     )
 
 
-def _options(request: wire.GenerateRequest | wire.ChatRequest) -> dict[str, Any]:
+def _options(request: wire.OllamaGenerateRequest | wire.ChatRequest) -> dict[str, Any]:
     if request.think_budget is None:
         return request.options
     return {**request.options, "think_budget": request.think_budget}
 
 
-def _message(message: wire.Message) -> Message:
+def _message(message: wire.OllamaMessage) -> Message:
     return Message(
         role=message.role.lower(),
         content=message.content,
@@ -255,7 +255,7 @@ def worth_a_chunk(delta: Delta) -> bool:
     return bool(delta.content or delta.thinking or delta.tool_calls or delta.logprobs)
 
 
-class Metrics(TypedDict):
+class FinalMetrics(TypedDict):
     """The numbers of a final object."""
 
     total_duration: int
@@ -267,7 +267,7 @@ class Metrics(TypedDict):
     eval_duration: int
 
 
-def metrics(finish: Finish, load_ns: int, started_ns: int) -> Metrics:
+def metrics(finish: Finish, load_ns: int, started_ns: int) -> FinalMetrics:
     """The numbers of a final object. Durations are never 0: clients divide by them."""
     return {
         "total_duration": max(1, time.monotonic_ns() - started_ns),
@@ -280,9 +280,9 @@ def metrics(finish: Finish, load_ns: int, started_ns: int) -> Metrics:
     }
 
 
-def write_tool_calls(calls: list[ToolCall], first_index: int, *, with_id: bool) -> list[wire.ToolCall]:
+def write_tool_calls(calls: list[ToolCall], first_index: int, *, with_id: bool) -> list[wire.OllamaToolCall]:
     return [
-        wire.ToolCall(
+        wire.OllamaToolCall(
             id=(call.id or new_call_id()) if with_id else msgspec.UNSET,
             function=wire.ToolCallFunction(index=index, name=call.name, arguments=call.arguments),
         )
@@ -296,7 +296,7 @@ def write_logprobs(tokens: list[TokenLogprob]) -> list[wire.Logprob]:
             token.token,
             token.logprob,
             token.bytes,
-            [wire.TokenLogprob(other.token, other.logprob, other.bytes) for other in token.top],
+            [wire.OllamaTokenLogprob(other.token, other.logprob, other.bytes) for other in token.top],
         )
         for token in tokens
     ]

@@ -8,7 +8,7 @@ request lives in `omlx.protocols.ollama.translate`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -59,28 +59,34 @@ class ToolCallFunction(msgspec.Struct, kw_only=True):
     arguments: Annotated[dict[str, Any], Go("api.ToolCallFunctionArguments")] = {}
 
 
-class ToolCall(msgspec.Struct, kw_only=True):
+class OllamaToolCall(msgspec.Struct, kw_only=True):
+    GO_NAME: ClassVar[str] = "ToolCall"
+
     id: str | UnsetType = UNSET
     function: ToolCallFunction = msgspec.field(default_factory=ToolCallFunction)
 
 
-class Video(msgspec.Struct, kw_only=True):
+class OllamaVideo(msgspec.Struct, kw_only=True):
     """oMLX's own: frames of a video, or one video file; `fps` of the frames, or wanted of the file."""
+
+    GO_NAME: ClassVar[str] = "Video"
 
     frames: Images = []
     fps: float = 2.0
     max_frames: int = 0
 
 
-class Message(msgspec.Struct, kw_only=True):
+class OllamaMessage(msgspec.Struct, kw_only=True):
     """A turn as a request gives it."""
+
+    GO_NAME: ClassVar[str] = "Message"
 
     role: str = ""
     content: str = ""
     thinking: str = ""
     images: Images = []
-    videos: Annotated[list[Video], Go("[]api.Video")] = []
-    tool_calls: Annotated[list[ToolCall], Go("[]api.ToolCall")] = []
+    videos: Annotated[list[OllamaVideo], Go("[]api.Video")] = []
+    tool_calls: Annotated[list[OllamaToolCall], Go("[]api.ToolCall")] = []
     tool_name: str = ""
     tool_call_id: str = ""
 
@@ -125,11 +131,11 @@ class Tool(Schema, kw_only=True):
     function: Annotated[ToolFunction, Go("api.ToolFunction")] = msgspec.field(default_factory=ToolFunction)
 
 
-Messages = Annotated[list[Message], Go("[]api.Message", sealed=True)]
+Messages = Annotated[list[OllamaMessage], Go("[]api.Message", sealed=True)]
 
 
 # ---------------------------------------------------------------- requests
-class _Generation(CommonFields, msgspec.Struct, kw_only=True):
+class _OllamaGeneration(CommonFields, msgspec.Struct, kw_only=True):
     model: str = ""
     stream: bool = True
     format: Any = None
@@ -145,7 +151,9 @@ class _Generation(CommonFields, msgspec.Struct, kw_only=True):
     debug_render_only: bool = msgspec.field(default=False, name="_debug_render_only")
 
 
-class GenerateRequest(_Generation, kw_only=True):
+class OllamaGenerateRequest(_OllamaGeneration, kw_only=True):
+    GO_NAME: ClassVar[str] = "GenerateRequest"
+
     prompt: str = ""
     suffix: str = ""
     system: str = ""
@@ -155,7 +163,7 @@ class GenerateRequest(_Generation, kw_only=True):
     images: Images = []
 
 
-class ChatRequest(_Generation, kw_only=True):
+class ChatRequest(_OllamaGeneration, kw_only=True):
     messages: Messages = []
     tools: Annotated[list[dict[str, Any]], Go("api.Tools", item=Tool)] = []
     chat_template_kwargs: Any = None
@@ -266,7 +274,7 @@ class Error(msgspec.Struct):
     error: str
 
 
-class TokenLogprob(msgspec.Struct, omit_defaults=True):
+class OllamaTokenLogprob(msgspec.Struct, omit_defaults=True):
     token: str
     logprob: float
     bytes: list[int] = []
@@ -276,7 +284,7 @@ class Logprob(msgspec.Struct, omit_defaults=True):
     token: str
     logprob: float
     bytes: list[int] = []
-    top_logprobs: list[TokenLogprob] = []
+    top_logprobs: list[OllamaTokenLogprob] = []
 
 
 class DebugInfo(msgspec.Struct, omit_defaults=True):
@@ -301,7 +309,7 @@ class GenerateResponse(msgspec.Struct, omit_defaults=True, kw_only=True):
     eval_count: int | UnsetType = UNSET
     """On the last object, 0 too: clients read it without asking whether it is there."""
     eval_duration: int = 0
-    tool_calls: list[ToolCall] = []
+    tool_calls: list[OllamaToolCall] = []
     debug_info: DebugInfo | None = msgspec.field(default=None, name="_debug_info")
     logprobs: list[Logprob] = []
 
@@ -312,7 +320,7 @@ class ChatMessage(msgspec.Struct, omit_defaults=True, kw_only=True):
     role: str
     content: str
     thinking: str = ""
-    tool_calls: list[ToolCall] = []
+    tool_calls: list[OllamaToolCall] = []
 
 
 class ChatResponse(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -370,7 +378,7 @@ class ListResponse(msgspec.Struct):
     models: list[ListedModel]
 
 
-class LoadedModel(msgspec.Struct, kw_only=True):
+class ProcessModelResponse(msgspec.Struct, kw_only=True):
     name: str
     model: str
     size: int
@@ -382,7 +390,7 @@ class LoadedModel(msgspec.Struct, kw_only=True):
 
 
 class ProcessResponse(msgspec.Struct):
-    models: list[LoadedModel]
+    models: list[ProcessModelResponse]
 
 
 class ShowMessage(msgspec.Struct):
@@ -413,9 +421,9 @@ class ShowResponse(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class StatusLine(msgspec.Struct, omit_defaults=True):
-    """One line of pull, push or create."""
+    """One line of pull, push or create; byte counts are 0 where the step has none."""
 
-    status: str
+    status: str = ""
     digest: str = ""
     total: int = 0
     completed: int = 0
@@ -431,5 +439,5 @@ class CloudStatus(msgspec.Struct):
     source: str
 
 
-class StatusResponse(msgspec.Struct):
+class CloudStatusResponse(msgspec.Struct):
     cloud: CloudStatus

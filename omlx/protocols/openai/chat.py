@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET
 
 from omlx.messages.request import Delta, Finish, GenerateRequest, Message, ToolCall, Video
+from omlx.protocols.common import MessageContent
 from omlx.protocols.generation import ChatInput, ModelFacts, UnsupportedTools, chat_request, given_options
 from omlx.protocols.http_error import HTTPError
 from omlx.protocols.ollama.wire import DebugInfo
@@ -89,7 +90,7 @@ def _format(wanted: wire.ResponseFormat | None) -> Any:
     return None
 
 
-def _message(message: wire.Message) -> Message:
+def _message(message: wire.OpenAIMessage) -> Message:
     content = _content(message)
     return Message(
         role="system" if message.role == "developer" else message.role.lower(),
@@ -103,19 +104,19 @@ def _message(message: wire.Message) -> Message:
     )
 
 
-def _content(given: wire.Message) -> common.Content:
+def _content(given: wire.OpenAIMessage) -> MessageContent:
     content = given.content
     if isinstance(content, str):
-        return common.Content(content, [])
+        return MessageContent(content, [])
     if isinstance(content, list):
         return _join(content)
     if content is None and given.tool_calls:
-        return common.Content("", [])
+        return MessageContent("", [])
     kinds = {type(None): "<nil>", bool: "bool", int: "float64", float: "float64"}
     raise HTTPError(400, f"invalid message content type: {kinds.get(type(content), 'map[string]interface {}')}")
 
 
-def _join(parts: Sequence[Any]) -> common.Content:
+def _join(parts: Sequence[Any]) -> MessageContent:
     """One message of all its parts, a line for each text."""
     texts: list[str] = []
     images: list[bytes] = []
@@ -132,7 +133,7 @@ def _join(parts: Sequence[Any]) -> common.Content:
                 raise HTTPError(400, common.NO_AUDIO)
             case _:
                 raise HTTPError(400, "invalid message format")
-    return common.Content("\n".join(texts), images, videos)
+    return MessageContent("\n".join(texts), images, videos)
 
 
 def _call(call: dict[str, Any]) -> ToolCall:
@@ -144,7 +145,7 @@ def _call(call: dict[str, Any]) -> ToolCall:
 
 
 # ---------------------------------------------------------------- answers
-class ChatAnswer:
+class ChatCompletionAnswer:
     """Writes one chat completion, streamed (`delta`, `finish`, `end`) or `whole`."""
 
     def __init__(self, asked: wire.ChatCompletionRequest) -> None:
@@ -206,7 +207,7 @@ class ChatAnswer:
         return answer
 
     def _choice(self, choice: int, delta: Delta, finish: Finish) -> wire.ChatChoice:
-        message = wire.ChatMessage(
+        message = wire.ChatCompletionMessage(
             role="assistant",
             content=delta.content,
             reasoning=delta.thinking or UNSET,
@@ -217,7 +218,7 @@ class ChatAnswer:
             index=choice, message=message, finish_reason=self._reason(choice, finish), logprobs=logprobs
         )
 
-    def _write_calls(self, choice: int, delta: Delta) -> list[wire.ToolCall]:
+    def _write_calls(self, choice: int, delta: Delta) -> list[wire.OpenAIToolCall]:
         before = self._calls.get(choice, 0)
         calls = common.write_calls(delta.tool_calls, before)
         self._calls[choice] = before + len(calls)
@@ -232,7 +233,9 @@ class ChatAnswer:
             delta.role = "assistant"
         return self._envelope([wire.ChatChunkChoice(index=choice, delta=delta, finish_reason=reason)])
 
-    def _envelope(self, choices: list[wire.ChatChunkChoice], usage: wire.Usage | None = None) -> wire.ChatChunk:
+    def _envelope(
+        self, choices: list[wire.ChatChunkChoice], usage: wire.CompletionUsage | None = None
+    ) -> wire.ChatChunk:
         return wire.ChatChunk(
             id=self.id,
             created=self.created,

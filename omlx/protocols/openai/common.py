@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote
 
 import msgspec
@@ -35,12 +35,6 @@ _EFFORTS: dict[str, bool | str] = {
     "xhigh": "max",
     "ultra": "max",
 }
-
-
-class Content(NamedTuple):
-    text: str
-    images: list[bytes]
-    videos: Sequence[Video] = ()
 
 
 def read_image(url: Any) -> bytes:
@@ -129,16 +123,16 @@ def check_count(count: int | None) -> int:
     return count or 1
 
 
-def write_calls(calls: Sequence[ToolCall], first_index: int) -> list[wire.ToolCall]:
+def write_calls(calls: Sequence[ToolCall], first_index: int) -> list[wire.OpenAIToolCall]:
     return [
-        wire.ToolCall(
-            call.id or new_call_id(), index, "function", wire.ToolCallFunction(call.name, arguments_text(call))
+        wire.OpenAIToolCall(
+            call.id or new_call_id(), index, "function", wire.OpenAIToolCallFunction(call.name, arguments_text(call))
         )
         for index, call in enumerate(calls, first_index)
     ]
 
 
-def usage(finishes: Sequence[Finish], *, shared_prompt: bool = False) -> wire.Usage:
+def usage(finishes: Sequence[Finish], *, shared_prompt: bool = False) -> wire.CompletionUsage:
     """Counts of all choices together; a prompt that they share counts once."""
     counted = finishes[:1] if shared_prompt else finishes
     prompt = sum(finish.prompt_tokens for finish in counted)
@@ -146,13 +140,13 @@ def usage(finishes: Sequence[Finish], *, shared_prompt: bool = False) -> wire.Us
     cached = sum(finish.cached_tokens for finish in counted)
     thinking = sum(finish.thinking_tokens for finish in finishes)
     details = wire.ReasoningTokens(thinking) if thinking else UNSET
-    return wire.Usage(prompt, completion, prompt + completion, wire.CachedTokens(cached), details)
+    return wire.CompletionUsage(prompt, completion, prompt + completion, wire.CachedTokens(cached), details)
 
 
 def write_logprobs(tokens: Sequence[TokenLogprob]) -> wire.Logprobs:
     return wire.Logprobs(
         [
-            wire.Logprob(
+            wire.ChatCompletionTokenLogprob(
                 token.token,
                 token.logprob,
                 token.bytes,

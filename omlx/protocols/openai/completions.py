@@ -151,7 +151,7 @@ class CompletionAnswer:
             logprobs = _legacy_logprobs(delta.logprobs, start)
         return wire.CompletionChoice(text=echo + delta.content, index=choice, finish_reason=reason, logprobs=logprobs)
 
-    def _usage(self) -> wire.Usage:
+    def _usage(self) -> wire.CompletionUsage:
         """The `n` choices of one prompt share it."""
         finishes = [self._finishes[choice] for choice in sorted(self._finishes)]
         found, prompts = common.usage(finishes), common.usage(finishes[:: self._count])
@@ -165,7 +165,9 @@ class CompletionAnswer:
     def _chunk(self, choice: wire.CompletionChoice) -> wire.CompletionChunk:
         return self._envelope([choice], common.usage([]) if self._with_usage else UNSET)
 
-    def _envelope(self, choices: list[wire.CompletionChoice], usage: wire.Usage | UnsetType) -> wire.CompletionChunk:
+    def _envelope(
+        self, choices: list[wire.CompletionChoice], usage: wire.CompletionUsage | UnsetType
+    ) -> wire.CompletionChunk:
         return wire.CompletionChunk(
             id=self.id,
             created=self.created,
@@ -208,7 +210,7 @@ def check_encoding(name: str) -> None:
 
 
 def embedding_list(
-    asked: wire.EmbedRequest, vectors: Sequence[bytes], numbers: Callable[[bytes], list[float]], tokens: int
+    asked: wire.EmbeddingsRequest, vectors: Sequence[bytes], numbers: Callable[[bytes], list[float]], tokens: int
 ) -> wire.EmbeddingList:
     """`vectors`: float32 each; `numbers` makes a list of one."""
     in_base64 = asked.encoding_format.lower() == "base64"

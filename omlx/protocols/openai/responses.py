@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from omlx.messages.request import GenerateRequest, Message, ToolCall
+from omlx.protocols.common import MessageContent
 from omlx.protocols.generation import ChatInput, ModelFacts, UnsupportedTools, chat_request, given_options
 from omlx.protocols.http_error import HTTPError
 from omlx.protocols.ollama import gojson
@@ -64,7 +65,7 @@ def generation(
     return request
 
 
-def _format(text: wire.Text | None) -> Any:
+def _format(text: wire.ResponseTextConfig | None) -> Any:
     wanted = text.format if text else {}
     if wanted.get("type") == "json_object":
         return "json"
@@ -107,7 +108,7 @@ def read_input(value: Any) -> list[Message]:
         return [Message(role="user", content=value)]
     if not isinstance(value, list):
         raise HTTPError(400, "input must be a string or an array of items")
-    reader = _Reader()
+    reader = _InputReader()
     for index, item in enumerate(value):
         try:
             reader.read(item)
@@ -116,7 +117,7 @@ def read_input(value: Any) -> list[Message]:
     return reader.messages()
 
 
-class _Reader:
+class _InputReader:
     """Collects items into messages; `_turn` is the assistant message that is still growing."""
 
     def __init__(self) -> None:
@@ -201,10 +202,10 @@ class _Reader:
         self._turn = None
 
 
-def _content(value: Any) -> common.Content:
+def _content(value: Any) -> MessageContent:
     """A text or content parts; several texts are lines of their own. Raises HTTPError."""
     if value is None or isinstance(value, str):
-        return common.Content(value or "", [])
+        return MessageContent(value or "", [])
     if not isinstance(value, list):
         raise HTTPError(400, "content must be a string or an array of parts")
     texts: list[str] = []
@@ -224,4 +225,4 @@ def _content(value: Any) -> common.Content:
             case _:
                 kind = part.get("type", "") if isinstance(part, dict) else ""
                 raise HTTPError(400, f"content[{index}]: unknown content type: {kind}")
-    return common.Content("\n".join(texts), images)
+    return MessageContent("\n".join(texts), images)

@@ -82,7 +82,7 @@ class ResponseAnswer:
         else:
             response.completed_at = int(time.time())
         response.output = self._items
-        response.usage = wire.Usage(
+        response.usage = wire.ResponseUsage(
             input_tokens=finish.prompt_tokens,
             output_tokens=finish.completion_tokens,
             total_tokens=finish.prompt_tokens + finish.completion_tokens,

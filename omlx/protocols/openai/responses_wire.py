@@ -17,7 +17,7 @@ from omlx.protocols.openai.wire import CachedTokens, Reasoning, ReasoningTokens
 
 
 # ---------------------------------------------------------------- requests
-class Text(msgspec.Struct, kw_only=True):
+class ResponseTextConfig(msgspec.Struct, kw_only=True):
     format: dict[str, Any] = {}
 
 
@@ -29,7 +29,7 @@ class ResponsesRequest(CommonFields, msgspec.Struct, kw_only=True):
     temperature: float | None = None
     top_p: float | None = None
     reasoning: Annotated[Reasoning, Go("openai.ResponsesReasoning")] | None = None
-    text: Annotated[Text, Go("openai.ResponsesText")] | None = None
+    text: Annotated[ResponseTextConfig, Go("openai.ResponsesText")] | None = None
     tools: list[dict[str, Any]] = []
     tool_choice: Any = None
     parallel_tool_calls: bool = True
@@ -87,7 +87,7 @@ Item = ReasoningItem | MessageItem | FunctionCallItem
 
 
 # ---------------------------------------------------------------- answers
-class Usage(msgspec.Struct, kw_only=True):
+class ResponseUsage(msgspec.Struct, kw_only=True):
     input_tokens: int
     output_tokens: int
     total_tokens: int
@@ -132,7 +132,7 @@ class Response(msgspec.Struct, kw_only=True):
     top_logprobs: int = 0
     temperature: float
     reasoning: ReasoningEcho | None = None
-    usage: Usage | None = None
+    usage: ResponseUsage | None = None
     max_output_tokens: int | None = None
     max_tool_calls: None = None
     store: bool = False

@@ -7,7 +7,7 @@ Request structs are named as in Go, because their names appear in Go's error tex
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -37,8 +37,10 @@ class Reasoning(msgspec.Struct, kw_only=True):
     """Most tokens of thinking; OpenRouter's field."""
 
 
-class Message(msgspec.Struct, kw_only=True):
+class OpenAIMessage(msgspec.Struct, kw_only=True):
     """A turn: `content` is a text, a list of parts or nothing; `tool_calls` as the client got them."""
+
+    GO_NAME: ClassVar[str] = "Message"
 
     role: str = ""
     content: Any = None
@@ -50,7 +52,7 @@ class Message(msgspec.Struct, kw_only=True):
     name: str = ""
 
 
-class _Generation(CommonFields, msgspec.Struct, kw_only=True):
+class _Completion(CommonFields, msgspec.Struct, kw_only=True):
     model: str = ""
     stream: bool = False
     stream_options: Annotated[StreamOptions, Go("openai.StreamOptions")] | None = None
@@ -66,8 +68,8 @@ class _Generation(CommonFields, msgspec.Struct, kw_only=True):
     debug_render_only: bool = msgspec.field(default=False, name="_debug_render_only")
 
 
-class ChatCompletionRequest(_Generation, kw_only=True):
-    messages: Annotated[list[Message], Go("[]openai.Message")] = []
+class ChatCompletionRequest(_Completion, kw_only=True):
+    messages: Annotated[list[OpenAIMessage], Go("[]openai.Message")] = []
     max_completion_tokens: int | None = None
     response_format: Annotated[ResponseFormat, Go("openai.ResponseFormat")] | None = None
     tools: Annotated[list[dict[str, Any]], Go("[]api.Tool", item=Tool)] = []
@@ -81,14 +83,16 @@ class ChatCompletionRequest(_Generation, kw_only=True):
     top_logprobs: int = 0
 
 
-class CompletionRequest(_Generation, kw_only=True):
+class CompletionRequest(_Completion, kw_only=True):
     prompt: Any = None
     suffix: str = ""
     echo: bool = False
     logprobs: int | None = None
 
 
-class EmbedRequest(CommonFields, msgspec.Struct, kw_only=True):
+class EmbeddingsRequest(CommonFields, msgspec.Struct, kw_only=True):
+    GO_NAME: ClassVar[str] = "EmbedRequest"
+
     model: str = ""
     input: Any = None
     dimensions: int = 0
@@ -104,7 +108,7 @@ class ReasoningTokens(msgspec.Struct):
     reasoning_tokens: int = 0
 
 
-class Usage(msgspec.Struct):
+class CompletionUsage(msgspec.Struct):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
@@ -113,17 +117,17 @@ class Usage(msgspec.Struct):
     """Where the model thought."""
 
 
-class ToolCallFunction(msgspec.Struct):
+class OpenAIToolCallFunction(msgspec.Struct):
     name: str
     arguments: str
     """JSON text."""
 
 
-class ToolCall(msgspec.Struct):
+class OpenAIToolCall(msgspec.Struct):
     id: str
     index: int
     type: str
-    function: ToolCallFunction
+    function: OpenAIToolCallFunction
 
 
 class TopLogprob(msgspec.Struct):
@@ -132,7 +136,7 @@ class TopLogprob(msgspec.Struct):
     bytes: list[int]
 
 
-class Logprob(msgspec.Struct):
+class ChatCompletionTokenLogprob(msgspec.Struct):
     token: str
     logprob: float
     bytes: list[int]
@@ -140,7 +144,7 @@ class Logprob(msgspec.Struct):
 
 
 class Logprobs(msgspec.Struct):
-    content: list[Logprob]
+    content: list[ChatCompletionTokenLogprob]
 
 
 class CompletionLogprobs(msgspec.Struct):
@@ -153,16 +157,16 @@ class CompletionLogprobs(msgspec.Struct):
 
 
 # ---------------------------------------------------------------- answers
-class ChatMessage(msgspec.Struct, kw_only=True):
+class ChatCompletionMessage(msgspec.Struct, kw_only=True):
     role: str
     content: str
     reasoning: str | UnsetType = UNSET
-    tool_calls: list[ToolCall] | UnsetType = UNSET
+    tool_calls: list[OpenAIToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, kw_only=True):
     index: int
-    message: ChatMessage
+    message: ChatCompletionMessage
     finish_reason: str | None
     logprobs: Logprobs | UnsetType = UNSET
 
@@ -174,7 +178,7 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     model: str
     system_fingerprint: str
     choices: list[ChatChoice]
-    usage: Usage
+    usage: CompletionUsage
     debug_info: DebugInfo | UnsetType = msgspec.field(default=UNSET, name="_debug_info")
 
 
@@ -182,7 +186,7 @@ class ChatDelta(msgspec.Struct, kw_only=True):
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
-    tool_calls: list[ToolCall] | UnsetType = UNSET
+    tool_calls: list[OpenAIToolCall] | UnsetType = UNSET
 
 
 class ChatChunkChoice(msgspec.Struct, kw_only=True):
@@ -199,7 +203,7 @@ class ChatChunk(msgspec.Struct, kw_only=True):
     model: str
     system_fingerprint: str
     choices: list[ChatChunkChoice]
-    usage: Usage | UnsetType = UNSET
+    usage: CompletionUsage | UnsetType = UNSET
 
 
 class CompletionChoice(msgspec.Struct, kw_only=True):
@@ -216,7 +220,7 @@ class Completion(msgspec.Struct, kw_only=True):
     model: str
     system_fingerprint: str
     choices: list[CompletionChoice]
-    usage: Usage
+    usage: CompletionUsage
 
 
 class CompletionChunk(msgspec.Struct, kw_only=True):
@@ -226,7 +230,7 @@ class CompletionChunk(msgspec.Struct, kw_only=True):
     choices: list[CompletionChoice]
     model: str
     system_fingerprint: str
-    usage: Usage | UnsetType = UNSET
+    usage: CompletionUsage | UnsetType = UNSET
 
 
 class Embedding(msgspec.Struct, kw_only=True):

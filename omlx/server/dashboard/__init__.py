@@ -34,19 +34,21 @@ _HEADERS = (
 )
 
 
-class _File(NamedTuple):
+class _StaticFile(NamedTuple):
     content: bytes
     type: str
     tag: str
 
 
 @cache
-def _files() -> dict[str, _File]:
+def _files() -> dict[str, _StaticFile]:
     found = {}
     for path in sorted(_FOLDER.iterdir()):
         if path.suffix in _TYPES:
             content = path.read_bytes()
-            found[path.name] = _File(content, _TYPES[path.suffix], f'"{hashlib.sha256(content).hexdigest()[:20]}"')
+            found[path.name] = _StaticFile(
+                content, _TYPES[path.suffix], f'"{hashlib.sha256(content).hexdigest()[:20]}"'
+            )
     return found
 
 
@@ -65,5 +67,5 @@ def file(name: str, known_tag: str) -> Complete | None:
     return _answer(found)
 
 
-def _answer(found: _File, *more: tuple[str, str]) -> Complete:
+def _answer(found: _StaticFile, *more: tuple[str, str]) -> Complete:
     return Complete(found.content, content_type=found.type, headers=(*_HEADERS, ("etag", found.tag), *more))

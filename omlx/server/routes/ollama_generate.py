@@ -29,7 +29,7 @@ from omlx.settings import Settings
 @post("/api/generate", status_code=200, opt=route_opt("ollama", "passed", body="media"))
 async def generate(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     started = time.monotonic_ns()
-    asked = await read_json(request, wire.GenerateRequest, settings.max_body)
+    asked = await read_json(request, wire.OllamaGenerateRequest, settings.max_body)
     check_top_logprobs(asked.top_logprobs)
     if not asked.model:
         raise HTTPError(404, single_quoted(""))
@@ -77,7 +77,7 @@ async def _unload(pool: Pool, spec: ModelSpec, answer: dialect.Answer) -> Answer
 def _answer(
     pool: Pool,
     spec: ModelSpec,
-    asked: wire.GenerateRequest | wire.ChatRequest,
+    asked: wire.OllamaGenerateRequest | wire.ChatRequest,
     wanted: GenerateRequest | None,
     answer: dialect.Answer,
 ) -> Answer:
@@ -86,11 +86,11 @@ def _answer(
         return LiveObject(load(pool, spec, answer.empty("load"), asked.keep_alive, num_ctx))
     job = GenerationJob(spec, [wanted], asked.keep_alive)
     if asked.stream and not wanted.render_only:
-        return LiveStream(stream(pool, job, _Lines(answer), line))
+        return LiveStream(stream(pool, job, _StreamLines(answer), line))
     return LiveObject(whole(pool, job, lambda found, load_ns: answer.final(found[0].finish, load_ns, found[0].delta)))
 
 
-class _Lines:
+class _StreamLines:
     """The answer as the lines of a stream."""
 
     def __init__(self, answer: dialect.Answer) -> None:

@@ -8,7 +8,7 @@ from litestar import HttpMethod, get, post, route
 from omlx_registry import Details, ModelShow, ModelSpec, NotFound
 
 from omlx import __version__
-from omlx.pool import LoadedModel
+from omlx.pool import SlotSnapshot
 from omlx.protocols.http_error import HTTPError
 from omlx.protocols.ollama import wire as wire
 from omlx.protocols.ollama.translate import local_time
@@ -42,7 +42,7 @@ async def version(settings: GivenSettings) -> Answer:
 
 @get("/api/status", opt=route_opt("ollama"))
 async def status() -> Answer:
-    return as_json(wire.StatusResponse(wire.CloudStatus(disabled=True, source="env")))
+    return as_json(wire.CloudStatusResponse(wire.CloudStatus(disabled=True, source="env")))
 
 
 @route("/api/tags", http_method=_READ, status_code=200, opt=route_opt("ollama", "united"))
@@ -94,10 +94,10 @@ def _listed(spec: ModelSpec) -> wire.ListedModel:
     )
 
 
-def _loaded(model: LoadedModel) -> wire.LoadedModel:
+def _loaded(model: SlotSnapshot) -> wire.ProcessModelResponse:
     shown = details(model.spec.details)
     shown.parent_model = ""
-    return wire.LoadedModel(
+    return wire.ProcessModelResponse(
         name=model.spec.name,
         model=model.spec.name,
         size=model.size,

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 from litestar import HttpMethod, delete, post, route
 from litestar.params import FromPath
-from omlx_registry import CreateRequest, DigestMismatch, Info, InvalidName, NotFound, Progress, Registry, parse_name
+from omlx_registry import CreateSpec, DigestMismatch, Info, InvalidName, NotFound, Progress, Registry, parse_name
 
 from omlx.pool import Pool
 from omlx.protocols.http_error import HTTPError
@@ -102,8 +102,8 @@ async def create(request: HttpRequest, registry: GivenRegistry, pool: GivenPool,
     )
 
 
-def _to_create(asked: wire.CreateRequest) -> CreateRequest:
-    return CreateRequest(
+def _to_create(asked: wire.CreateRequest) -> CreateSpec:
+    return CreateSpec(
         model=asked.wanted,
         source=asked.from_,
         files=asked.files,

@@ -40,7 +40,7 @@ async def chat_completions(
     def made(spec: ModelSpec) -> Answer:
         wanted = dialect.generations(asked, chat, spec, settings.unsupported_tools)
         job = GenerationJob(spec, [prepared(one, settings) for one in wanted])
-        answer = dialect.ChatAnswer(asked)
+        answer = dialect.ChatCompletionAnswer(asked)
         if asked.stream and not asked.debug_render_only:
             return LiveStream(stream(pool, job, answer, event, DONE), OPENAI)
         return LiveObject(whole(pool, job, lambda found, _: answer.whole(found)))
@@ -71,7 +71,7 @@ async def completions(
 
 @post("/v1/embeddings", status_code=200, opt=route_opt("openai", "passed", body="texts"))
 async def embeddings(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
-    asked = await read_json(request, wire.EmbedRequest, settings.max_body)
+    asked = await read_json(request, wire.EmbeddingsRequest, settings.max_body)
     inputs = await aside(lambda: completions_dialect.read_inputs(asked.input))
     completions_dialect.check_encoding(asked.encoding_format)
     return await served(
@@ -80,7 +80,7 @@ async def embeddings(request: HttpRequest, registry: GivenRegistry, pool: GivenP
 
 
 async def _embed(
-    pool: Pool, spec: ModelSpec, asked: wire.EmbedRequest, inputs: list[completions_dialect.Input]
+    pool: Pool, spec: ModelSpec, asked: wire.EmbeddingsRequest, inputs: list[completions_dialect.Input]
 ) -> bytes:
     async with await pool.acquire(spec) as lease:
         try:

@@ -20,7 +20,7 @@ from omlx.server.errors import JSON_TYPE
 from omlx.server.generation import GenerationJob, prepared, stream, whole
 from omlx.server.names import required
 from omlx.server.resolve_model import served
-from omlx.server.responses_store import ResponsesStore, Stored
+from omlx.server.responses_store import ResponsesStore, StoredResponse
 from omlx.server.route_info import route_opt
 from omlx.server.stream import EVENT_STREAM, Answer, Complete, Framing, LiveObject, LiveStream, as_json, encode, event
 
@@ -78,7 +78,7 @@ def _previous(responses: ResponsesStore, name: str) -> Sequence[Message]:
     return found.messages
 
 
-def _stored(responses: ResponsesStore, name: str) -> Stored:
+def _stored(responses: ResponsesStore, name: str) -> StoredResponse:
     found = responses.get(name)
     if found is None:
         raise HTTPError(404, f"Response with id '{name}' not found.")

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from omlx.protocols.admin.overview import RequestRow
-from omlx.record import Record
+from omlx.record import RequestRecord
 
 KEPT = 200
 DIALECTS = frozenset({"ollama", "openai", "anthropic"})
@@ -18,10 +18,10 @@ class Journal:
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
-        self._open: dict[int, Record] = {}
-        self._ended: deque[tuple[int, Record]] = deque(maxlen=KEPT)
+        self._open: dict[int, RequestRecord] = {}
+        self._ended: deque[tuple[int, RequestRecord]] = deque(maxlen=KEPT)
 
-    def open(self, record: Record) -> int:
+    def open(self, record: RequestRecord) -> int:
         number = next(self._numbers)
         self._open[number] = record
         return number
@@ -37,11 +37,11 @@ class Journal:
         ended = self._since(newer_than)
         return sorted((_row(*entry) for entry in (*running, *ended)), key=lambda row: row.number, reverse=True)
 
-    def _since(self, moment: float) -> Iterator[tuple[int, Record]]:
+    def _since(self, moment: float) -> Iterator[tuple[int, RequestRecord]]:
         return (entry for entry in self._ended if entry[1].ended > moment)
 
 
-def _row(number: int, record: Record) -> RequestRow:
+def _row(number: int, record: RequestRecord) -> RequestRow:
     done = record.generations > 0
     return RequestRow(
         number=number,

@@ -18,10 +18,10 @@ from prometheus_client.exposition import choose_encoder
 
 from omlx import __version__
 from omlx.messages.request import Finish
-from omlx.record import Record
+from omlx.record import RequestRecord
 
 if TYPE_CHECKING:
-    from omlx.pool import LoadedModel, Pool
+    from omlx.pool import Pool, SlotSnapshot
     from omlx.pool.events import UnloadReason
     from omlx.runner.host import EndReason
 
@@ -129,10 +129,10 @@ class Metrics:
         return encode(self.registry), content_type
 
     # ------------------------------------------------------------ requests
-    def first_piece(self, record: Record, seconds: float) -> None:
+    def first_piece(self, record: RequestRecord, seconds: float) -> None:
         self._first.labels(self._models(record.model)).observe(seconds)
 
-    def gap(self, record: Record, seconds: float) -> None:
+    def gap(self, record: RequestRecord, seconds: float) -> None:
         # Once per token: finding the label's child would cost more than counting.
         observe = self._gap_of.get(record.model)
         if observe is None:
@@ -142,7 +142,7 @@ class Metrics:
                 self._gap_of[record.model] = observe
         observe(seconds)
 
-    def finished(self, record: Record, finish: Finish) -> None:
+    def finished(self, record: RequestRecord, finish: Finish) -> None:
         model = self._models(record.model)
         self.read(record, finish.prompt_tokens)
         self._cached.labels(model, "ram").inc(finish.cached_tokens - finish.disk_tokens)
@@ -153,12 +153,12 @@ class Metrics:
         if record.key:
             self._key_tokens.labels(self._keys(record.key), "generated").inc(finish.completion_tokens)
 
-    def read(self, record: Record, tokens: int) -> None:
+    def read(self, record: RequestRecord, tokens: int) -> None:
         self._prompt.labels(self._models(record.model)).inc(tokens)
         if record.key:
             self._key_tokens.labels(self._keys(record.key), "prompt").inc(tokens)
 
-    def ended(self, record: Record) -> None:
+    def ended(self, record: RequestRecord) -> None:
         """A request has had its answer, or its client has left."""
         model = self._models(record.model) if record.model else ""
         self._requests.labels(record.dialect, record.route, str(record.status), model).inc()
@@ -191,7 +191,7 @@ class Metrics:
         self._changed()
 
     # ------------------------------------------------------------ what runners count
-    def look(self) -> list[LoadedModel]:
+    def look(self) -> list[SlotSnapshot]:
         """Take over what the runners' heartbeats say; returns the loaded models."""
         models = self._pool.loaded()
         for one in models:

@@ -7,10 +7,10 @@ from datetime import datetime
 from itertools import pairwise
 
 from omlx import __version__
-from omlx.pool import LoadedModel
+from omlx.pool import SlotSnapshot
 from omlx.protocols.admin.overview import Advice, History, Kv, ModelRow, Overview, PullRow
-from omlx.server.telemetry.reading import Reading, between, quantile
-from omlx.server.telemetry.samples import Sample, Samples
+from omlx.server.telemetry.reading import MetricsReading, between, quantile
+from omlx.server.telemetry.samples import MetricsSample, Samples
 
 NOW_S = 10.0
 """A rate "now" is that of at least so many seconds."""
@@ -19,16 +19,16 @@ _A_YEAR_S = 365 * 86400.0
 
 
 def overview(
-    reading: Reading,
+    reading: MetricsReading,
     samples: Samples,
-    models: Sequence[LoadedModel],
+    models: Sequence[SlotSnapshot],
     *,
     uptime: float,
     pulls: list[PullRow],
     advice: list[Advice],
     names_changed: int,
 ) -> Overview:
-    now = Sample.of(reading)
+    now = MetricsSample.of(reading)
     recent, hour = samples.before(NOW_S, now.at) or now, samples.oldest() or now
     seconds = max(now.at - recent.at, 0.001)
     first = between(now.first, hour.first)
@@ -70,7 +70,7 @@ def _about_refused(count: int) -> list[Advice]:
     return [Advice("requests turned away", "warn", f"{text} answered with 503 in the last hour", how)]
 
 
-def _kv(reading: Reading, now: Sample, hour: Sample) -> Kv:
+def _kv(reading: MetricsReading, now: MetricsSample, hour: MetricsSample) -> Kv:
     cached = now.from_ram + now.from_disk - hour.from_ram - hour.from_disk
     return Kv(
         ram_tokens=int(now.from_ram),
@@ -84,7 +84,7 @@ def _kv(reading: Reading, now: Sample, hour: Sample) -> Kv:
     )
 
 
-def _model(reading: Reading, model: LoadedModel) -> ModelRow:
+def _model(reading: MetricsReading, model: SlotSnapshot) -> ModelRow:
     name = model.spec.name
     left = (model.expires_at - datetime.now().astimezone()).total_seconds()
     return ModelRow(
@@ -101,7 +101,7 @@ def _model(reading: Reading, model: LoadedModel) -> ModelRow:
     )
 
 
-def history(samples: Sequence[Sample]) -> History:
+def history(samples: Sequence[MetricsSample]) -> History:
     """Rates are those since the sample before; the first sample has none of its own."""
     pairs = list(pairwise(samples))
     return History(

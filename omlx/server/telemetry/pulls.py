@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"\[Errno -?\d+\] ")
 """What Python puts in front of the system's words; it tells a user nothing."""
 
 
-class _Pull:
+class _PullState:
     def __init__(self, number: int, name: str) -> None:
         self.number, self.name = number, name
         self.model = _model_of(name)
@@ -66,7 +66,7 @@ def _model_of(name: str) -> str:
 class Pulls:
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
-        self._pulls: dict[int, _Pull] = {}
+        self._pulls: dict[int, _PullState] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def rows(self) -> list[PullRow]:
@@ -78,7 +78,7 @@ class Pulls:
             for number, pull in self._pulls.items()
             if not pull.ended or pull.ended > limit or number in failed
         }
-        shown: dict[str, _Pull] = {}
+        shown: dict[str, _PullState] = {}
         for pull in self._pulls.values():
             before = shown.get(pull.model)
             if before is None or before.ended or not pull.ended:
@@ -129,15 +129,15 @@ class Pulls:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _new(self, name: str) -> _Pull:
-        pull = _Pull(next(self._numbers), name)
+    def _new(self, name: str) -> _PullState:
+        pull = _PullState(next(self._numbers), name)
         # What became of earlier pulls of the model is of no interest any more.
         self._pulls = {n: old for n, old in self._pulls.items() if old.model != pull.model or not old.ended}
         self._pulls[pull.number] = pull
         return pull
 
 
-async def _follow(pull: _Pull, steps: AsyncGenerator[Progress]) -> AsyncGenerator[Progress]:
+async def _follow(pull: _PullState, steps: AsyncGenerator[Progress]) -> AsyncGenerator[Progress]:
     stop = asyncio.ensure_future(pull.cancelled.wait())
     coming: asyncio.Future[Progress | None] | None = None
     try:

@@ -11,7 +11,7 @@ Buckets = tuple[tuple[float, float], ...]
 """Of a histogram: each upper bound with the count of observations up to it."""
 
 
-class Reading:
+class MetricsReading:
     """`families` as a registry collects them."""
 
     def __init__(self, families: Iterable[Metric]) -> None:

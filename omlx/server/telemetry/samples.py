@@ -6,14 +6,14 @@ import time
 from collections import deque
 from typing import NamedTuple
 
-from omlx.server.telemetry.reading import Buckets, Reading
+from omlx.server.telemetry.reading import Buckets, MetricsReading
 
 EVERY_S = 5.0
 KEPT = 720
 """An hour of samples."""
 
 
-class Sample(NamedTuple):
+class MetricsSample(NamedTuple):
     """Counts since the server's start, and what was so at that moment. Bytes, tokens, requests; `at` in Unix s."""
 
     at: float
@@ -31,7 +31,7 @@ class Sample(NamedTuple):
     refused: float
 
     @classmethod
-    def of(cls, reading: Reading) -> Sample:
+    def of(cls, reading: MetricsReading) -> MetricsSample:
         """What the metrics say now."""
         return cls(
             at=time.time(),
@@ -54,15 +54,15 @@ class Sample(NamedTuple):
 
 class Samples:
     def __init__(self) -> None:
-        self.kept: deque[Sample] = deque(maxlen=KEPT)
+        self.kept: deque[MetricsSample] = deque(maxlen=KEPT)
 
-    def keep(self, sample: Sample) -> None:
+    def keep(self, sample: MetricsSample) -> None:
         self.kept.append(sample)
 
-    def oldest(self) -> Sample | None:
+    def oldest(self) -> MetricsSample | None:
         return self.kept[0] if self.kept else None
 
-    def before(self, seconds: float, now: float) -> Sample | None:
+    def before(self, seconds: float, now: float) -> MetricsSample | None:
         """The youngest sample that is at least so old, else the oldest there is."""
         for sample in reversed(self.kept):
             if now - sample.at >= seconds:

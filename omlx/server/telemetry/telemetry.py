@@ -10,16 +10,16 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from omlx.doctor.advice import advise
-from omlx.pool import LoadedModel, RequestFailed
+from omlx.pool import RequestFailed, SlotSnapshot
 from omlx.protocols.admin.overview import Advice, History, Overview
-from omlx.record import Record, make_current
+from omlx.record import RequestRecord, make_current
 from omlx.server.status import status_of
 from omlx.server.telemetry.journal import Journal
 from omlx.server.telemetry.metrics import Metrics
 from omlx.server.telemetry.overview import history, overview
 from omlx.server.telemetry.pulls import Pulls
-from omlx.server.telemetry.reading import Reading
-from omlx.server.telemetry.samples import EVERY_S, Sample, Samples
+from omlx.server.telemetry.reading import MetricsReading
+from omlx.server.telemetry.samples import EVERY_S, MetricsSample, Samples
 from omlx.server.telemetry.traces import open_traces
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Telemetry:
         while True:
             try:
                 await self._ask_stores()
-                self.samples.keep(Sample.of(self._read()))
+                self.samples.keep(MetricsSample.of(self._read()))
                 self._advice = await self._advise()
             except Exception:
                 log.exception("no sample of the metrics could be taken")
@@ -104,16 +104,16 @@ class Telemetry:
         return [Advice(one.name, one.state, one.text, one.advice) for one in findings if one.state != "ok"]
 
     # ------------------------------------------------------------ requests
-    def open(self, id: str, scope: Any, protocol: str) -> tuple[int, Record]:
+    def open(self, id: str, scope: Any, protocol: str) -> tuple[int, RequestRecord]:
         """The record of a request that has just arrived, made the current one; and its number in the journal."""
-        record = Record(id, listener=self.metrics)
+        record = RequestRecord(id, listener=self.metrics)
         record.method, record.path = scope["method"], scope["path"]
         record.dialect = protocol
         make_current(record)
         self.stir()
         return self.journal.open(record), record
 
-    def end(self, number: int, record: Record, *, route: str, status: int) -> None:
+    def end(self, number: int, record: RequestRecord, *, route: str, status: int) -> None:
         """The answer is complete, or nobody reads it any more."""
         record.ended, record.stage = time.monotonic(), "done"
         record.route, record.status = route, status
@@ -154,8 +154,8 @@ class Telemetry:
         return history((kept[-2], kept[-1])) if len(kept) > 1 else None
 
     # ------------------------------------------------------------ looking
-    def _read(self) -> Reading:
-        return Reading(self.metrics.registry.collect())
+    def _read(self) -> MetricsReading:
+        return MetricsReading(self.metrics.registry.collect())
 
     async def _ask_stores(self) -> None:
         """Bring the KV stores' numbers up to date, of runners that have done something since the last time."""
@@ -165,7 +165,7 @@ class Telemetry:
         if stale:
             await asyncio.gather(*(self._ask_store(one) for one in stale))
 
-    async def _ask_store(self, model: LoadedModel) -> None:
+    async def _ask_store(self, model: SlotSnapshot) -> None:
         with suppress(TimeoutError, RequestFailed):
             async with asyncio.timeout(_STORE_ANSWER_S):
                 stats = await self._pool.cache(model.spec.digest, "stats")

@@ -9,7 +9,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from omlx import __version__
-from omlx.record import Record
+from omlx.record import RequestRecord
 from omlx.settings import SettingError, Settings
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Traces:
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("omlx")
 
-    def tell(self, record: Record) -> None:
+    def tell(self, record: RequestRecord) -> None:
         """The span of a request that has ended, below the caller's own where it named one, and its stages' below it."""
         from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -66,7 +66,7 @@ class Traces:
         self._provider.shutdown()
 
 
-def stages(record: Record) -> list[tuple[str, float, float]]:
+def stages(record: RequestRecord) -> list[tuple[str, float, float]]:
     """Name, start and end (monotonic s) of what a request went through; those that never began are missing."""
     found = [("load", record.asked, record.acquired or record.ended)]
     if record.generations:

@@ -102,7 +102,7 @@ class GgufError(RegistryError):
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class GgufTensor:
     """One tensor of the file: `shape` is row-major (rows first, as NumPy and MLX have it), `offset` is in the file."""
 
     name: str
@@ -149,7 +149,7 @@ class GgufFile:
             self.close()
             raise
 
-    def rows(self, tensor: Tensor, index: slice | NDArray[np.int64] = slice(None)) -> NDArray[np.uint8]:
+    def rows(self, tensor: GgufTensor, index: slice | NDArray[np.int64] = slice(None)) -> NDArray[np.uint8]:
         """The raw bytes of some rows, shape [rows, bytes per row]; a slice is a view of the file, an index a copy."""
         raw = np.frombuffer(self._map, np.uint8, tensor.nbytes, tensor.offset)
         selected: NDArray[np.uint8] = raw.reshape(tensor.rows, -1)[index]
@@ -223,7 +223,7 @@ class _Cursor:
         return [self.value(kind, what, depth) for _ in range(length)]
 
 
-def _parse(data: mmap.mmap | bytes, size: int, name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _parse(data: mmap.mmap | bytes, size: int, name: str) -> tuple[dict[str, Any], dict[str, GgufTensor]]:
     if data[:4] != MAGIC:
         raise GgufError(f"{name} is not a GGUF file: it does not begin with the letters GGUF")
     cursor = _Cursor(data, min(size, MAX_HEADER_BYTES), name)
@@ -250,7 +250,7 @@ def _parse(data: mmap.mmap | bytes, size: int, name: str) -> tuple[dict[str, Any
     if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
         raise GgufError(f"{name} is damaged: its alignment is {alignment!r}")
     start = -(-cursor.at // alignment) * alignment
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, GgufTensor] = {}
     for tensor_name, code, shape, offset in entries:
         if tensor_name in tensors:
             raise GgufError(f"{name} is damaged: tensor {tensor_name!r} appears twice")
@@ -260,7 +260,7 @@ def _parse(data: mmap.mmap | bytes, size: int, name: str) -> tuple[dict[str, Any
         nbytes = math.prod(shape) // block * block_bytes
         if start + offset + nbytes > size:
             raise GgufError(f"{name} is truncated: tensor {tensor_name!r} ends beyond the end of the file")
-        tensors[tensor_name] = Tensor(tensor_name, kind, code, shape, start + offset, nbytes)
+        tensors[tensor_name] = GgufTensor(tensor_name, kind, code, shape, start + offset, nbytes)
     return metadata, tensors
 
 

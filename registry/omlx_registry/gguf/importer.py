@@ -41,8 +41,9 @@ from omlx_registry.gguf.tensors import (
 )
 from omlx_registry.gguf.tokenizer import TokenizerFiles, build_tokenizer
 from omlx_registry.mxfp4 import quantize as quantize_mxfp4
-from omlx_registry.quantize import DType, Quantization, Recipe, quantization_config, recipe
-from omlx_registry.weights_file import MAX_SHARD_BYTES, Slot, WeightsWriter, require_space
+from omlx_registry.quantize import DType, Recipe, quantization_config, recipe
+from omlx_registry.weights import Quantization
+from omlx_registry.weights_file import MAX_SHARD_BYTES, TensorSlot, WeightsWriter, require_space
 
 PIECE_WEIGHTS: Final = 4 << 20
 """Weights converted at a time: 16 MB as float32, a few times that with all intermediate arrays."""
@@ -65,17 +66,17 @@ class Storage:
     quantization: Quantization | None = None
     keeps_codes: bool = False
 
-    def slots(self) -> list[Slot]:
+    def slots(self) -> list[TensorSlot]:
         shape, dtype = self.weight.shape, SAFETENSORS_DTYPE[self.dtype]
         if self.quantization is None:
-            return [Slot(self.weight.name, dtype, shape)]
+            return [TensorSlot(self.weight.name, dtype, shape)]
         groups = (*shape[:-1], shape[-1] // self.quantization.group_size)
         affine = self.quantization.mode == "affine"
         slots = [
-            Slot(f"{self.weight.path}.weight", "U32", (*shape[:-1], shape[-1] * self.quantization.bits // 32)),
-            Slot(f"{self.weight.path}.scales", dtype if affine else "U8", groups),
+            TensorSlot(f"{self.weight.path}.weight", "U32", (*shape[:-1], shape[-1] * self.quantization.bits // 32)),
+            TensorSlot(f"{self.weight.path}.scales", dtype if affine else "U8", groups),
         ]
-        return [*slots, Slot(f"{self.weight.path}.biases", dtype, groups)] if affine else slots
+        return [*slots, TensorSlot(f"{self.weight.path}.biases", dtype, groups)] if affine else slots
 
 
 def import_gguf(

@@ -11,7 +11,7 @@ import numpy as np
 from omlx_registry.gguf.container import GgufError
 
 
-class Keys:
+class GgufKeys:
     """Typed access to `<architecture>.<key>`; a missing or malformed value is a GgufError naming the key."""
 
     def __init__(self, metadata: Mapping[str, Any], architecture: str):

@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from omlx_registry.gguf.container import GgufError, Tensor
-from omlx_registry.gguf.keys import Keys
+from omlx_registry.gguf.container import GgufError, GgufTensor
+from omlx_registry.gguf.keys import GgufKeys
 
 Config = dict[str, Any]
-Settings = Callable[[Keys, Mapping[str, Any], Mapping[str, Tensor]], Config]
+Settings = Callable[[GgufKeys, Mapping[str, Any], Mapping[str, GgufTensor]], Config]
 """What the architecture adds to config.json, from the metadata, the common part of config.json and the tensors."""
 
 
-def _nothing(keys: Keys, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Config:
+def _nothing(keys: GgufKeys, config: Mapping[str, Any], tensors: Mapping[str, GgufTensor]) -> Config:
     return {}
 
 
@@ -84,18 +84,18 @@ def _experts(router: str, path: str) -> dict[str, str]:
     return {"ffn_gate_inp": router} | {f"ffn_{name}_exps": f"{path}.{name}_proj" for name in ("gate", "up", "down")}
 
 
-def _llama(keys: Keys, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Config:
+def _llama(keys: GgufKeys, config: Mapping[str, Any], tensors: Mapping[str, GgufTensor]) -> Config:
     return {
         "attention_bias": "blk.0.attn_q.bias" in tensors,
         "mlp_bias": "blk.0.ffn_up.bias" in tensors,
     }
 
 
-def _gemma(keys: Keys, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Config:
+def _gemma(keys: GgufKeys, config: Mapping[str, Any], tensors: Mapping[str, GgufTensor]) -> Config:
     return {"hidden_act": "gelu_pytorch_tanh"}
 
 
-def _gemma2(keys: Keys, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Config:
+def _gemma2(keys: GgufKeys, config: Mapping[str, Any], tensors: Mapping[str, GgufTensor]) -> Config:
     # Not in the file, the same for all sizes but one: the 27B scales by its width per head.
     is_27b = config["num_hidden_layers"] == 46
     return {
@@ -109,7 +109,7 @@ def _gemma2(keys: Keys, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
     }
 
 
-def _gemma3(keys: Keys, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Config:
+def _gemma3(keys: GgufKeys, config: Mapping[str, Any], tensors: Mapping[str, GgufTensor]) -> Config:
     head_dim = config["head_dim"]
     is_27b = config["num_hidden_layers"] == 62
     return {
@@ -122,7 +122,7 @@ def _gemma3(keys: Keys, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
     }
 
 
-def _qwen2moe(keys: Keys, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Config:
+def _qwen2moe(keys: GgufKeys, config: Mapping[str, Any], tensors: Mapping[str, GgufTensor]) -> Config:
     return {
         "num_experts": keys.whole("expert_count"),
         "num_experts_per_tok": keys.whole("expert_used_count"),
@@ -132,7 +132,7 @@ def _qwen2moe(keys: Keys, config: Mapping[str, Any], tensors: Mapping[str, Tenso
     }
 
 
-def _qwen3moe(keys: Keys, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Config:
+def _qwen3moe(keys: GgufKeys, config: Mapping[str, Any], tensors: Mapping[str, GgufTensor]) -> Config:
     return {
         "num_experts": keys.whole("expert_count"),
         "num_experts_per_tok": keys.whole("expert_used_count"),
@@ -143,7 +143,7 @@ def _qwen3moe(keys: Keys, config: Mapping[str, Any], tensors: Mapping[str, Tenso
     }
 
 
-def _phi3(keys: Keys, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Config:
+def _phi3(keys: GgufKeys, config: Mapping[str, Any], tensors: Mapping[str, GgufTensor]) -> Config:
     # Its heads share the hidden size evenly, whatever a file may say.
     head_dim, rest = divmod(config["hidden_size"], config["num_attention_heads"])
     if rest or not head_dim:
@@ -157,7 +157,7 @@ def _phi3(keys: Keys, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
     }
 
 
-def _gpt_oss(keys: Keys, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Config:
+def _gpt_oss(keys: GgufKeys, config: Mapping[str, Any], tensors: Mapping[str, GgufTensor]) -> Config:
     layers = config["num_hidden_layers"]
     return {
         "num_local_experts": keys.whole("expert_count"),
@@ -169,7 +169,7 @@ def _gpt_oss(keys: Keys, config: Mapping[str, Any], tensors: Mapping[str, Tensor
     }
 
 
-def _mistral3(keys: Keys, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Config:
+def _mistral3(keys: GgufKeys, config: Mapping[str, Any], tensors: Mapping[str, GgufTensor]) -> Config:
     original = keys.whole("rope.scaling.original_context_length", config["max_position_embeddings"])
     rope: Config = {
         "rope_theta": config["rope_theta"],
@@ -186,7 +186,7 @@ def _mistral3(keys: Keys, config: Mapping[str, Any], tensors: Mapping[str, Tenso
     return {"rope_parameters": rope}
 
 
-def _granite(keys: Keys, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Config:
+def _granite(keys: GgufKeys, config: Mapping[str, Any], tensors: Mapping[str, GgufTensor]) -> Config:
     head_dim = config["hidden_size"] // config["num_attention_heads"]
     scale = keys.real("attention.scale", 0.0)
     return _llama(keys, config, tensors) | {
@@ -197,14 +197,14 @@ def _granite(keys: Keys, config: Mapping[str, Any], tensors: Mapping[str, Tensor
     }
 
 
-def _granitemoe(keys: Keys, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Config:
+def _granitemoe(keys: GgufKeys, config: Mapping[str, Any], tensors: Mapping[str, GgufTensor]) -> Config:
     return _granite(keys, config, tensors) | {
         "num_local_experts": keys.whole("expert_count"),
         "num_experts_per_tok": keys.whole("expert_used_count"),
     }
 
 
-def _glm4(keys: Keys, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Config:
+def _glm4(keys: GgufKeys, config: Mapping[str, Any], tensors: Mapping[str, GgufTensor]) -> Config:
     head_dim = config["head_dim"]
     return {
         "attention_bias": "blk.0.attn_q.bias" in tensors,
@@ -212,7 +212,7 @@ def _glm4(keys: Keys, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
     }
 
 
-def _olmo2(keys: Keys, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Config:
+def _olmo2(keys: GgufKeys, config: Mapping[str, Any], tensors: Mapping[str, GgufTensor]) -> Config:
     window = keys.get("attention.sliding_window")
     if window is None:
         return {}
@@ -227,11 +227,11 @@ def _olmo2(keys: Keys, config: Mapping[str, Any], tensors: Mapping[str, Tensor])
     }
 
 
-def _smollm3(keys: Keys, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Config:
+def _smollm3(keys: GgufKeys, config: Mapping[str, Any], tensors: Mapping[str, GgufTensor]) -> Config:
     return _llama(keys, config, tensors) | {"no_rope_layer_interval": 4}
 
 
-def _lfm2(keys: Keys, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Config:
+def _lfm2(keys: GgufKeys, config: Mapping[str, Any], tensors: Mapping[str, GgufTensor]) -> Config:
     layers = config["num_hidden_layers"]
     heads = keys.per_layer("attention.head_count_kv", layers)
     attention = [layer for layer in range(layers) if heads is None or heads[layer]]
@@ -251,7 +251,7 @@ def _lfm2(keys: Keys, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
     }
 
 
-def _cohere2(keys: Keys, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Config:
+def _cohere2(keys: GgufKeys, config: Mapping[str, Any], tensors: Mapping[str, GgufTensor]) -> Config:
     return {
         "layer_norm_eps": keys.real("attention.layer_norm_epsilon"),
         "logit_scale": keys.real("logit_scale"),

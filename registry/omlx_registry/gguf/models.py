@@ -17,8 +17,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from omlx_registry.gguf.container import GgufError, Tensor
-from omlx_registry.gguf.keys import Keys, shortest
+from omlx_registry.gguf.container import GgufError, GgufTensor
+from omlx_registry.gguf.keys import GgufKeys, shortest
 from omlx_registry.gguf.layouts import LAYOUTS, SUPPORTED, Layout
 
 RopeFactors = Callable[[str], "NDArray[np.float32] | None"]
@@ -33,7 +33,7 @@ class Weight:
     result's where it differs from the tensor's.
     """
 
-    tensor: Tensor
+    tensor: GgufTensor
     path: str  # module path, as in config.json's "quantization": "model.layers.0.self_attn.q_proj"
     leaf: str  # "weight" or "bias"; "" where the path is the parameter
     shape: tuple[int, ...]
@@ -73,7 +73,7 @@ _NOT_WEIGHTS: Final = ("rope_freqs.weight", "rope_factors_long.weight", "rope_fa
 
 
 def plan_model(
-    metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], rope_factors: RopeFactors, eos: list[int]
+    metadata: Mapping[str, Any], tensors: Mapping[str, GgufTensor], rope_factors: RopeFactors, eos: list[int]
 ) -> ModelPlan:
     """Config and weights of a GGUF file. Raises GgufError for an architecture or a layout that is not supported."""
     architecture = metadata.get("general.architecture")
@@ -88,7 +88,7 @@ def plan_model(
         )
     if metadata.get("split.count", 0) > 1:
         raise GgufError("the GGUF file is one part of several; join them first with `llama-gguf-split --merge`")
-    keys = Keys(metadata, architecture)
+    keys = GgufKeys(metadata, architecture)
     if keys.get("expert_count") and not layout.experts:
         raise GgufError(f"mixture-of-experts GGUF files of architecture {architecture!r} cannot be imported")
     embedding = tensors.get("token_embd.weight")
@@ -114,7 +114,7 @@ def plan_model(
     return ModelPlan(architecture, config, weights, wide_range=layout.wide_range)
 
 
-def _base_config(keys: Keys, embedding: Tensor, *, tied: bool) -> dict[str, Any]:
+def _base_config(keys: GgufKeys, embedding: GgufTensor, *, tied: bool) -> dict[str, Any]:
     heads = keys.whole("attention.head_count", most=65_536)
     hidden = keys.whole("embedding_length")
     if embedding.columns != hidden:
@@ -135,17 +135,17 @@ def _base_config(keys: Keys, embedding: Tensor, *, tied: bool) -> dict[str, Any]
     }
 
 
-def _key_value_heads(keys: Keys, heads: int) -> int:
+def _key_value_heads(keys: GgufKeys, heads: int) -> int:
     """Of the layers that have any."""
     value = keys.get("attention.head_count_kv")
     if isinstance(value, np.ndarray) and value.any():
         value = value[value != 0]
-        keys = Keys({f"{keys.architecture}.attention.head_count_kv": value}, keys.architecture)
+        keys = GgufKeys({f"{keys.architecture}.attention.head_count_kv": value}, keys.architecture)
     return keys.whole("attention.head_count_kv", heads, most=65_536)
 
 
 def _rope_scaling(
-    architecture: str, keys: Keys, config: Mapping[str, Any], rope_factors: RopeFactors
+    architecture: str, keys: GgufKeys, config: Mapping[str, Any], rope_factors: RopeFactors
 ) -> dict[str, Any] | None:
     long, short = rope_factors("rope_factors_long.weight"), rope_factors("rope_factors_short.weight")
     if long is not None and short is not None:
@@ -195,7 +195,7 @@ def _llama3_scaling(factors: NDArray[np.float32], config: Mapping[str, Any]) -> 
     }
 
 
-def _weight(architecture: str, layout: Layout, tensor: Tensor, config: Mapping[str, Any]) -> Weight:
+def _weight(architecture: str, layout: Layout, tensor: GgufTensor, config: Mapping[str, Any]) -> Weight:
     stem, _, leaf = tensor.name.rpartition(".")
     unknown = GgufError(f"the {architecture!r} GGUF file has an unknown tensor {tensor.name!r}; it cannot be imported")
     if leaf not in ("weight", "bias"):
@@ -220,7 +220,7 @@ def _weight(architecture: str, layout: Layout, tensor: Tensor, config: Mapping[s
     return Weight(tensor, path, "" if part in layout.bare else leaf, _shape(part, tensor), heads, shift)
 
 
-def _shape(part: str, tensor: Tensor) -> tuple[int, ...]:
+def _shape(part: str, tensor: GgufTensor) -> tuple[int, ...]:
     """ggml drops dimensions of 1 that MLX has."""
     if part == "ffn_gate_inp_shexp" and len(tensor.shape) == 1:
         return (1, *tensor.shape)

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from omlx_registry.gguf.container import GgufError, GgufFile, Tensor
+from omlx_registry.gguf.container import GgufError, GgufFile, GgufTensor
 
 _PART: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.I)
 
@@ -40,7 +40,7 @@ class SplitGguf(GgufFile):
                 self.size += part.size
             self._opened = opened.pop_all()
 
-    def rows(self, tensor: Tensor, index: slice | NDArray[np.int64] = slice(None)) -> NDArray[np.uint8]:
+    def rows(self, tensor: GgufTensor, index: slice | NDArray[np.int64] = slice(None)) -> NDArray[np.uint8]:
         return self._parts[tensor.name].rows(tensor, index)
 
     def close(self) -> None:

@@ -32,7 +32,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from omlx_registry.quantize import DType, Quantization
+from omlx_registry.quantize import DType
+from omlx_registry.weights import Quantization
 
 SAFETENSORS_DTYPE: Final[dict[DType, str]] = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 GROUP: Final = 32

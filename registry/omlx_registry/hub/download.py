@@ -63,7 +63,7 @@ def run(job: PullHub, report: Report) -> Fetched:
     blobs.folder.mkdir(parents=True, exist_ok=True)
     _check_space(files, blobs)
     with _client() as client:
-        pull = _Pull(job, commit, blobs, client, _Lines(report))
+        pull = _Pull(job, commit, blobs, client, _ProgressLines(report))
         weights = [file for file in files if _is_weights(file.path)]
         others = [file for file in files if not _is_weights(file.path)]
         fetched = pull.all(others)
@@ -265,7 +265,7 @@ def partial_path(file: RemoteFile, blobs: BlobStore) -> Path:
     return blobs.folder / (f"sha256-{file.sha256}-partial" if file.sha256 else f"sha1-{file.git_sha1}-partial")
 
 
-class _Lines:
+class _ProgressLines:
     """Progress lines from several threads, at most one per file and `_REPORT_EVERY_S`."""
 
     def __init__(self, report: Report) -> None:
@@ -285,7 +285,9 @@ class _Lines:
 class _Pull:
     """The files of one repository on their way into the blobs, several at once."""
 
-    def __init__(self, job: PullHub, commit: str, blobs: BlobStore, client: httpx.Client, lines: _Lines) -> None:
+    def __init__(
+        self, job: PullHub, commit: str, blobs: BlobStore, client: httpx.Client, lines: _ProgressLines
+    ) -> None:
         self._job = job
         self._commit = commit
         self._blobs = blobs

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from omlx_registry.create import CreateRequest, Info
+from omlx_registry.create import CreateSpec, Info
 from omlx_registry.describe import print_modelfile
 from omlx_registry.errors import InvalidModel, PullError
 from omlx_registry.manifest import ADAPTER, DRAFT, FOLDERS
@@ -88,7 +88,7 @@ def write_pushed(folder: Path, spec: ModelSpec, capabilities: list[str]) -> None
         (folder / "LICENSE").write_text("\n\n".join(spec.licenses))
 
 
-def request_of(name: Name, files: Mapping[str, str], description: Path, quantize: str) -> CreateRequest:
+def request_of(name: Name, files: Mapping[str, str], description: Path, quantize: str) -> CreateSpec:
     """How to make the pushed model again. `files`: path in the repository → digest. Raises InvalidModel."""
     try:
         if description.stat().st_size > _LONGEST:
@@ -102,7 +102,7 @@ def request_of(name: Name, files: Mapping[str, str], description: Path, quantize
     def inside(folder: str) -> dict[str, str]:
         return {path.removeprefix(folder): digest for path, digest in files.items() if path.startswith(folder)}
 
-    return CreateRequest(
+    return CreateSpec(
         model=name.full,
         files={
             path: digest

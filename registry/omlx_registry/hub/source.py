@@ -18,7 +18,7 @@ import psutil
 
 from omlx_registry.aliases import Aliases
 from omlx_registry.assemble import Overrides, Texts
-from omlx_registry.catalog import Target, resolve, unknown_name
+from omlx_registry.catalog import PullTarget, resolve, unknown_name
 from omlx_registry.conversion import convert, run_lines
 from omlx_registry.create import check_request, create
 from omlx_registry.describe import read_config
@@ -29,7 +29,7 @@ from omlx_registry.hub.pushed import DESCRIPTION, request_of, write_pushed
 from omlx_registry.names import DEFAULT_HOST, Name
 from omlx_registry.quantize import find_recipe
 from omlx_registry.spec import ModelSpec, Progress
-from omlx_registry.store import Store, Stored
+from omlx_registry.store import ManifestFile, Store
 from omlx_registry.views import model_files
 from omlx_registry.worker_client import (
     Fetched,
@@ -75,7 +75,7 @@ class HubSource:
         # What was only downloaded to be converted is not needed any more; files of a model as it came are.
         await asyncio.to_thread(store.drop, seen)
 
-    async def _fetch(self, name: Name, store: Store, target: Target, seen: set[str]) -> AsyncGenerator[Progress]:
+    async def _fetch(self, name: Name, store: Store, target: PullTarget, seen: set[str]) -> AsyncGenerator[Progress]:
         """Download and register; `seen` takes the digests of what was fetched."""
         with store.working():
             result: list[Fetched] = []
@@ -100,7 +100,7 @@ class HubSource:
                 async for progress in steps:
                     yield progress
 
-    def _target(self, name: Name, store: Store) -> Target:
+    def _target(self, name: Name, store: Store) -> PullTarget:
         target = self._aliases.resolve(name) if self._aliases is not None else None
         target = target or resolve(name)
         if target is None:
@@ -113,12 +113,12 @@ class HubSource:
         return target
 
 
-def _may_be_gguf(target: Target) -> bool:
+def _may_be_gguf(target: PullTarget) -> bool:
     """Whether the tag can mean a GGUF file, going by the names."""
     return "gguf" in target.repository.lower() or (target.quantize is not None and is_kind(target.quantize))
 
 
-async def _register(name: Name, store: Store, target: Target, fetched: Fetched) -> AsyncGenerator[Progress]:
+async def _register(name: Name, store: Store, target: PullTarget, fetched: Fetched) -> AsyncGenerator[Progress]:
     """Make the model out of what was fetched."""
     overrides = Overrides(source=f"hf:{target.repository}@{fetched.commit}", capabilities=target.capabilities)
     ggufs = [file for file in fetched.files if file.path.lower().endswith(".gguf")]
@@ -149,7 +149,7 @@ async def _register(name: Name, store: Store, target: Target, fetched: Fetched) 
 
 
 async def _make_again(
-    name: Name, store: Store, target: Target, fetched: Fetched, source: str
+    name: Name, store: Store, target: PullTarget, fetched: Fetched, source: str
 ) -> AsyncGenerator[Progress]:
     """A model that was pushed from a store, with all that belonged to it."""
     files = {file.path: f"sha256:{file.digest}" for file in fetched.files}
@@ -192,7 +192,7 @@ def _linked(folder: Path, store: Store, files: Iterable[FetchedFile]) -> Path:
     return folder
 
 
-async def push(name: Name, store: Store, stored: Stored, spec: ModelSpec) -> AsyncGenerator[Progress]:
+async def push(name: Name, store: Store, stored: ManifestFile, spec: ModelSpec) -> AsyncGenerator[Progress]:
     """Upload a model with all that belongs to it to the repository its name says. Raises PullError."""
     if name.repository is None:
         raise PullError(
@@ -209,7 +209,7 @@ async def push(name: Name, store: Store, stored: Stored, spec: ModelSpec) -> Asy
                     yield line
 
 
-def _fill(folder: Path, store: Store, stored: Stored, spec: ModelSpec) -> None:
+def _fill(folder: Path, store: Store, stored: ManifestFile, spec: ModelSpec) -> None:
     """The folder that is pushed: the model's files by link, and what describes it."""
     files = model_files(stored.manifest)
     _linked(folder, store, [FetchedFile(path, layer.digest[7:], layer.size) for path, layer in files.items()])
