@@ -57,6 +57,8 @@ KNOWN: dict[str, tuple[Struct | None, Struct | None]] = {
     "/api/omlx/verify": (admin.VerifyRequest, admin.VerifyResponse),
     "/api/omlx/prune": (admin.PruneRequest, admin.PruneResponse),
     "/api/omlx/search": (None, admin.SearchResponse),
+    "/api/omlx/import": (admin.ImportRequest, None),
+    "/api/omlx/importable": (None, admin.ImportableResponse),
     "/api/omlx/selftest": (SelfTestRequest, SelfTestResponse),
     "/api/omlx/overview": (None, overview.Overview),
     "/api/omlx/history": (None, overview.History),

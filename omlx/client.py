@@ -63,12 +63,21 @@ class Version(msgspec.Struct):
     omlx_version: str = ""
 
 
+class ImportStep(wire.StatusLine):
+    """One line of an import; the last one about a model has an outcome: imported, present, planned or refused."""
+
+    model: str = ""
+    outcome: str = ""
+    bytes: int = 0
+    seconds: int = 0
+
+
 class _ErrorBody(msgspec.Struct):
     error: str = ""
 
 
 Body = Mapping[str, Any]
-Chunk = TypeVar("Chunk", wire.GenerateResponse, wire.ChatResponse, wire.StatusLine)
+Chunk = TypeVar("Chunk", wire.GenerateResponse, wire.ChatResponse, wire.StatusLine, ImportStep)
 Reply = TypeVar("Reply")
 
 
@@ -198,9 +207,13 @@ class Client:
         query = urlencode({"q": text, "limit": limit})
         return (await self._call("GET", f"/api/omlx/search?{query}", None, admin.SearchResponse)).models
 
-    def import_found(self) -> AsyncIterator[wire.StatusLine]:
-        """Register models that other programs have on the server's machine."""
-        return self._stream("/api/omlx/import", {}, wire.StatusLine)
+    def import_found(self, body: Body | None = None) -> AsyncIterator[ImportStep]:
+        """Take in models that other programs have on the server's machine; `body` as in POST /api/omlx/import."""
+        return self._stream("/api/omlx/import", body or {}, ImportStep)
+
+    async def importable(self) -> admin.ImportableResponse:
+        """The models of an Ollama on the server's machine that are not the server's yet."""
+        return await self._call("GET", "/api/omlx/importable", None, admin.ImportableResponse)
 
     async def pin(self, model: str, pinned: bool) -> str:
         """Pin or unpin; returns a warning where the pins leave too little for other models, else ""."""

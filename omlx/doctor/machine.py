@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import platform
 import shutil
@@ -11,13 +10,14 @@ import socket
 import sys
 from pathlib import Path
 
-import psutil
+from omlx_registry import Registry
 
 from omlx import __version__
 from omlx.doctor.finding import Finding
 from omlx.folders import nearest_existing, why_unusable
 from omlx.messages.failures import LoadError
 from omlx.messages.frames import Hello
+from omlx.migration import find, listener
 from omlx.pool import admission
 from omlx.runner.host import RunnerHost
 from omlx.settings import Settings, bind_address
@@ -41,6 +41,7 @@ async def examine(settings: Settings, *, server_runs: bool) -> list[Finding]:
         _models(settings),
         *_cache(settings),
         *([] if server_runs else [_port(settings)]),
+        *await asyncio.to_thread(_ollama, settings),
         await asyncio.to_thread(_token),
     ]
 
@@ -160,18 +161,27 @@ def _port(settings: Settings) -> Finding:
         socket.create_server((host, port), family=family).close()
     except OSError as error:
         reason = os.strerror(error.errno).lower() if error.errno else str(error)
-        how = f"end what listens there{_listener(port)}, or choose another address with OMLX_HOST"
+        found = listener(port)
+        who = f" ({found})" if found and found.pid else ""
+        how = f"end what listens there{who}, or choose another address with OMLX_HOST"
         return Finding("port", "fail", f"{host}:{port} cannot be used: {reason}", how)
     return Finding("port", "ok", f"{host}:{port} is free; no server runs there")
 
 
-def _listener(port: int) -> str:
-    """ " (name, process 4711)" of who listens; "" where the system does not tell."""
-    with contextlib.suppress(psutil.Error):
-        for found in psutil.net_connections(kind="tcp"):
-            if found.status == psutil.CONN_LISTEN and found.laddr.port == port and found.pid:
-                return f" ({psutil.Process(found.pid).name()}, process {found.pid})"
-    return ""
+def _ollama(settings: Settings) -> list[Finding]:
+    """An Ollama on this machine whose models or settings could move in; nothing where there is none."""
+    count, size = Registry(Path(settings.models), []).count_ollama()
+    set_there = sorted({it.variable for it in find({}, Path.home()) if it.variable != "OLLAMA_MODELS"})
+    if not count and not set_there:
+        return []
+    text = (
+        f"{count} model{'' if count == 1 else 's'} of {human_bytes(size)} to import" if count else "no models to import"
+    )
+    if set_there:
+        text += f", {', '.join(set_there)} set"
+    how = [*(["`omlx import --from ollama` converts them"] if count else []),
+           *(["`omlx migrate` takes over its settings"] if set_there else [])]  # fmt: skip
+    return [Finding("ollama", "ok", text, "; ".join(how))]
 
 
 def _token() -> Finding:

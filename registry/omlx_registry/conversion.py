@@ -45,6 +45,8 @@ async def convert(
             if isinstance(line, Progress):
                 yield Progress(line.status, WHOLE_MODEL if line.total else "", line.total, line.completed)
             else:
+                for note in line.result.get("notes", []):
+                    yield Progress(f"note: {note}")
                 level = str(line.result.get("quantization_level", ""))
                 overrides = msgspec.structs.replace(overrides, quantization_level=level)
     yield Progress("writing manifest")

@@ -36,7 +36,7 @@ from omlx_registry.spec import Progress
 from omlx_registry.store import ManifestFile, Store
 from omlx_registry.templates import ChatTemplates
 from omlx_registry.weights import read_header
-from omlx_registry.worker_client import ImportGguf, Job, JobProgress, Quantize, run_job
+from omlx_registry.worker_client import ImportAdapter, ImportGguf, Job, JobProgress, Quantize, run_job
 
 LONG_WORK: Final = "0000000000000000000"
 """The digest Ollama gives to lines about converting and quantizing."""
@@ -265,7 +265,7 @@ async def _take_files(store: Store, files: Mapping[str, str], made: _Making, fol
         async with aclosing(_convert(ImportGguf(str(store.blobs.path(files[gguf[0]])), str(folder)), made)) as lines:
             async for progress in lines:
                 yield progress
-        layers, new = await asyncio.to_thread(_take_folder, store, folder)
+        layers, new = await asyncio.to_thread(take_folder, store, folder)
         made.new |= new
     elif any(path.endswith(".safetensors") for path in files):
         yield Progress("converting model")
@@ -285,6 +285,8 @@ async def _convert(job: Job, made: _Making) -> AsyncGenerator[Progress]:
             if isinstance(step, JobProgress):
                 yield Progress(step.status, LONG_WORK if step.total else "", step.total, step.completed)
             else:
+                for note in step.result.get("notes", []):
+                    yield Progress(f"note: {note}")
                 level = str(step.result.get("quantization_level", ""))
                 made.overrides = msgspec.structs.replace(made.overrides, quantization_level=level)
 
@@ -302,7 +304,7 @@ async def _quantize(store: Store, made: _Making, name: str, folder: Path) -> Asy
         async for progress in lines:
             yield progress
     extras = [layer for layer in made.layers if layer.media_type not in {WEIGHTS, FILE}]
-    layers, new = await asyncio.to_thread(_take_folder, store, folder)
+    layers, new = await asyncio.to_thread(take_folder, store, folder)
     made.layers = [layer for layer in layers if layer.media_type != LICENSE] + extras
     made.new |= new
     yield Progress("verifying conversion")
@@ -316,8 +318,12 @@ async def _add_extras(store: Store, request: CreateSpec, made: _Making, space: P
         config = Files(made.layers, store.blobs).config()
         info = model_info(config, 0)
         blocks = info.get(f"{info['general.architecture']}.block_count", 0)
-        layers = await asyncio.to_thread(adapter_layers, store.blobs, request.adapters, int(blocks))
-        await asyncio.to_thread(_check_adapter, store, made.layers, layers, int(blocks))
+        if len(request.adapters) == 1 and _is_gguf(store, *next(iter(request.adapters.items()))):
+            path = store.blobs.path(next(iter(request.adapters.values())))
+            layers = await convert_adapter(store, path, config, space / "adapter")
+        else:
+            layers = await asyncio.to_thread(adapter_layers, store.blobs, request.adapters, int(blocks))
+        await asyncio.to_thread(check_adapter, store, made.layers, layers, int(blocks))
         made.layers = [layer for layer in made.layers if layer.media_type != ADAPTER] + layers
         made.new |= {layer.digest for layer in layers} - set(request.adapters.values())
     if request.draft_files:
@@ -337,7 +343,25 @@ async def _add_extras(store: Store, request: CreateSpec, made: _Making, space: P
         made.new |= draft.new
 
 
-def _check_adapter(store: Store, base: list[Layer], adapter: list[Layer], blocks: int) -> None:
+async def convert_adapter(
+    store: Store, path: Path, config: Mapping[str, Any], folder: Path, *, check: dict[str, str] | None = None
+) -> list[Layer]:
+    """Layers of a GGUF adapter for the model with this config.json; `folder` is for the files in the making.
+
+    `check`: as in `ImportAdapter`. The caller holds `Store.working()`. Raises CreateError.
+    """
+    async with aclosing(run_job(ImportAdapter(str(path), str(folder), dict(config), check or {}))) as steps:
+        async for _ in steps:
+            pass
+    layers = []
+    for name in (CONFIG_FILE, MLX_WEIGHTS):
+        placed = await asyncio.to_thread(store.blobs.put_file, folder / name, "move")
+        layers.append(Layer(ADAPTER, placed.digest, placed.size, name=name))
+    return layers
+
+
+def check_adapter(store: Store, base: list[Layer], adapter: list[Layer], blocks: int) -> None:
+    """Raises CreateError where the adapter is for another model."""
     paths = {layer.name: store.blobs.path(layer.digest) for layer in adapter}
     files = Files(base, store.blobs)
     settings = decode_object(read_bytes(paths[CONFIG_FILE], CONFIG_FILE), CONFIG_FILE)
@@ -345,7 +369,7 @@ def _check_adapter(store: Store, base: list[Layer], adapter: list[Layer], blocks
     check_fit(settings, tensors, files.config(), files.tensors(), blocks)
 
 
-def _take_folder(store: Store, folder: Path) -> tuple[list[Layer], set[str]]:
+def take_folder(store: Store, folder: Path) -> tuple[list[Layer], set[str]]:
     """Move a folder that a worker wrote into blobs."""
     placed = {name: store.blobs.put_file(folder / name, "move") for name in model_file_names(folder)}
     layers = file_layers(store.blobs, {name: blob.digest for name, blob in placed.items()})

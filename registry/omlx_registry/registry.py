@@ -37,7 +37,10 @@ from omlx_registry.jobs import Jobs
 from omlx_registry.local_models import find, places
 from omlx_registry.manifest_cache import CachedManifest, Memory
 from omlx_registry.names import Name, parse_name
-from omlx_registry.spec import ModelShow, ModelSpec, Progress
+from omlx_registry.ollama.importer import ImportRequest, import_models
+from omlx_registry.ollama.store import OllamaModel, OllamaStore, is_store
+from omlx_registry.ollama.store import folders as ollama_folders
+from omlx_registry.spec import ImportStep, ModelShow, ModelSpec, Progress
 from omlx_registry.store import (
     PARTIAL_GRACE_S,
     UPLOAD_GRACE_S,
@@ -96,6 +99,7 @@ class Registry:
         self._check_template = check_template
         self._check_chat = check_chat
         self._jobs = Jobs()
+        self._importing = asyncio.Lock()
         self._memory = Memory(root / "omlx" / "known.msgpack")
 
     def bring_up_to_date(self) -> None:
@@ -297,20 +301,47 @@ class Registry:
         """MLX models on the Hugging Face Hub, most downloaded first. Raises PullError."""
         return await search(text, limit)
 
-    async def import_found(self) -> AsyncGenerator[Progress]:
+    async def import_found(self) -> AsyncGenerator[ImportStep]:
         """Register what the Hugging Face cache and LM Studio hold and this store does not, by hard link."""
         for root in places(os.environ, Path.home()):
             for found in await asyncio.to_thread(find, root):
                 name = found.name.short
                 if self.has(name):
-                    yield Progress(f"{name} is here already")
+                    yield ImportStep(f"{name} is here already", model=name, outcome="present")
                     continue
-                yield Progress(f"importing {name}")
+                yield ImportStep(f"importing {name}", model=name)
                 try:
                     await asyncio.to_thread(self.add_model_folder, name, found.folder, trusted=[found.root])
                 except RegistryError as error:
-                    yield Progress(f"skipping {name}: {error.message}")
-        yield Progress("success")
+                    yield ImportStep(f"skipping {name}: {error.message}", model=name)
+        yield ImportStep("success")
+
+    def find_ollama(self, folder: str = "") -> Path | None:
+        """The store of an Ollama on this machine, or in `folder`; None where there is none, or it is this one."""
+        candidates = [Path(folder).expanduser()] if folder else ollama_folders(os.environ, Path.home())
+        return next((it for it in candidates if is_store(it) and not _is_same(it, self.store.root)), None)
+
+    def count_ollama(self) -> tuple[int, int]:
+        """How many models an Ollama on this machine has that are not here yet, and their bytes."""
+        root = self.find_ollama()
+        models = OllamaStore(root).models() if root else []
+        sizes = [it.size for it in models if isinstance(it, OllamaModel) and not self.has(it.name.full)]
+        return len(sizes), sum(sizes)
+
+    async def import_ollama(self, request: ImportRequest, folder: str = "") -> AsyncGenerator[ImportStep]:
+        """Import models of an Ollama on this machine; the last line says `success`. Raises CreateError.
+
+        Imports run one after the other: a second one finds what the first has made.
+        """
+        root = await asyncio.to_thread(self.find_ollama, folder)
+        if root is None:
+            raise CreateError(_no_ollama(folder, self.store.root))
+        async with self._importing:
+            with storage_errors(self.store.root):
+                async with aclosing(import_models(self.store, OllamaStore(root), request, self.pull)) as steps:
+                    async for step in steps:
+                        yield step
+        yield ImportStep("success")
 
     def _digests(self, name: Name) -> set[str]:
         try:
@@ -350,3 +381,17 @@ class Registry:
                 return None  # Not learned: a blob may come back without the manifest changing.
             self._memory.learn(known)
         return known.spec
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    return one.resolve() == other.resolve()
+
+
+def _no_ollama(folder: str, own: Path) -> str:
+    candidates = [Path(folder).expanduser()] if folder else ollama_folders(os.environ, Path.home())
+    if any(is_store(it) and _is_same(it, own) for it in candidates):
+        return (
+            "oMLX keeps its models in Ollama's folder, so their names are taken: give oMLX a folder of its own with "
+            "OMLX_MODELS, then import"
+        )
+    return "there are no models of an Ollama here: name the folder, as OLLAMA_MODELS does for Ollama"

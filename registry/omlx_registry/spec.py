@@ -6,7 +6,7 @@ Made by the registry from a manifest (see `catalogue`), handed to the pool and t
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -86,6 +86,18 @@ class Progress(msgspec.Struct, omit_defaults=True):
     digest: str = ""
     total: int = 0
     completed: int = 0
+
+
+class ImportStep(Progress, omit_defaults=True):
+    """One line of an import. Lines about one model name it; the last of these has an `outcome`.
+
+    `bytes` it takes here and `seconds` it is going to take are stated with "planned".
+    """
+
+    model: str = ""
+    outcome: Literal["", "imported", "present", "planned", "refused"] = ""
+    bytes: int = 0
+    seconds: int = 0
 
 
 def human_parameters(count: int) -> str:

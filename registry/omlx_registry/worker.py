@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import sys
 import threading
@@ -22,9 +23,13 @@ import msgspec
 
 from omlx_registry.errors import CreateError, InvalidModel, PullRefused, RegistryError
 from omlx_registry.gguf.container import GgufError
+from omlx_registry.ollama.store import damaged
 from omlx_registry.open_files import limits_kept
 from omlx_registry.worker_client import (
+    ImportAdapter,
     ImportGguf,
+    ImportTensors,
+    InspectGguf,
     Job,
     JobFailure,
     JobProgress,
@@ -37,6 +42,7 @@ from omlx_registry.worker_client import (
 
 NICENESS: Final = 10
 PROGRESS_INTERVAL_S: Final = 0.1
+_PIECE: Final = 4 << 20
 
 
 class Reporter:
@@ -61,14 +67,31 @@ class Reporter:
 def do_job(job: Job, reporter: Reporter) -> dict[str, Any]:
     """The job's result. Raises RegistryError with a sentence for the user."""
     match job:
-        case ImportGguf(path, folder, weights):
+        case ImportGguf(path, folder, weights, check):
             from omlx_registry.gguf.importer import import_gguf  # a job imports its own libraries only: 0.1 to 0.3 s
 
             def report(done: int, total: int) -> None:
                 reporter.progress("converting model", done, total)
 
+            _verify(check, reporter)
             reporter.progress("parsing GGUF", 0, 0)
             return import_gguf(Path(path), Path(folder), weights, report)
+        case InspectGguf(path):
+            from omlx_registry.gguf.importer import inspect_gguf  # as above
+
+            return inspect_gguf(Path(path))
+        case ImportAdapter(path, folder, config, check):
+            from omlx_registry.gguf.lora import import_adapter  # as above
+
+            _verify(check, reporter)
+            return import_adapter(Path(path), Path(folder), config)
+        case ImportTensors(blobs, files, folder, link, check):
+            from omlx_registry.ollama.tensors import import_tensors  # as above
+
+            _verify(check, reporter)
+            return import_tensors(
+                blobs, files, Path(folder), lambda done, total: reporter.progress("copying", done, total), link=link
+            )
         case Quantize(source, folder, recipe):
             from omlx_registry.quantize_model import quantize_model  # as above
 
@@ -86,6 +109,20 @@ def do_job(job: Job, reporter: Reporter) -> dict[str, Any]:
             from omlx_registry.hub.search import search  # as above
 
             return {"models": msgspec.to_builtins(search(text, limit))}
+
+
+def _verify(files: dict[str, str], reporter: Reporter) -> None:
+    """Raises InvalidModel where the bytes of a file do not have the digest that they should."""
+    total, done = sum(Path(path).stat().st_size for path in files), 0
+    for path, digest in files.items():
+        found = hashlib.sha256()
+        with Path(path).open("rb", buffering=0) as file:
+            while piece := file.read(_PIECE):
+                found.update(piece)
+                done += len(piece)
+                reporter.progress("verifying sha256 digest", min(done, total), total)
+        if found.hexdigest() != digest:
+            raise InvalidModel(damaged(digest))
 
 
 def failure(error: Exception) -> JobFailure:

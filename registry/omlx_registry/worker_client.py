@@ -35,12 +35,45 @@ _TOO_LARGE: Final = (
 class ImportGguf(msgspec.Struct, tag_field="job", tag="import_gguf", frozen=True):
     """Convert the GGUF file `path` into the new MLX folder `folder`.
 
-    `weights`: "keep" for the file's own precision, or a name of `omlx_registry.quantize` (f32, q4_K_M ...).
+    `weights`: "keep" for the file's own precision, or a name of `omlx_registry.quantize` (f32, q4_K_M ...). `check`:
+    files that must have these digests (path → 64 hex).
     """
 
     path: str
     folder: str
     weights: str = "keep"
+    check: dict[str, str] = {}
+
+
+class InspectGguf(msgspec.Struct, tag_field="job", tag="inspect_gguf", frozen=True):
+    """Say what `ImportGguf` would make of the file, from its header; the result is `gguf.importer.inspect_gguf`'s."""
+
+    path: str
+
+
+class ImportAdapter(msgspec.Struct, tag_field="job", tag="import_adapter", frozen=True):
+    """Convert the GGUF adapter `path` into mlx-lm's files in the new folder `folder`.
+
+    `config`: config.json of the model that it is for. `check`: as in `ImportGguf`.
+    """
+
+    path: str
+    folder: str
+    config: dict[str, Any]
+    check: dict[str, str] = {}
+
+
+class ImportTensors(msgspec.Struct, tag_field="job", tag="import_tensors", frozen=True):
+    """Put an MLX model together in the new folder `folder`, from a safetensors file for each tensor and other files.
+
+    `files`: name in the folder → path. `link`: share files that can be used as they are. `check`: as in `ImportGguf`.
+    """
+
+    blobs: list[str]
+    files: dict[str, str]
+    folder: str
+    link: bool = False
+    check: dict[str, str] = {}
 
 
 class Quantize(msgspec.Struct, tag_field="job", tag="quantize", frozen=True):
@@ -81,7 +114,7 @@ class SearchHub(msgspec.Struct, tag_field="job", tag="search_hub", frozen=True):
     limit: int = 20
 
 
-Job = ImportGguf | Quantize | PullHub | PushHub | SearchHub
+Job = ImportGguf | InspectGguf | ImportAdapter | ImportTensors | Quantize | PullHub | PushHub | SearchHub
 
 
 class FetchedFile(msgspec.Struct, frozen=True):

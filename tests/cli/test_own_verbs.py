@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Ran, run_omlx
+from tests.registry.tiny_gguf import make_pair
 from tests.support.hub import FakeHub
+from tests.support.ollama_store import OllamaFolder
 from tests.support.server import ServerProcess
 from tests.support.tiny import tiny_model
 
@@ -25,7 +27,13 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeHub]:
 @pytest.fixture(scope="module")
 def server(hub: FakeHub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("server")
-    env = {**hub.env, "HF_TOKEN": "hf_secret", "HF_HOME": str(folder / "hf"), "OMLX_SPARE_RUNNER": "false"}
+    env = {
+        **hub.env,
+        "HF_TOKEN": "hf_secret",
+        "HF_HOME": str(folder / "hf"),
+        "HOME": str(folder / "home"),
+        "OMLX_SPARE_RUNNER": "false",
+    }
     with ServerProcess(folder, env=env) as running:
         yield running
 
@@ -114,6 +122,27 @@ def test_mistakes_are_answered_with_a_sentence(server: ServerProcess, words: tup
     assert done.code == 1
     assert message in done.err
     assert "Traceback" not in done.err
+
+
+def test_import_brings_the_models_of_an_ollama(server: ServerProcess, tmp_path: Path) -> None:
+    (tmp_path / "gguf").mkdir()
+    _, path = make_pair(tmp_path / "gguf", "llama", lambda name: "Q8_0")
+    folder = OllamaFolder(server.folder / "home" / ".ollama" / "models")
+    folder.add("moved:1b", [("model", path.read_bytes()), ("system", b"Be brief.")])
+    (digest,) = folder.add("gone:1b", [("model", b"GGUF")])
+    folder.path(digest).unlink()
+    assert "Ollama has 2 models of " in omlx(server, "import").out
+    planned = omlx(server, "import", "--dry-run")
+    assert (planned.code, planned.out.startswith("1 to import, 1 not imported, ")) == (1, True)
+    assert "of Q8_0 become" in planned.err and "moved" not in omlx(server, "list").out
+
+    moved = omlx(server, "import", "--from", "ollama")
+    assert (moved.code, moved.out) == (1, "1 imported, 1 not imported\n")
+    assert "skipping gone:1b: blob" in moved.err
+    assert "SYSTEM Be brief." in omlx(server, "show", "moved:1b", "--modelfile").out
+    assert omlx(server, "run", "moved:1b", "hello").code == 0
+    again = omlx(server, "import", "--from", "ollama", "moved:1b")
+    assert (again.code, again.out) == (0, "1 here already\n")
 
 
 def test_the_server_log_has_no_traceback(server: ServerProcess) -> None:

@@ -26,10 +26,12 @@ def available() -> bool:
     return bool(_INTERPRETER)
 
 
-def ask(path: Path, texts: list[str], prompts: list[list[int]], tokens: int) -> dict[str, Any]:
+def ask(
+    path: Path, texts: list[str], prompts: list[list[int]], tokens: int, *, patience_s: float = 150.0
+) -> dict[str, Any]:
     job = json.dumps({"path": str(path), "texts": texts, "prompts": prompts, "tokens": tokens})
     command = [_INTERPRETER, __file__]
-    done = subprocess.run(command, input=job, capture_output=True, text=True, timeout=150)
+    done = subprocess.run(command, input=job, capture_output=True, text=True, timeout=patience_s)
     assert _MARK in done.stdout, done.stderr[-2000:]
     answer: dict[str, Any] = json.loads(done.stdout.partition(_MARK)[2])
     return answer
@@ -42,6 +44,8 @@ def main() -> None:
     params = xllamacpp.CommonParams()
     params.model.path = job["path"]
     params.n_ctx, params.n_parallel, params.warmup, params.verbosity, params.port = 512, 1, False, 1, 0
+    # Threads that wait for each other by spinning are many times slower where other programs want the processor, too.
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     server = xllamacpp.Server(params)
 
     def post(route: str, body: dict[str, Any]) -> Any:

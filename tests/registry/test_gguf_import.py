@@ -23,7 +23,7 @@ from omlx_registry.gguf.container import GgufError, GgufFile
 from omlx_registry.gguf.importer import import_gguf
 from omlx_registry.gguf.tensors import dequantize
 
-from tests.registry.tiny_gguf import make_pair
+from tests.registry.tiny_gguf import make_pair, write_gguf
 
 
 def convert(path: Path, folder: Path, weights: str = "keep", **options: Any) -> dict[str, Any]:
@@ -263,3 +263,14 @@ def test_an_unknown_form_is_ollamas_error(tmp_path: Path) -> None:
 def test_a_full_disk_is_noticed_before_writing(tmp_path: Path) -> None:
     with pytest.raises(CreateError, match=r"needs 1000000\.0 GB of disk space, but only [\d.]+ GB are free"):
         weights_file.require_space(tmp_path, 10**15)
+
+
+def test_encoders_beside_the_text_model_are_left_out_and_said(tmp_path: Path) -> None:
+    """Ollama's own files of vision models hold all of it in one."""
+    mlx_folder, _ = make_pair(tmp_path, "gemma3")
+    path = tmp_path / "whole.gguf"
+    write_gguf(path, mlx_folder, lambda name: "F32", {}, extra=("v.blk.0.attn_q.weight", "mm.input_projection.weight"))
+    result = convert(path, tmp_path / "out")
+    assert [note.partition(" cannot")[0] for note in result["notes"]] == ["its encoder for images"]
+    ours, theirs = dense_weights(tmp_path / "out"), dense_weights(mlx_folder)
+    assert ours.keys() == theirs.keys()

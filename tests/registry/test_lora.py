@@ -173,7 +173,7 @@ def test_what_mlx_cannot_express_is_refused(config: dict[str, Any], tensors: lis
 @pytest.mark.parametrize(
     ("files", "reason"),
     [
-        (["adapter.gguf"], "GGUF adapters are not supported"),
+        (["adapter.gguf"], "supplied file was not in GGUF format"),
         (["adapter_config.json"], "no safetensors adapter"),
         (["adapter_model.safetensors"], r"adapter_config\.json is missing"),
         (["a.safetensors", "b.safetensors", "adapter_config.json"], "only one adapter"),

@@ -7,7 +7,7 @@ purpose: an importer tested with its own tables would agree with itself. `llama.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from gguf.quants import quantize
 from omlx_registry.gguf.container import TENSOR_TYPES
 from safetensors.numpy import load_file
 
+from tests.registry import kquants
 from tests.registry import tiny_gguf_families as more
 from tests.registry.tiny_gguf_families import BASE
 from tests.support import tiny
@@ -120,6 +121,8 @@ _SCALES_AT = {
     "TQ1_0": (52,), "TQ2_0": (64,),
 }  # fmt: skip
 
+_K_QUANTS = {"Q4_K": kquants.q4_k, "Q6_K": kquants.q6_k}
+
 KindOf = Callable[[str], str]
 """Chooses the ggml type of a matrix by its GGUF name."""
 
@@ -146,8 +149,16 @@ def make_pair(
 
 
 def write_gguf(
-    path: Path, mlx_folder: Path, kind_of: KindOf, metadata: dict[str, Any], split: int = 0, *, arch: str | None = None
+    path: Path,
+    mlx_folder: Path,
+    kind_of: KindOf,
+    metadata: dict[str, Any],
+    split: int = 0,
+    *,
+    arch: str | None = None,
+    extra: Sequence[str] = (),
 ) -> None:
+    """`extra`: names of further tensors, which no text model has."""
     config = json.loads((mlx_folder / "config.json").read_text())
     arch = arch or _ARCH.get(config["model_type"], config["model_type"])
     writer = GGUFWriter(path, arch, split_max_tensors=split)
@@ -176,6 +187,8 @@ def write_gguf(
     for key, value in metadata.items():
         add = writer.add_bool if isinstance(value, bool) else writer.add_uint32
         (writer.add_string if isinstance(value, str) else add)(key, value)
+    for name in extra:
+        writer.add_tensor(name, np.zeros((4, 4), np.float32))
     for name, values in load_file(mlx_folder / "model.safetensors").items():
         ours, data = _to_ggml(name, values.astype(np.float32), config, arch)
         matrix = data.ndim > 1 and not ours.endswith((".bias", "shortconv.conv.weight"))
@@ -188,7 +201,9 @@ def write_gguf(
 
 
 def _encode(data: np.ndarray, kind: GGMLQuantizationType) -> np.ndarray:
-    """In ggml's type; random blocks where the gguf package can read a type but not write it."""
+    """In ggml's type; random blocks where the gguf package can read a type but not write it, nor we."""
+    if kind.name in _K_QUANTS:
+        return _K_QUANTS[kind.name](data)
     try:
         return quantize(data, kind)
     except NotImplementedError:

@@ -121,6 +121,31 @@ class PinRequest(msgspec.Struct):
     pinned: bool = True
 
 
+class ImportRequest(msgspec.Struct):
+    """POST /api/omlx/import. `source`: "huggingface" (and LM Studio), or "ollama", of which `folder` is the store where
+    it is not at a usual place.
+
+    The rest is for Ollama's models. `models`: which; empty: all. `link`: share files that can be used as they are.
+    `prefer`: "pull" fetches the MLX repository of a name where the catalog has one. `dry_run`: only tell what would be
+    done. `verbose`: a line for each tensor.
+    """
+
+    source: str = "huggingface"
+    folder: str = ""
+    models: list[str] = []
+    link: bool = False
+    prefer: str = "convert"
+    dry_run: bool = False
+    verbose: bool = False
+
+
+class ImportableResponse(msgspec.Struct):
+    """GET /api/omlx/importable: the models of an Ollama on this machine, and their bytes."""
+
+    ollama_models: int
+    ollama_bytes: int
+
+
 class PruneRequest(msgspec.Struct):
     """POST /api/omlx/prune. `now`: also files that were uploaded a moment ago; `partial`: also downloads that could be
     continued; `dry_run`: only tell what would be removed.

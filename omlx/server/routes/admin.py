@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from litestar import get, post
 from litestar.params import FromQuery
-from omlx_registry import Registry
+from omlx_registry import ImportRequest, Registry
 
 from omlx import __version__
 from omlx.messages.selftest import Check, SelfTest, SelfTestRequest, SelfTestResponse
@@ -101,9 +101,30 @@ async def search(registry: GivenRegistry, q: FromQuery[str] = "", limit: FromQue
     return as_json(wire.SearchResponse(hits))
 
 
+@get("/api/omlx/importable", opt=route_opt("omlx"))
+async def importable(registry: GivenRegistry) -> Answer:
+    """Whether an Ollama has models on this machine that `POST /api/omlx/import` can take."""
+    count, size = await asyncio.to_thread(registry.count_ollama)
+    return as_json(wire.ImportableResponse(count, size))
+
+
 @post("/api/omlx/import", status_code=200, opt=route_opt("omlx", "each"))
-async def import_found(registry: GivenRegistry) -> Answer:
-    return progress(registry.import_found(), stream=True)
+async def import_found(request: HttpRequest, registry: GivenRegistry, settings: GivenSettings) -> Answer:
+    asked = await read_json(request, wire.ImportRequest, settings.max_body)
+    if asked.source not in ("huggingface", "ollama"):
+        raise HTTPError(400, "source must be huggingface or ollama")
+    if asked.source != "ollama":
+        return progress(registry.import_found(), stream=True)
+    if asked.prefer not in ("convert", "pull"):
+        raise HTTPError(400, "prefer must be convert or pull")
+    wanted = ImportRequest(
+        models=asked.models,
+        link=asked.link,
+        pull=asked.prefer == "pull",
+        dry_run=asked.dry_run,
+        verbose=asked.verbose,
+    )
+    return progress(registry.import_ollama(wanted, asked.folder), stream=True)
 
 
 @post("/api/omlx/pin", status_code=200, opt=route_opt("omlx", "each"))

@@ -78,25 +78,26 @@ class Storage:
         ]
         return [*slots, TensorSlot(f"{self.weight.path}.biases", dtype, groups)] if affine else slots
 
+    def describe(self) -> str:
+        """What becomes of the tensor, for the user: "Q6_K → 8 bits in groups of 32, quantized anew"."""
+        kind, quantization = self.weight.tensor.type, self.quantization
+        if quantization is None:
+            return f"{kind} → {self.dtype}"
+        form = "mxfp4" if quantization.mode == "mxfp4" else f"{quantization.bits} bits in groups of "
+        form += "" if quantization.mode == "mxfp4" else str(quantization.group_size)
+        return f"{kind} → {form}, {'codes kept' if self.keeps_codes else 'quantized anew'}"
+
 
 def import_gguf(
     path: Path, folder: Path, weights: str, report: Report, *, max_shard_bytes: int = MAX_SHARD_BYTES
 ) -> dict[str, Any]:
     """Convert the file at `path` into `folder` (made if missing) and describe the model.
 
-    Returns {"architecture", "parameter_count", "quantization_level", "context_length", "embedding_length", "name",
-    "license", "files"}. Raises GgufError; what `folder` then holds is for the caller to remove.
+    Returns what `inspect_gguf` does, and the "files" of the folder. Raises GgufError; what `folder` then holds is for
+    the caller to remove.
     """
     with open_gguf(path) as file:
-        tokenizer = build_tokenizer(file.metadata)
-
-        def rope_factors(name: str) -> NDArray[np.float32] | None:
-            tensor = file.tensors.get(name)
-            return None if tensor is None else dequantize(tensor.type, file.rows(tensor)).reshape(-1)
-
-        plan = plan_model(file.metadata, file.tensors, rope_factors, tokenizer.eos)
-        if len(file.metadata["tokenizer.ggml.tokens"]) > plan.config["vocab_size"]:
-            raise GgufError("the GGUF file's vocabulary has more tokens than its embedding has rows")
+        tokenizer, plan = _read(file)
         storages = plan_storage(plan, weights)
         folder.mkdir(parents=True, exist_ok=True)
         slots = [slot for storage in storages for slot in storage.slots()]
@@ -108,16 +109,47 @@ def import_gguf(
         names += _write_json(folder, config, tokenizer)
         if len(out.files) > 1:
             names.append("model.safetensors.index.json")
-        return {
-            "architecture": plan.architecture,
-            "parameter_count": sum(weight.tensor.rows * weight.tensor.columns for weight in plan.weights),
-            "quantization_level": quantization_level(file, plan) if weights == KEEP else recipe(weights).label,
-            "context_length": plan.config["max_position_embeddings"],
-            "embedding_length": plan.config["hidden_size"],
-            "name": _text(file, "general.name"),
-            "license": _text(file, "general.license"),
-            "files": sorted(names),
-        }
+        return _description(file, plan, storages, weights) | {"files": sorted(names)}
+
+
+def inspect_gguf(path: Path, weights: str = KEEP) -> dict[str, Any]:
+    """What `import_gguf` would make of the file; reads its header only.
+
+    Returns {"architecture", "parameter_count", "quantization_level", "context_length", "embedding_length", "name",
+    "license", "bytes", "tensors", "notes"}: `bytes` of the converted weights, of each tensor a line for the user.
+    Raises GgufError.
+    """
+    with open_gguf(path) as file:
+        _, plan = _read(file)
+        return _description(file, plan, plan_storage(plan, weights), weights)
+
+
+def _read(file: GgufFile) -> tuple[TokenizerFiles, ModelPlan]:
+    tokenizer = build_tokenizer(file.metadata)
+
+    def rope_factors(name: str) -> NDArray[np.float32] | None:
+        tensor = file.tensors.get(name)
+        return None if tensor is None else dequantize(tensor.type, file.rows(tensor)).reshape(-1)
+
+    plan = plan_model(file.metadata, file.tensors, rope_factors, tokenizer.eos)
+    if len(file.metadata["tokenizer.ggml.tokens"]) > plan.config["vocab_size"]:
+        raise GgufError("the GGUF file's vocabulary has more tokens than its embedding has rows")
+    return tokenizer, plan
+
+
+def _description(file: GgufFile, plan: ModelPlan, storages: list[Storage], weights: str) -> dict[str, Any]:
+    return {
+        "architecture": plan.architecture,
+        "parameter_count": sum(weight.tensor.rows * weight.tensor.columns for weight in plan.weights),
+        "quantization_level": quantization_level(file, plan) if weights == KEEP else recipe(weights).label,
+        "context_length": plan.config["max_position_embeddings"],
+        "embedding_length": plan.config["hidden_size"],
+        "name": _text(file, "general.name"),
+        "license": _text(file, "general.license"),
+        "bytes": sum(slot.nbytes for storage in storages for slot in storage.slots()),
+        "tensors": [f"{storage.weight.tensor.name}: {storage.describe()}" for storage in storages],
+        "notes": list(plan.notes),
+    }
 
 
 def _text(file: GgufFile, key: str) -> str:

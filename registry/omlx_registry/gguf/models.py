@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omlx_registry.gguf.container import GgufError, GgufTensor
+from omlx_registry.gguf.encoders import encodes, without_encoder
 from omlx_registry.gguf.keys import GgufKeys, shortest
 from omlx_registry.gguf.layouts import LAYOUTS, SUPPORTED, Layout
 
@@ -67,6 +68,8 @@ class ModelPlan:
     weights: tuple[Weight, ...]
     wide_range: bool
     """Its activations exceed float16's range, so 16-bit weights must be bfloat16."""
+    notes: tuple[str, ...] = ()
+    """Sentences for the user: what of the file is left out."""
 
 
 _NOT_WEIGHTS: Final = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
@@ -107,11 +110,15 @@ def plan_model(
         if isinstance(token, int):
             config["pad_token_id" if name == "padding" else "bos_token_id"] = token
 
+    encoded = {kind for name in tensors if (kind := encodes(name))}
     weights = tuple(
-        _weight(architecture, layout, tensor, config) for tensor in tensors.values() if tensor.name not in _NOT_WEIGHTS
+        _weight(architecture, layout, tensor, config)
+        for tensor in tensors.values()
+        if tensor.name not in _NOT_WEIGHTS and not encodes(tensor.name)
     )
     _require_all(architecture, layout, config, {weight.tensor.name for weight in weights})
-    return ModelPlan(architecture, config, weights, wide_range=layout.wide_range)
+    notes = tuple(without_encoder(kind) for kind in sorted(encoded))
+    return ModelPlan(architecture, config, weights, wide_range=layout.wide_range, notes=notes)
 
 
 def _base_config(keys: GgufKeys, embedding: GgufTensor, *, tied: bool) -> dict[str, Any]:

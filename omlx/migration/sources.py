@@ -1,0 +1,155 @@
+"""Sources: the places where a setting of Ollama's may stand on this machine. They are read, never changed.
+
+A setting is a variable: of this shell, of a launchd job, of a systemd unit with its drop-ins; the app keeps a few in a
+database of its own. An unreadable place counts as an empty one.
+"""
+
+from __future__ import annotations
+
+import plistlib
+import re
+import shlex
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+_PREFIX: Final = "OLLAMA_"
+_ALSO: Final = frozenset(
+    {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GGML_VK_VISIBLE_DEVICES",
+     "GPU_DEVICE_ORDINAL", "HSA_OVERRIDE_GFX_VERSION", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy",
+     "https_proxy", "no_proxy"}
+)  # fmt: skip
+"""Of a service: other variables that change what an Ollama does."""
+_MOST_BYTES: Final = 1 << 20
+"""Of a unit or a property list."""
+_UNIT: Final = "ollama.service"
+_LAUNCHD_FOLDERS: Final = ("Library/LaunchAgents", "/Library/LaunchAgents", "/Library/LaunchDaemons")
+_APP: Final = "Library/Application Support/Ollama/db.sqlite"
+
+
+class Given(NamedTuple):
+    """A variable with the value that it was given, and where: "the environment", a file, "Ollama's app"."""
+
+    variable: str
+    value: str
+    origin: str
+
+
+def find(environ: Mapping[str, str], home: Path, root: Path = Path("/")) -> list[Given]:
+    """All settings of an Ollama, those that count more first. `root`: where the system's folders are."""
+    return [
+        *(Given(name, value, "the environment") for name, value in sorted(environ.items()) if name.startswith(_PREFIX)),
+        *_systemd(home, root),
+        *_launchd(home, root),
+        *_app(home / _APP),
+    ]
+
+
+def unit_folders(home: Path, root: Path) -> list[Path]:
+    """Where systemd looks for units, those that count more first."""
+    system = ("etc/systemd/system", "run/systemd/system", "usr/local/lib/systemd/system", "usr/lib/systemd/system",
+              "lib/systemd/system")  # fmt: skip
+    return [home / ".config/systemd/user", *(root / folder for folder in system)]
+
+
+def launchd_jobs(home: Path, root: Path) -> list[Path]:
+    """Property lists of jobs that are Ollama's by their name."""
+    folders = [root / folder.lstrip("/") if folder.startswith("/") else home / folder for folder in _LAUNCHD_FOLDERS]
+    return [path for folder in folders for path in sorted(folder.glob("*ollama*.plist"))]
+
+
+def _systemd(home: Path, root: Path) -> Iterator[Given]:
+    """Drop-ins in the order of their names after the unit; a later value of a variable replaces an earlier one."""
+    folders = unit_folders(home, root)
+    unit = next((folder / _UNIT for folder in folders if (folder / _UNIT).is_file()), None)
+    drop_ins = {path.name: path for folder in reversed(folders) for path in (folder / f"{_UNIT}.d").glob("*.conf")}
+    files = ([unit] if unit else []) + [drop_ins[name] for name in sorted(drop_ins)]
+    found: dict[str, Given] = {}
+    for file in files:
+        for line in _service_lines(_text(file)):
+            key, _, value = line.partition("=")
+            if key.strip() == "Environment":
+                pairs = _assignments(value)
+                if not value.strip():
+                    found.clear()
+            elif key.strip() == "EnvironmentFile":
+                pairs = _environment_file(value.strip().removeprefix("-"), root)
+            else:
+                continue
+            found |= {name: Given(name, text, f"/{file.relative_to(root)}" if file.is_relative_to(root) else str(file))
+                      for name, text in pairs if name.startswith(_PREFIX) or name in _ALSO}  # fmt: skip
+    yield from found.values()
+
+
+def _service_lines(text: str) -> Iterator[str]:
+    """The lines of the section [Service], continued ones joined."""
+    inside = False
+    for line in re.sub(r"\\\n", " ", text).splitlines():
+        line = line.strip()
+        if line.startswith("["):
+            inside = line == "[Service]"
+        elif inside and line and line[0] not in "#;":
+            yield line
+
+
+def _assignments(value: str) -> list[tuple[str, str]]:
+    """`"A=1" B=2` → [("A", "1"), ("B", "2")]; nothing where quotes do not match."""
+    try:
+        words = shlex.split(value)
+    except ValueError:
+        return []
+    return [(name, text) for name, equals, text in (word.partition("=") for word in words) if equals]
+
+
+def _environment_file(name: str, root: Path) -> list[tuple[str, str]]:
+    lines = (line.strip() for line in _text(root / name.lstrip("/")).splitlines())
+    return [pair for line in lines if line and line[0] not in "#;" for pair in _assignments(line)]
+
+
+def _launchd(home: Path, root: Path) -> Iterator[Given]:
+    for path in launchd_jobs(home, root):
+        variables = _property_list(path).get("EnvironmentVariables")
+        for name, value in (variables if isinstance(variables, dict) else {}).items():
+            if isinstance(value, str) and (str(name).startswith(_PREFIX) or name in _ALSO):
+                yield Given(str(name), value, str(path))
+
+
+def _property_list(path: Path) -> dict[str, Any]:
+    try:
+        found = plistlib.loads(_bytes(path))
+    except Exception:  # the parser raises whatever a damaged file leads it to
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _app(database: Path) -> Iterator[Given]:
+    """The settings that Ollama's app has switches for."""
+    if not database.is_file():
+        return
+    try:
+        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
+            connection.row_factory = sqlite3.Row
+            row = connection.execute("SELECT * FROM settings LIMIT 1").fetchone()
+    except sqlite3.Error:
+        return
+    told = dict(row) if row else {}
+    if told.get("expose"):
+        yield Given("OLLAMA_HOST", "0.0.0.0", "Ollama's app")  # noqa: S104
+    if told.get("models"):
+        yield Given("OLLAMA_MODELS", str(told["models"]), "Ollama's app")
+    if isinstance(told.get("context_length"), int) and told["context_length"] > 0:
+        yield Given("OLLAMA_CONTEXT_LENGTH", str(told["context_length"]), "Ollama's app")
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(_MOST_BYTES) if path.is_file() else b""
+    except OSError:
+        return b""
+
+
+def _text(path: Path) -> str:
+    return _bytes(path).decode("utf-8", "replace")

@@ -1,0 +1,1 @@
+"""Ollama's model store: reading it, and importing its models."""
