@@ -10,6 +10,8 @@ from omlx.messages.request import Video
 from omlx.protocols.http_error import HTTPError
 
 MOST_FPS = 120
+_PIECE = 1 << 20
+"""Characters that are decoded at once, a multiple of four: each call holds Python's lock."""
 _NOT_BASE64 = re.compile(r"[^A-Za-z0-9+/]")
 
 
@@ -19,7 +21,11 @@ def read_base64(value: Any) -> bytes:
         raise TypeError
     text = value.replace("\n", "").replace("\r", "")
     try:
-        return binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
+        data = memoryview(text.encode("ascii"))
+        if text.find("=", 0, len(text) - 2) >= 0:
+            raise binascii.Error  # padding that is the end of one piece only
+        pieces = [data[at : at + _PIECE] for at in range(0, len(data), _PIECE)] or [data]
+        return b"".join(binascii.a2b_base64(piece, strict_mode=True) for piece in pieces)
     except (binascii.Error, UnicodeEncodeError):
         bad = _NOT_BASE64.search(text.rstrip("="))
         position = bad.start() if bad else len(text) - len(text) % 4 if len(text) % 4 else len(text)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 MAX_HEAD = 1 << 20
 """Bytes of request line and headers; what arrives in one piece with their end may be beyond."""
+_MAX_TRAILERS = 1 << 14
+"""Bytes of headers behind a body that comes in chunks. Nothing here reads them."""
 _MOST_EARLY = 1 << 18
 """Bytes of next requests that are kept; beyond, the connection is only read on when the answer is complete."""
 _EARLY_PIECE = 1 << 16
@@ -69,6 +71,8 @@ class Connection(HttpToolsProtocol):
     _unread: asyncio.TimerHandle | None = None
     _unsent = 0
     """Bytes that waited to be sent when the connection was looked at last."""
+    _trailers = 0
+    """Bytes of headers that came behind the body."""
     _ended = False
     """The client sends no more."""
     _refused = False
@@ -219,9 +223,19 @@ class Connection(HttpToolsProtocol):
         self._stage = "head"
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._head is not None:
+            super().on_header(name, value)
+            return
+        # uvicorn would put them among the headers that were looked at before the body, without end.
+        self._trailers += len(name) + len(value) + 4
+        if self._trailers > _MAX_TRAILERS:
+            raise ValueError("too many trailers")  # to the parser, which ends the request
+
     def on_headers_complete(self) -> None:
         if self._upgrading:
             return
+        self._trailers = 0
         self._head = None
         self._stage = "body"
         super().on_headers_complete()

@@ -138,9 +138,12 @@ class Gate:
         admission = self._keys.admit(path, fields.get(b"authorization", ""), fields.get(b"x-api-key", ""))
         note(scope, admission)
         record.key = admission.name
-        if sum(name == b"host" for name, _ in scope["headers"]) > 1:
+        hosts = sum(name == b"host" for name, _ in scope["headers"])
+        if hosts > 1:
             # A proxy in front may have looked at another of them.
             return Verdict(400, text="400 Bad Request: too many Host headers")
+        if hosts == 0 and scope["http_version"] == "1.1":
+            return Verdict(400, text="400 Bad Request: missing required Host header")
         query = scope["query_string"].decode("latin-1")
         verdict = self._policy.judge(
             scope["method"], path, query, fields.get(b"host", ""), fields.get(b"origin"), admission

@@ -19,7 +19,9 @@ _WINDOW = 1 << 27
 """Largest zstd window in bytes: what its `--ultra` levels use, and the memory one body may cost beside itself."""
 _PIECE = 1 << 18
 _MOST_MEMBERS = 10_000
-"""gzip lets a stream have members without end, also empty ones, and each costs more than its bytes."""
+"""gzip and zstd let a stream have parts without end, also empty ones, and each costs more than its bytes."""
+_ZSTD_FRAME, _ZSTD_SKIPPED = b"\x28\xb5\x2f\xfd", b"\x2a\x4d\x18"
+"""What each part has near its beginning; in compressed data they are there once in megabytes."""
 
 _Inflater = Callable[[bytes], Iterator[bytes]]
 
@@ -88,7 +90,8 @@ def _gzip(body: bytes) -> Iterator[bytes]:
                 raise HTTPError(400, _untrue("gzip")) from None
             if not given and not piece and not member.eof:
                 raise HTTPError(400, "the request body is gzip that ends early")
-            rest = rest[len(given) - len(member.unconsumed_tail) - len(member.unused_data) :]
+            left = member.unused_data if member.eof else member.unconsumed_tail
+            rest = rest[len(given) - len(left) :]
             span = min(2 * span, 1 << 16)
             yield piece
 
@@ -96,6 +99,8 @@ def _gzip(body: bytes) -> Iterator[bytes]:
 def _zstd(body: bytes) -> Iterator[bytes]:
     import zstandard  # only Codex and few others compress
 
+    if body.count(_ZSTD_FRAME) + body.count(_ZSTD_SKIPPED) > _MOST_MEMBERS:
+        raise HTTPError(400, f"the request body is zstd of more than {_MOST_MEMBERS:,} parts; send it as one")
     reader = zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(body, read_across_frames=True)
     try:
         while piece := reader.read(_PIECE):

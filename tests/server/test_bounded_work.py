@@ -1,7 +1,7 @@
 """No request's work delays others: every route is given the largest bodies it takes while two models stream.
 
 Delays are judged by the speed of this machine at this moment: by the gaps of the same streams while nothing else is
-asked, and by the time that a fixed amount of Python takes.
+asked, and by the time that a fixed amount of Python takes (`tests/support/bystanders.py`).
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import http.client
 import json
 import re
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,14 +18,14 @@ from omlx_registry import Registry
 
 from omlx.server.app import HANDLERS
 from omlx.server.route_info import BodyKind
+from tests.support.bystanders import Streams
 from tests.support.server import ServerProcess
 from tests.support.tiny import DATA
 
 SAME, OTHER = "same", "other"
 """Models: the one that is asked, and one that is not."""
 DELAY_S = {SAME: 2.0, OTHER: 1.0}
-"""How long a stream may be delayed on a machine that does the fixed amount of Python in FIXED_S."""
-FIXED_S = 0.2
+"""How long a stream may be delayed on a quiet machine."""
 MOST_ANSWER_S = 300.0
 CHANGING = ("/api/delete", "/api/copy", "/api/pull", "/api/push", "/api/omlx/aliases")
 """Routes that are asked about a model that is not there."""
@@ -81,47 +79,6 @@ LARGEST: Mapping[BodyKind, Callable[[], Mapping[str, Mapping[str, Any]]]] = {
 """Bodies as large as a route takes, of each kind."""
 
 
-class Streams:
-    """A client on each model that is never without a stream, and the longest it waited for anything."""
-
-    def __init__(self, port: int) -> None:
-        self.longest = {SAME: 0.0, OTHER: 0.0}
-        self.pieces = 0
-        self._port = port
-        self._done = threading.Event()
-        self._threads = [threading.Thread(target=self._stream, args=(model,)) for model in self.longest]
-        for thread in self._threads:
-            thread.start()
-
-    def _stream(self, model: str) -> None:
-        body = {"model": model, "prompt": "Tell me a story.", "options": {"num_predict": 100}}
-        while not self._done.is_set():
-            connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=MOST_ANSWER_S)
-            last = time.monotonic()
-            connection.request("POST", "/api/generate", json.dumps(body))
-            answer = connection.getresponse()
-            assert answer.status == 200
-            while answer.readline():
-                now = time.monotonic()
-                self.longest[model], last = max(self.longest[model], now - last), now
-                self.pieces += 1
-            connection.close()
-
-    def begin(self) -> None:
-        self.longest = dict.fromkeys(self.longest, 0.0)
-
-    def end(self) -> None:
-        self._done.set()
-        for thread in self._threads:
-            thread.join()
-
-
-def fixed_work_s() -> float:
-    begun = time.monotonic()
-    sum(number * number for number in range(2_000_000))
-    return time.monotonic() - begun
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     found = ServerProcess(tmp_path_factory.mktemp("server"))
@@ -146,13 +103,9 @@ def ask(port: int, method: str, path: str, body: bytes) -> int:
 
 def delays(port: int, sizes: Mapping[str, Mapping[str, Any]], asked: Sequence[Route]) -> list[str]:
     """What was delayed beyond its limit."""
-    streams, late = Streams(port), list[str]()
+    streams, late = Streams(port, DELAY_S), list[str]()
     try:
-        while streams.pieces < 200:
-            time.sleep(0.05)
-        streams.begin()
-        time.sleep(3)
-        usual = streams.longest
+        streams.settle()
         for method, path, _ in asked:
             for kind, fields in sizes.items() if method != "GET" else [("nothing", {})]:
                 model = "nope" if path in CHANGING else SAME
@@ -163,12 +116,7 @@ def delays(port: int, sizes: Mapping[str, Mapping[str, Any]], asked: Sequence[Ro
                 status = ask(port, method, re.sub(r"{(\w+):\w+}", r"\1", path), body)
                 print(f"{method} {path} {kind}: {len(body):,} bytes, {status}, {streams.longest}")
                 assert status
-                for name, longest in streams.longest.items():
-                    most = usual[name] + DELAY_S[name]
-                    if longest > most:
-                        most = usual[name] + DELAY_S[name] * max(1.0, fixed_work_s() / FIXED_S)
-                    if longest > most:
-                        late.append(f"{method} {path} {kind}: {name} {longest:.1f} s, at most {most:.1f}")
+                late += [f"{method} {path} {kind}: {text}" for text in streams.late]
     finally:
         streams.end()
     return late

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
+import random
 import threading
 import tracemalloc
 from typing import Any
@@ -40,6 +42,34 @@ def test_a_stream_of_several_frames_is_one_body(http: httpx.Client) -> None:
     for encoding, compress in COMPRESS.items():
         content = compress(text[:20]) + compress(text[20:])
         assert http.post("/api/chat", content=content, headers={"content-encoding": encoding}).status_code == 200
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_long_parts_are_one_body_too(http: httpx.Client, encoding: str) -> None:
+    """Parts that are read in several steps, since they become much or are long themselves."""
+    text, noise = json.dumps(CHAT).encode(), base64.b64encode(random.Random(1).randbytes(300_000))
+    noisy = json.dumps({**CHAT, "unknown": noise.decode()}).encode()
+    for parts in (
+        (b" " * 3_000_000, text),
+        (b" " * 3_000_000, b" " * 3_000_000, noisy),
+        (noisy[:200_000], noisy[200_000:]),
+    ):
+        content = b"".join(COMPRESS[encoding](part) for part in parts)
+        answer = http.post("/api/chat", content=content, headers={"content-encoding": encoding})
+        assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize(
+    ("encoding", "part"),
+    [
+        ("gzip", gzip.compress(b"", mtime=0)),
+        ("zstd", zstandard.ZstdCompressor().compress(b"")),
+        ("zstd", b"\x5f\x2a\x4d\x18\0\0\0\0"),
+    ],
+)
+def test_parts_without_end_are_refused(http: httpx.Client, encoding: str, part: bytes) -> None:
+    answer = http.post("/api/chat", content=part * 1_000_000, headers={"content-encoding": encoding})
+    assert (answer.status_code, "more than 10,000 parts" in answer.text) == (400, True)
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd"])

@@ -279,3 +279,34 @@ def test_what_is_not_http_gets_400(server: LocalServer) -> None:
     with connect(server) as connection:
         connection.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 hello\r\n\r\n")
         assert rest_of(connection).startswith(b"HTTP/1.1 400 ")
+
+
+TRAILED = b"POST /api/show HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n%b\r\n"
+
+
+def test_headers_behind_a_body_are_not_taken_for_those_before_it(server: LocalServer) -> None:
+    """They come after everything about the request was decided."""
+    for trailer in (b"Host: evil\r\n", b"Content-Encoding: nonsense\r\nX-Priority: nonsense\r\n"):
+        with connect(server) as client:
+            client.sendall(TRAILED % trailer + b"GET /api/version HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            answer = b""
+            while b"omlx_version" not in answer and (part := client.recv(65536)):
+                answer += part
+        assert b"model is required" in answer and b"omlx_version" in answer
+
+
+def test_headers_behind_a_body_have_an_end(server: LocalServer) -> None:
+    with connect(server) as client:
+        try:
+            client.sendall(TRAILED % (b"X: y\r\n" * 10_000))
+            answer = client.recv(65536)
+        except ConnectionError:
+            answer = b"400"
+    assert b"400" in answer[:20]
+
+
+def test_a_request_names_its_host(server: LocalServer) -> None:
+    for version, status in ((b"1.1", b"400"), (b"1.0", b"200")):
+        with connect(server) as client:
+            client.sendall(b"GET /api/version HTTP/%b\r\n\r\n" % version)
+            assert client.recv(65536).split()[1] == status

@@ -92,6 +92,7 @@ def test_an_empty_body_is_told_apart(body: bytes) -> None:
         (b'{"messages":[{"tool_calls":[{"function":{"arguments":"{}"}}]}]}',
          "json: cannot unmarshal string into Go struct field ChatRequest.messages"
          " of type api.ToolCallFunctionArguments"),
+        (b'{"messages":[{"images":["' + b"A" * 1048574 + b'==AAAA"]}]}', "illegal base64 data at input byte 1048574"),
         (b'{"messages":[{"images":["a b="]}]}', "illegal base64 data at input byte 1"),
         (b'{"messages":[{"images":["data:image/png;base64,aGk="]}]}', "illegal base64 data at input byte 4"),
         (b'{"think":"banana"}',
