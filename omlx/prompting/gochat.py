@@ -6,13 +6,14 @@ Two styles exist. One that mentions `.Messages` sees the whole conversation at o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from omlx.messages.request import GenerateRequest, Message, ToolCall
 from omlx.prompting import conversation
+from omlx.prompting.conversation import write_call_as_json
 from omlx.prompting.errors import TemplateError
 from omlx.prompting.gotemplate import GoTemplate, nodes
 from omlx.prompting.gotemplate.functions import typescript_type
@@ -24,7 +25,9 @@ from omlx.prompting.thinking import ThinkMarkers, find_markers
 class GoChat:
     """A Go template that renders requests. Raises TemplateError where `source` is no template."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, write_call: Callable[[ToolCall], str] = write_call_as_json) -> None:
+        """`write_call`: how a call looks that the template has no place for, where tools are told in words."""
+        self._write_call = write_call
         template = GoTemplate(source)
         names = {name.lower() for name in template.fields()}
         if not names & {"messages", "response"}:
@@ -45,9 +48,10 @@ class GoChat:
         if request.suffix:
             prompt = turns[-1].content if turns else ""
             return self._template.execute({"Prompt": prompt, "Suffix": request.suffix, "Response": ""})
+        write_call = self._write_call if request.emulate_tools else write_call_as_json
         think = _think_data(request.think, self._thinks)
         if self._whole and not self._shows_calls:
-            turns = conversation.spell_out_tools(turns, results=False)
+            turns = conversation.spell_out_tools(turns, write=write_call, results=False)
         if self._whole:
             return self._template.execute(
                 {
@@ -58,7 +62,7 @@ class GoChat:
                     **think,
                 }
             )
-        return self._turn_by_turn(conversation.spell_out_tools(turns), think)
+        return self._turn_by_turn(conversation.spell_out_tools(turns, write=write_call), think)
 
     def _turn_by_turn(self, turns: Sequence[Message], think: dict[str, Any]) -> str:
         out: list[str] = []
