@@ -20,6 +20,7 @@ from omlx.prompting.gotemplate.functions import typescript_type
 from omlx.prompting.gotemplate.nodes import Block
 from omlx.prompting.gotemplate.values import JsonList, JsonMap, Struct, TypeNames
 from omlx.prompting.thinking import ThinkMarkers, find_markers
+from omlx.prompting.tools.parameters import resolved
 
 
 class GoChat:
@@ -241,7 +242,7 @@ def _parameters(schema: Mapping[str, Any]) -> Struct:
             "Defs": schema.get("$defs"),
             "Items": schema.get("items"),
             "Required": _names(schema.get("required")),
-            "Properties": _properties(schema),
+            "Properties": _properties(schema, schema, _REFERENCES),
         },
         {"Type": "type", "Defs": "$defs", "Items": "items", "Required": "required", "Properties": "properties"},
         omit_empty=frozenset({"Defs", "Items", "Required"}),
@@ -249,22 +250,31 @@ def _parameters(schema: Mapping[str, Any]) -> Struct:
     )
 
 
-def _properties(schema: Mapping[str, Any]) -> JsonMap:
-    return JsonMap((name, _property(_mapping(value))) for name, value in _mapping(schema.get("properties")).items())
+_REFERENCES = 4
+"""Levels of properties in which references are followed: a schema may contain itself."""
 
 
-def _property(schema: Mapping[str, Any]) -> Struct:
+def _properties(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> JsonMap:
+    found = _mapping(schema.get("properties")).items()
+    return JsonMap((name, _property(value, root, depth)) for name, value in found)
+
+
+def _property(schema: Any, root: Mapping[str, Any], depth: int) -> Struct:
+    """`root`: the whole schema of the tool. Ollama's type has no place for a reference: what it leads to is told."""
+    said = _mapping(schema)
+    schema = {**_mapping(resolved(said, root)), **said} if depth else said
+    items = schema.get("items")
     kind = schema.get("type")
     names = TypeNames([kind] if isinstance(kind, str) else _names(kind))
     made = Struct(
         "template.templateToolProperty",
         {
-            "AnyOf": [_property(_mapping(choice)) for choice in _list(schema.get("anyOf"))],
+            "AnyOf": [_property(choice, root, max(depth - 1, 0)) for choice in _list(schema.get("anyOf"))],
             "Type": names,
-            "Items": schema.get("items"),
+            "Items": resolved(items, root) if depth and isinstance(items, Mapping) else items,
             "Description": _text(schema.get("description")),
             "Enum": _list(schema.get("enum")),
-            "Properties": _properties(schema),
+            "Properties": _properties(schema, root, max(depth - 1, 0)),
             "Required": _names(schema.get("required")),
         },
         {"AnyOf": "anyOf", "Type": "type", "Items": "items", "Description": "description", "Enum": "enum",
