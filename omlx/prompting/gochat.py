@@ -6,25 +6,29 @@ Two styles exist. One that mentions `.Messages` sees the whole conversation at o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from omlx.messages.request import GenerateRequest, Message, ToolCall
 from omlx.prompting import conversation
+from omlx.prompting.conversation import write_call_as_json
 from omlx.prompting.errors import TemplateError
 from omlx.prompting.gotemplate import GoTemplate, nodes
 from omlx.prompting.gotemplate.functions import typescript_type
 from omlx.prompting.gotemplate.nodes import Block
 from omlx.prompting.gotemplate.values import JsonList, JsonMap, Struct, TypeNames
 from omlx.prompting.thinking import ThinkMarkers, find_markers
+from omlx.prompting.tools.parameters import resolved
 
 
 class GoChat:
     """A Go template that renders requests. Raises TemplateError where `source` is no template."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, write_call: Callable[[ToolCall], str] = write_call_as_json) -> None:
+        """`write_call`: how a call looks that the template has no place for, where tools are told in words."""
+        self._write_call = write_call
         template = GoTemplate(source)
         names = {name.lower() for name in template.fields()}
         if not names & {"messages", "response"}:
@@ -45,9 +49,10 @@ class GoChat:
         if request.suffix:
             prompt = turns[-1].content if turns else ""
             return self._template.execute({"Prompt": prompt, "Suffix": request.suffix, "Response": ""})
+        write_call = self._write_call if request.emulate_tools else write_call_as_json
         think = _think_data(request.think, self._thinks)
         if self._whole and not self._shows_calls:
-            turns = conversation.spell_out_tools(turns, results=False)
+            turns = conversation.spell_out_tools(turns, write=write_call, results=False)
         if self._whole:
             return self._template.execute(
                 {
@@ -58,7 +63,7 @@ class GoChat:
                     **think,
                 }
             )
-        return self._turn_by_turn(conversation.spell_out_tools(turns), think)
+        return self._turn_by_turn(conversation.spell_out_tools(turns, write=write_call), think)
 
     def _turn_by_turn(self, turns: Sequence[Message], think: dict[str, Any]) -> str:
         out: list[str] = []
@@ -237,7 +242,7 @@ def _parameters(schema: Mapping[str, Any]) -> Struct:
             "Defs": schema.get("$defs"),
             "Items": schema.get("items"),
             "Required": _names(schema.get("required")),
-            "Properties": _properties(schema),
+            "Properties": _properties(schema, schema, _REFERENCES),
         },
         {"Type": "type", "Defs": "$defs", "Items": "items", "Required": "required", "Properties": "properties"},
         omit_empty=frozenset({"Defs", "Items", "Required"}),
@@ -245,22 +250,31 @@ def _parameters(schema: Mapping[str, Any]) -> Struct:
     )
 
 
-def _properties(schema: Mapping[str, Any]) -> JsonMap:
-    return JsonMap((name, _property(_mapping(value))) for name, value in _mapping(schema.get("properties")).items())
+_REFERENCES = 4
+"""Levels of properties in which references are followed: a schema may contain itself."""
 
 
-def _property(schema: Mapping[str, Any]) -> Struct:
+def _properties(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> JsonMap:
+    found = _mapping(schema.get("properties")).items()
+    return JsonMap((name, _property(value, root, depth)) for name, value in found)
+
+
+def _property(schema: Any, root: Mapping[str, Any], depth: int) -> Struct:
+    """`root`: the whole schema of the tool. Ollama's type has no place for a reference: what it leads to is told."""
+    said = _mapping(schema)
+    schema = {**_mapping(resolved(said, root)), **said} if depth else said
+    items = schema.get("items")
     kind = schema.get("type")
     names = TypeNames([kind] if isinstance(kind, str) else _names(kind))
     made = Struct(
         "template.templateToolProperty",
         {
-            "AnyOf": [_property(_mapping(choice)) for choice in _list(schema.get("anyOf"))],
+            "AnyOf": [_property(choice, root, max(depth - 1, 0)) for choice in _list(schema.get("anyOf"))],
             "Type": names,
-            "Items": schema.get("items"),
+            "Items": resolved(items, root) if depth and isinstance(items, Mapping) else items,
             "Description": _text(schema.get("description")),
             "Enum": _list(schema.get("enum")),
-            "Properties": _properties(schema),
+            "Properties": _properties(schema, root, max(depth - 1, 0)),
             "Required": _names(schema.get("required")),
         },
         {"AnyOf": "anyOf", "Type": "type", "Items": "items", "Description": "description", "Enum": "enum",

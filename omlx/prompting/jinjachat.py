@@ -49,7 +49,7 @@ class JinjaChat:
         source = template.source
         self._needs_tools = needs_tools
         self._variables = variables
-        self._write_call = call_writer(source, tokens)
+        self.write_call = call_writer(source, tokens)
         self._kimi_ids = "<|tool_call_begin|>" in source
         self._older_names = [name for name in ("functions", "datetime") if reads(source, name)]
         if reads(source, "tools"):
@@ -103,7 +103,7 @@ class JinjaChat:
             fitted = conversation.text_before_calls(fitted)
         if not self.template_capabilities.calls:
             fitted = conversation.spell_out_tools(
-                fitted, write=self._write_call, results=not self.template_capabilities.results
+                fitted, write=self.write_call, results=not self.template_capabilities.results
             )
         elif self._kimi_ids:
             fitted = conversation.renumber_calls(fitted, lambda index, name: f"functions.{name}:{index}")
@@ -139,7 +139,7 @@ class JinjaChat:
                 refusal = error
         else:
             refusal = None
-        described = self._fit_systems(describe_tools(messages, tools))
+        described = self._fit_systems(describe_tools(messages, tools, self.write_call))
         try:
             return self._render_adapted(described, [], variables, continued)
         except TemplateError as error:

@@ -20,7 +20,7 @@ from omlx.prompting.jinjachat import JinjaChat, Template
 from omlx.prompting.rendered import Markers, Rendered, images_of, videos_of, with_markers
 from omlx.prompting.template_capabilities import TemplateCapabilities
 from omlx.prompting.thinking import ends_inside_thinking
-from omlx.prompting.tool_prompt import describe_tools
+from omlx.prompting.tool_prompt import WriteCall, call_writer, describe_tools
 
 __all__ = ["Markers", "PromptTemplate", "Rendered", "TemplateError"]
 
@@ -29,6 +29,9 @@ _IMAGE_TAG = re.compile(r"\[img-(\d{1,6})\]")
 
 class _Source(Protocol):
     """One kind of template."""
+
+    write_call: WriteCall
+    """How the model writes a call, as text."""
 
     def render(self, request: GenerateRequest, markers: Markers) -> Rendered: ...
 
@@ -63,14 +66,14 @@ class PromptTemplate:
         return cls(_Choice(plain, JinjaChat(compiled(with_tools), names, tokens, needs_tools=True)), infill)
 
     @classmethod
-    def from_go(cls, source: str) -> PromptTemplate:
+    def from_go(cls, source: str, *, tokens: Collection[str] = ()) -> PromptTemplate:
         """A Modelfile's TEMPLATE. Raises TemplateError with Go's message."""
-        return cls(_Go(source))
+        return cls(_Go(source, call_writer(source, tokens)))
 
     @classmethod
     def plain(cls, *, tokens: Collection[str] = ()) -> PromptTemplate:
         """For a model without a template: the texts of the messages, a blank line between them, and nothing else."""
-        return cls(_Plain(), find_infill(tokens))
+        return cls(_Plain(call_writer("", tokens)), find_infill(tokens))
 
     @property
     def template_capabilities(self) -> TemplateCapabilities | None:
@@ -87,7 +90,7 @@ class PromptTemplate:
         if request.raw_prompt is not None:
             return _raw(request.raw_prompt, images_of(request.messages), markers.image)
         if request.template:
-            return _Go(request.template).render(request, markers)
+            return _Go(request.template, self._source.write_call).render(request, markers)
         if request.suffix and not isinstance(self._source, _Go):
             if self._infill is None:
                 raise TemplateError("this model cannot fill in the middle: ask without a suffix")
@@ -110,26 +113,32 @@ def _raw(prompt: str, images: tuple[bytes, ...], image_marker: str | None) -> Re
 
 
 class _Plain:
+    def __init__(self, write_call: WriteCall) -> None:
+        self.write_call = write_call
+
     def render(self, request: GenerateRequest, markers: Markers) -> Rendered:
-        messages = conversation.spell_out_tools(with_markers(_explained(request), markers))
+        messages = with_markers(_explained(request, self.write_call), markers)
+        write = self.write_call if request.emulate_tools else conversation.write_call_as_json
+        messages = conversation.spell_out_tools(messages, write=write)
         text = "\n\n".join(message.content for message in messages if message.content)
         images, videos = images_of(request.messages), videos_of(request.messages)
         return Rendered(text, add_special=True, images=images, videos=videos)
 
 
 class _Go:
-    def __init__(self, source: str) -> None:
-        self._chat = GoChat(source)
+    def __init__(self, source: str, write_call: WriteCall) -> None:
+        self._chat = GoChat(source, write_call)
+        self.write_call = write_call
 
     def render(self, request: GenerateRequest, markers: Markers) -> Rendered:
-        text = self._chat.render(request, with_markers(_explained(request), markers))
+        text = self._chat.render(request, with_markers(_explained(request, self.write_call), markers))
         images, videos = images_of(request.messages), videos_of(request.messages)
         return Rendered(text, ends_inside_thinking(text), add_special=True, images=images, videos=videos)
 
 
-def _explained(request: GenerateRequest) -> list[Message]:
+def _explained(request: GenerateRequest, write_call: WriteCall) -> list[Message]:
     """The messages, the tools told in words where the template has no place for them."""
-    return describe_tools(request.messages, request.tools) if request.emulate_tools else request.messages
+    return describe_tools(request.messages, request.tools, write_call) if request.emulate_tools else request.messages
 
 
 class _Choice:
@@ -138,6 +147,7 @@ class _Choice:
     def __init__(self, plain: JinjaChat, with_tools: JinjaChat) -> None:
         self._plain = plain
         self._with_tools = with_tools
+        self.write_call = with_tools.write_call
 
     def render(self, request: GenerateRequest, markers: Markers) -> Rendered:
         if not request.tools:

@@ -192,7 +192,7 @@ def read_template(
     templates = _own_templates(Path(spec.path), tokenizer)
     source = spec.template or templates.text
     if spec.template:
-        template = PromptTemplate.from_go(spec.template)
+        template = PromptTemplate.from_go(spec.template, tokens=marker_candidates(tokenizer))
     elif templates.default:
         names = special_tokens(tokenizer)
         template = PromptTemplate.from_jinja(

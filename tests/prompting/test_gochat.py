@@ -187,3 +187,27 @@ def test_a_tool_without_a_description_has_an_empty_one() -> None:
         '[{"type":"function","function":{"name":"f","description":"","parameters":'
         '{"type":"object","properties":{"a":{"type":"string"}}}}}]x'
     )
+
+
+def test_references_of_a_tools_parameters_are_told_where_a_property_has_no_place_for_them() -> None:
+    parameters = {
+        "type": "object",
+        "$defs": {
+            "unit": {"type": "string", "enum": ["c", "f"]},
+            "node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}},
+        },
+        "properties": {
+            "u": {"$ref": "#/$defs/unit", "description": "The unit."},
+            "n": {"$ref": "#/$defs/node"},
+            "list": {"type": "array", "items": {"$ref": "#/$defs/unit"}},
+            "lost": {"$ref": "#/$defs/nowhere"},
+        },
+    }
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    template = PromptTemplate.from_go(
+        "{{ range .Tools }}{{ json .Function.Parameters.Properties }}{{ end }}{{ .Messages }}"
+    )
+    text = template.render(GenerateRequest(id=1, messages=[Message("user", "x")], tools=tools)).text
+    assert '"u":{"type":"string","description":"The unit.","enum":["c","f"]}' in text
+    assert '"list":{"type":"array","items":{"enum":["c","f"],"type":"string"}}' in text
+    assert '"lost":{}' in text and 1 < text.count('"next":') < 8

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from omlx.messages.request import GenerateRequest, Message, ToolCall
+from omlx.prompting.constraint import constrain
 from omlx.prompting.output import OutputParser, detect_output
 from omlx.prompting.template import PromptTemplate, TemplateError
 
@@ -85,8 +86,8 @@ CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_e
         ("<|tool_calls_section_begin|>", '<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0'
          '<|tool_call_argument_begin|>{"city": "Rome"}<|tool_call_end|><|tool_calls_section_end|>'),
         ("[TOOL_CALLS]", '[TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Rome"}}]'),
-        ("]<]minimax[>[", ']<]minimax[>[<tool_call>]<]minimax[>[<invoke name="weather">]<]minimax[>[<city>Rome'
-         "]<]minimax[>[</city>]<]minimax[>[</invoke>]<]minimax[>[</tool_call>"),
+        ("]<]minimax[>[", ']<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="weather">]<]minimax[>[<city>Rome'
+         "]<]minimax[>[</city>]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>"),
     ],
 )  # fmt: skip
 def test_past_calls_are_written_in_the_tokens_of_the_vocabulary(token: str, written: str) -> None:
@@ -214,3 +215,44 @@ def test_text_beside_calls_that_a_template_drops_stands_in_front_of_them(source:
         assert f'[/INST]Look: "first"{written}' in text
     assert "</s>[INST]And now?[/INST]A third look.[TOOL_CALLS]" in text
     assert "Look again.[TOOL_CALLS]" in text
+
+
+TAUGHT = {
+    # a token of the vocabulary, what an example of a call begins with
+    "<|tool_call_start|>": "<|tool_call_start|>[",
+    "<|START_ACTION|>": "<|START_ACTION|>",
+    "]<]minimax[>[": "]<]minimax[>[<tool_call>",
+    "<|tool_call_begin|>": "<|tool_calls_section_begin|>",
+    "[TOOL_CALLS]": "[TOOL_CALLS]",
+    "<|tool_call|>": "<|tool_call|>[",
+    "<｜tool▁calls▁begin｜>": "<｜tool▁calls▁begin｜>",
+    "<minimax:tool_call>": "<minimax:tool_call>",
+    "<TOOLCALL>": "<TOOLCALL>[",
+    "<|function_call|>": "<|function_call|>",
+    "<|python_tag|>": "<tool_call>",
+    "<unknown>": "<tool_call>",
+}
+
+
+@pytest.mark.parametrize("kind", ["Jinja", "Go", "none"])
+@pytest.mark.parametrize("token", TAUGHT)
+def test_the_words_teach_the_form_that_the_parser_reads_and_the_grammar_asks_for(token: str, kind: str) -> None:
+    tokens = (token,)
+    go = "{{ range .Messages }}{{ .Role }}: {{ .Content }}\n{{ end }}"
+    template, source = {
+        "Jinja": (PromptTemplate.from_jinja(CHATML, tokens=tokens), CHATML),
+        "Go": (PromptTemplate.from_go(go, tokens=tokens), go),
+        "none": (PromptTemplate.plain(tokens=tokens), ""),
+    }[kind]
+    request = GenerateRequest(id=1, messages=[ASK], tools=[tool()], emulate_tools=True, must_call=True)
+    text = template.render(request).text
+    example = text.partition("nothing else:\n")[2].partition("\nCall functions only")[0]
+    assert example.startswith(TAUGHT[token])
+    dialect = detect_output(source, tokens, "")
+    parser = OutputParser(dialect, tools=[tool(name="function_name")])
+    (segment,) = parser.feed(example) + parser.finish()
+    assert segment.call is not None
+    assert (segment.call.name, segment.call.arguments) == ("function_name", {"argument_name": "its value"})
+    grammar = constrain(request, dialect, {}, opens_thinking=False)
+    assert grammar is not None and isinstance(grammar.source, str)
+    assert TAUGHT[token].removesuffix("[") in grammar.source

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from omlx.prompting.thinking import find_markers
 from omlx.prompting.tools import cohere, gemma, invoke, json_tags, pythonic
 from omlx.prompting.tools.deepseek import DEEPSEEK
+from omlx.prompting.tools.examples import taught_format
 from omlx.prompting.tools.fallback import BARE, FENCED, after_tag
 from omlx.prompting.tools.format import ToolFormat, Writer
 from omlx.prompting.tools.functionary import FUNCTIONARY
@@ -84,7 +85,7 @@ class Written(NamedTuple):
 
 
 def writer_for(names: Collection[str], *, emulated: bool) -> Written:
-    """How a model writes calls that it has to make. `emulated`: as the prompt tells it to, which is Hermes' way.
+    """How a model writes calls that it has to make. `emulated`: as the prompt tells it to.
 
     Hermes' tags and Llama's token are in many vocabularies of models that were taught another format: they come last. A
     model whose format has no writer calls in plain JSON, which is always understood.
@@ -96,4 +97,5 @@ def writer_for(names: Collection[str], *, emulated: bool) -> Written:
             if known.name in names and known.write is not None:
                 return Written(known.write, known.openings)
         return Written(bare_call, ())
-    return Written(write_one_each, HERMES.openings)
+    taught = FORMATS[taught_format(names)]
+    return Written(taught.write or write_one_each, taught.openings)

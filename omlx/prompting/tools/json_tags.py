@@ -124,7 +124,7 @@ FORMATS = (
         "doubao",
         "<|FunctionCallBegin|>",
         "<|FunctionCallEnd|>",
-        _list_writer("<|FunctionCallBegin|>[", "]<|FunctionCallEnd|>", "parameters"),
+        _list_writer("<|FunctionCallBegin|>", "<|FunctionCallEnd|>", "parameters"),
     ),
     _format("apertus", "<|tools_prefix|>", "<|tools_suffix|>", _apertus_writer)._replace(
         read=tagged("<|tools_prefix|>", "<|tools_suffix|>", keyed=True)

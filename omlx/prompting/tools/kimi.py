@@ -138,7 +138,9 @@ def _escaped(value: str) -> str:
 
 _K3_ARGUMENT_END = "<|close|>argument<|sep|>"
 _K2_ENDS = (_CALL_END, _SECTION_END)
-K2 = ToolFormat("kimi-k2", read_k2, (_SECTION, _CALL), (_CALL,), closings=_K2_ENDS, strays=_K2_ENDS, write=write_k2)
+K2 = ToolFormat(
+    "kimi-k2", read_k2, (_SECTION, _CALL), (_SECTION, _CALL), closings=_K2_ENDS, strays=_K2_ENDS, write=write_k2
+)
 K3 = ToolFormat(
     "kimi-k3",
     read_k3,
