@@ -19,6 +19,8 @@ PROMPTS = logging.getLogger("omlx.prompts")
 """Prompts go here and nowhere else; off unless `log_prompts` is set."""
 PROMPTS.setLevel(logging.CRITICAL)
 _SHOWN_CHARS = 20_000
+_LONGEST_NAME = 200
+"""Characters of a model's name, in the dashboard."""
 
 Stage = Literal["arrived", "loading", "queued", "reading", "writing", "done"]
 
@@ -96,6 +98,11 @@ class RequestRecord:
     def deadline(self) -> float | None:
         """When it must be done, by `time.monotonic`; None: it has no deadline."""
         return None if self.deadline_s is None else self.arrived + self.deadline_s
+
+    def names(self, model: object) -> None:
+        """Remember what the request calls its model, for whoever looks at it later."""
+        if isinstance(model, str):
+            self.named = model[:_LONGEST_NAME]
 
     def asks_for(self, model: str) -> None:
         if not self.model:

@@ -46,10 +46,17 @@ async def read_json(request: Request[Any, Any, Any], kind: type[_T], max_body: i
     reservation = BodyReservation.of(request.scope)
     if encoding:
         body = await inflate(body, encoding, limit, reservation)
-    asked = await parse(body, lambda value: gojson.read(value, kind), reservation)
+    asked = await parse(body, lambda value: gojson.read(_noted(value), kind), reservation)
     if isinstance(asked, CommonFields) and isinstance(asked.priority, str):
         _note_priority(asked.priority)
     return asked
+
+
+def _noted(value: Any) -> Any:
+    """`value`, the body, whose model is remembered first: what is wrong with the rest is an error of that request."""
+    if isinstance(value, dict):
+        current().names(value.get("model") or value.get("name"))
+    return value
 
 
 async def parse(body: bytes, read: Callable[[Any], _T], reservation: BodyReservation) -> _T:

@@ -12,9 +12,6 @@ from omlx.record import current
 
 CLOUD_OFF = "ollama cloud is disabled"
 
-LONGEST_SHOWN = 200
-"""Characters of a name, in the dashboard."""
-
 NotFoundText = Callable[[str], str]
 
 
@@ -28,7 +25,7 @@ def double_quoted(name: str) -> str:
 
 async def find(registry: Registry, name: str, said: NotFoundText = single_quoted) -> ModelSpec:
     """The model a request names. Raises InvalidName, or HTTPError: 404 in the route's words, 403 for a cloud model."""
-    current().named = name[:LONGEST_SHOWN]
+    current().names(name)
     refuse_cloud(name, "remote model is unavailable")
     try:
         return await asyncio.to_thread(registry.resolve, name)

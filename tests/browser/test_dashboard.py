@@ -220,10 +220,14 @@ def test_models_made_elsewhere_appear_and_without_any_the_chat_leads_to_models(b
 def test_normal_answers_are_not_red_and_the_name_asked_for_is_shown(page: Any, http: httpx.Client) -> None:
     say(http, "say A", model="nobody:7b")
     http.head(f"/api/blobs/sha256:{'0' * 64}")
+    http.post("/v1/chat/completions", json={"model": "early:1b", "messages": "none"})
+    http.post("/v1/chat/completions", content=b"{")
     say(http, "fail internal oh dear")
     go(page, "requests")
     page.locator("#journal tr", has_text="nobody:7b").get_by_text("404", exact=True).wait_for()
     page.locator("#journal tr", has_text="500").first.wait_for()
+    shown = page.locator("#journal tr", has_text="400").get_by_role("button").all_inner_texts()
+    assert sorted(shown) == ["early:1b", "–"]
     red = page.locator("#journal .badge.bad").all_inner_texts()
     assert red and "404" not in red
 

@@ -152,6 +152,26 @@ def test_a_failure_and_a_client_that_left_are_told(http: httpx.Client) -> None:
     assert errors()[failed] == "the prompt is too long"
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "named"),
+    [
+        ("/api/chat", {"model": "plain", "messages": "none"}, "plain"),
+        ("/v1/chat/completions", {"model": "plain", "messages": 5}, "plain"),
+        ("/v1/messages", {"model": "plain"}, "plain"),
+        ("/v1/responses", {"model": "plain", "tool_choice": 7, "input": "x"}, "plain"),
+        ("/api/chat", {"model": ["plain"]}, ""),
+        ("/api/chat", [], ""),
+    ],
+)
+def test_a_request_that_is_refused_early_is_listed_with_the_model_it_names(
+    http: httpx.Client, path: str, body: Any, named: str
+) -> None:
+    refused = http.post(path, json=body, headers={"x-request-id": f"early-{path}-{named}"})
+    assert refused.status_code == 400, refused.text
+    rows = http.get("/api/omlx/requests").json()["requests"]
+    assert (rows[0]["route"], rows[0]["status"], rows[0]["model"]) == (path, 400, named)
+
+
 def test_events_tell_the_overview_and_the_requests(http: httpx.Client) -> None:
     say(http, "say A")
     found = events(http, 2)

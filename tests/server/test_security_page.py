@@ -27,3 +27,12 @@ def test_every_limit_names_the_file_that_keeps_it() -> None:
     named = {path for row in table.splitlines()[2:] for path in re.findall(r"`([\w/.]+)`", row.split("|")[3])}
     assert len(named) > 10
     assert [path for path in named if not any((ROOT / top / path).exists() for top in ("omlx", "registry"))] == []
+
+
+def test_every_limit_names_a_place_in_the_code_that_is_there() -> None:
+    page = (ROOT / "docs" / "security.md").read_text("utf-8")
+    table = page.partition("| what | limit | where |")[2].partition("\n\n")[0]
+    places = [place for row in table.splitlines()[2:] for place in re.findall(r"`([\w/.]+)`", row.split("|")[3])]
+    assert len(places) > 20
+    roots = (ROOT / "omlx", ROOT / "registry", ROOT / "cache")
+    assert [place for place in places if not any((root / place).exists() for root in roots)] == []

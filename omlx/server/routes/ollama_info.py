@@ -16,7 +16,7 @@ from omlx.record import current
 from omlx.server.body import read_json
 from omlx.server.dashboard import page
 from omlx.server.dependencies import GivenPool, GivenRegistry, GivenSettings, HttpRequest
-from omlx.server.names import LONGEST_SHOWN, refuse_cloud, required, single_quoted
+from omlx.server.names import refuse_cloud, required, single_quoted
 from omlx.server.route_info import route_opt
 from omlx.server.stream import Answer, Complete, as_json
 
@@ -61,7 +61,7 @@ async def ps(pool: GivenPool) -> Answer:
 async def show(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.ShowRequest, settings.max_body)
     name = required(asked.wanted)
-    current().named = name[:LONGEST_SHOWN]
+    current().names(name)
     refuse_cloud(name, "remote model details are unavailable")
     try:
         shown = await asyncio.to_thread(
