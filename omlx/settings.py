@@ -168,7 +168,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     trust_remote_code: Annotated[bool, _setting("Run Python code that a model repository brings")] = False
     spare_runner: Annotated[bool, _setting("Keep one process ready so that the next load starts faster")] = True
     hot_cache_max_size: Annotated[
-        str, _setting("RAM for cached prefixes: auto (10 to 30 % of it), a size or a percentage", parse="memory")
+        str,
+        _setting(
+            "RAM for cached prefixes: auto (10 to 30 % of it; 5 % of a CUDA GPU's memory), a size or a percentage",
+            parse="memory",
+        ),
     ] = "auto"
     paged_ssd_cache_dir: Annotated[str, _setting("Folder of the KV cache on SSD", parse="path")] = msgspec.field(
         default_factory=_cache_dir

@@ -16,7 +16,11 @@ from omlx_cache.keys import TOKEN_BYTES, Media, pack
 from omlx_cache.match import Match
 from omlx_cache.placement import snapshot_stops
 from omlx_cache.records import Kind, Piece, Record, RecordName
+from omlx_cache.stacked import StackedRow
 from omlx_cache.tiers import Tiers
+
+LiveCaches = list[Any] | StackedRow
+"""A sequence's caches, or what stands for them."""
 
 
 class Capture:
@@ -54,6 +58,11 @@ class Capture:
             for boundary in boundaries:
                 self.stop_at(boundary)
 
+    @property
+    def first_wanted(self) -> int:
+        """The earliest token that the next call may want of the caches."""
+        return self._position // self._store.block_size * self._store.block_size
+
     def stop_at(self, position: int) -> None:
         """Make a restore point at this position of the prompt, which has not been computed yet."""
         if self._active and self._position < position <= len(self._chain) and position not in self._stops:
@@ -71,7 +80,7 @@ class Capture:
         block = self._store.block_size
         return end // block * block if self._active and end // block * block > position else end
 
-    def after_chunk(self, caches: list[Any], position: int) -> None:
+    def after_chunk(self, caches: LiveCaches, position: int) -> None:
         """The caches have just come to `position` within the prompt: take the blocks completed since the last call.
 
         Call it before the caches move on. At a stop it also makes a restore point.
@@ -85,7 +94,7 @@ class Capture:
         except Exception as error:
             self._give_up(error)
 
-    def snapshot(self, caches: list[Any], position: int) -> None:
+    def snapshot(self, caches: LiveCaches, position: int) -> None:
         """Make `position`, where the caches stand now, a restore point, partial block included."""
         if not self._active:
             return
@@ -95,7 +104,7 @@ class Capture:
         except Exception as error:
             self._give_up(error)
 
-    def finish(self, caches: list[Any], tokens: Sequence[int]) -> None:
+    def finish(self, caches: LiveCaches, tokens: Sequence[int]) -> None:
         """The sequence has ended: keep the rest of it. `tokens` are prompt and answer.
 
         The caches may lack the last tokens (they were sampled but never computed); purely recurrent caches do not count
@@ -123,7 +132,7 @@ class Capture:
         if len(packed) > len(known):
             self._chain.extend(tokens[len(known) // TOKEN_BYTES :])
 
-    def _take_blocks(self, caches: list[Any], position: int) -> None:
+    def _take_blocks(self, caches: LiveCaches, position: int) -> None:
         length = self._layout.length(caches)
         if length is not None and length != position:
             raise ValueError(f"the caches hold {length} tokens, not {position}")
@@ -141,7 +150,7 @@ class Capture:
             (RecordName(piece.key, kind) for piece in blocks for kind in self._sliced), self._store.clock()
         )
 
-    def _take_point(self, caches: list[Any], position: int) -> None:
+    def _take_point(self, caches: LiveCaches, position: int) -> None:
         if position < 1:
             return
         if position > len(self._chain):
@@ -152,10 +161,11 @@ class Capture:
             self._replace_partials(piece)
             self._partials.setdefault(piece.start // self._store.block_size, []).extend(taken)
         if Kind.STATE in self._layout.needs and not self._store.holds(RecordName(piece.key, Kind.STATE)):
+            assert not isinstance(caches, StackedRow)  # only for models without state
             arrays, meta = self._layout.capture_state(caches)
             self._store.keep(self._record(piece, Kind.STATE, arrays, meta))
 
-    def _take(self, caches: list[Any], kind: Kind, piece: Piece) -> bool:
+    def _take(self, caches: LiveCaches, kind: Kind, piece: Piece) -> bool:
         """Store what the caches still hold of a piece, if no tier has as much of it; False when nothing was stored."""
         skip = max(0, self._layout.first_held(caches, kind) - piece.start)
         if skip >= piece.size or self._store.holds(RecordName(piece.key, kind), skip):

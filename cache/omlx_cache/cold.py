@@ -34,6 +34,7 @@ from omlx_cache.writequeue import BATCH_BYTES, Do, Write, WriteBatch, WriteQueue
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+_MOST_ANSWERS = 1000
 
 _PAUSE_S = 30.0
 """After a failed write, how long nothing is tried again."""
@@ -69,6 +70,8 @@ class ColdTier:
         self._queue = WriteQueue(queue_bytes, min(BATCH_BYTES, max_bytes // 64))
         self._clock = clock
         self._bad: set[RecordName] = set()
+        self._answers: dict[tuple[Any, ...], Any] = {}
+        self._answered_for: tuple[int, int] | None = None
         self._queued: dict[RecordName, int] = {}
         self._done: deque[tuple[RecordName, bool, list[tuple[HostRecord, Any]]]] = deque()
         self._paused_until = 0.0
@@ -90,13 +93,13 @@ class ColdTier:
     def find(self, keys: Sequence[bytes]) -> dict[RecordName, StoredSize]:
         """The records under these keys that can be read."""
         nothing: dict[RecordName, StoredSize] = {}
-        found = self._ask(lambda index: index.find(keys), nothing)
+        found = self._answer(("find", *keys), lambda index: index.find(keys), nothing)
         return {name: stored for name, stored in found.items() if name not in self._bad}
 
     def neighbours(self, parent: bytes, kind: Kind, packed: bytes) -> list[IndexEntry]:
         """The pieces behind `parent` next to these tokens in order: no others share longer prefixes with them."""
         nothing: list[IndexEntry] = []
-        found = self._ask(lambda index: index.neighbours(parent, kind, packed), nothing)
+        found = self._answer((parent, kind, packed), lambda index: index.neighbours(parent, kind, packed), nothing)
         return [entry for entry in found if RecordName(entry.piece.key, kind) not in self._bad]
 
     def sizes(self, parent: bytes, kind: Kind) -> set[int]:
@@ -112,6 +115,17 @@ class ColdTier:
         if self._queued.get(name, skip + 1) <= skip:
             return True
         return name not in self._bad and self._ask(lambda index: index.has(name, skip), False)
+
+    def _answer(self, key: tuple[Any, ...], question: Callable[[Index], _T], otherwise: _T) -> _T:
+        """What the index answers; what it has answered before as long as it has not changed. Each prompt asks the same
+        twice: when it starts to wait, and when its turn comes."""
+        version = self._ask(lambda index: index.version(), None)
+        if version != self._answered_for or len(self._answers) >= _MOST_ANSWERS:
+            self._answers, self._answered_for = {}, version
+        if key not in self._answers:
+            self._answers[key] = self._ask(question, otherwise)
+        answer: _T = self._answers[key]
+        return answer
 
     def _ask(self, question: Callable[[Index], _T], otherwise: _T) -> _T:
         if self.problem:

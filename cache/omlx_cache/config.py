@@ -34,6 +34,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Most tokens between state snapshots in long prompts (models with recurrent layers), where memory allows."""
     snapshot_least: int = 0
     """Tokens that are computed again sooner than a snapshot is placed for them."""
+    restore_least: int = 0
+    """Tokens that are computed again sooner than they are restored."""
 
 
 def default_block_size(bytes_per_token: int) -> int:

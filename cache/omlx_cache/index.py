@@ -122,6 +122,10 @@ class Index:
         self._db.execute("COMMIT")
 
     # ------------------------------------------------------------------ asking
+    def version(self) -> tuple[int, int]:
+        """Another one whenever anybody has changed the index."""
+        return int(self._db.execute("PRAGMA data_version").fetchone()[0]), self._db.total_changes
+
     def find(self, keys: Sequence[bytes]) -> dict[RecordName, StoredSize]:
         """The records under these keys that are ready."""
         found: dict[RecordName, StoredSize] = {}

@@ -13,7 +13,8 @@ import hashlib
 import importlib.metadata
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from omlx_cache.hostbytes import from_host, to_host
 from omlx_cache.plan import RestorePlan
 from omlx_cache.record_file import HostArray
 from omlx_cache.records import Kind, Record, RecordName
+from omlx_cache.stacked import StackedRow
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +99,8 @@ class CacheLayout:
         self._states = tuple(index for index, item in enumerate(adapters) if item is STATE)
         self._groups: tuple[_StackedArrays, ...] = ()
         self._idle: frozenset[int] = frozenset()
+        self._unstarted: list[mx.array] | None = None
+        """Copies that are started together; None: each at once."""
         if self.supported:
             output = (forward or (lambda tokens, caches: model(tokens, cache=caches)))(mx.array([[0]]), sample)
             mx.eval([layer_cache.state for layer_cache in layer_caches], output if isinstance(output, mx.array) else [])
@@ -119,8 +123,10 @@ class CacheLayout:
         """New, empty single-sequence caches."""
         return self._make()
 
-    def length(self, caches: list[Any]) -> int | None:
+    def length(self, caches: list[Any] | StackedRow) -> int | None:
         """Tokens the caches hold; None when no layer counts them (purely recurrent models)."""
+        if isinstance(caches, StackedRow):
+            return caches.length
         for adapter, layer_cache in zip(self._adapters, _layer_caches(caches), strict=True):
             if adapter is not None:
                 return int(layer_cache.offset)
@@ -132,17 +138,39 @@ class CacheLayout:
         return tokens * self.bytes_per_token + windowed + self.state_bytes
 
     # ------------------------------------------------------------------ capture
-    def first_held(self, caches: list[Any], kind: Kind) -> int:
+    def stack(self, parts: Sequence[Sequence[mx.array] | None]) -> tuple[mx.array, ...] | None:
+        """The layers of several sequences as one array per group, for `StackedRow`.
+
+        `parts` are each layer cache's keys and values [rows, heads, columns, width]; None: it is not used. None where
+        this model keeps more than the keys and values of all tokens.
+        """
+        if self.needs != {Kind.KV}:
+            return None
+        arrays = []
+        for group in self._groups:
+            members = [parts[member.layer_cache] for member in group.members]
+            arrays.append(
+                mx.stack([_part(part, group, member) for part, member in zip(members, group.members, strict=True)])
+            )
+        return tuple(arrays)
+
+    def first_held(self, caches: list[Any] | StackedRow, kind: Kind) -> int:
         """The earliest token that every layer of this kind still holds."""
+        if isinstance(caches, StackedRow):
+            return caches.first
         layer_caches = _layer_caches(caches)
         used = {member.layer_cache for group in self._groups if group.kind == kind for member in group.members}
         return max((self._held(layer_caches, index).first for index in used), default=0)
 
-    def capture(self, caches: list[Any], kind: Kind, start: int, end: int) -> tuple[mx.array, ...]:
+    def capture(self, caches: list[Any] | StackedRow, kind: Kind, start: int, end: int) -> tuple[mx.array, ...]:
         """Tokens [start, end) of all layers of this kind, copied, one lazy array per group. Raises CoverageError.
 
         Evaluate the arrays before the caches move on: an unevaluated copy keeps the whole cache buffer alive.
         """
+        if isinstance(caches, StackedRow):
+            if not caches.first <= start < end <= caches.length:
+                raise CoverageError(f"a row holds tokens {caches.first} to {caches.length}, not {start} to {end}")
+            return tuple(map(mx.contiguous, caches.piece(start, end)))
         layer_caches = _layer_caches(caches)
         self._check_idle(layer_caches)
         arrays = []
@@ -179,7 +207,24 @@ class CacheLayout:
 
     def start(self, arrays: Sequence[mx.array]) -> None:
         """Let captured copies be made along with the device's other work."""
-        mx.async_eval(*arrays)  # type: ignore[no-untyped-call]
+        if self._unstarted is not None:
+            self._unstarted += arrays
+        else:
+            mx.async_eval(*arrays)  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Within it captured copies are only noted, to be started at its end: starting costs the host, how many not."""
+        if self._unstarted is not None:
+            yield
+            return
+        self._unstarted = []
+        try:
+            yield
+        finally:
+            arrays, self._unstarted = self._unstarted, None
+            if arrays:
+                self.start(arrays)
 
     # ------------------------------------------------------------------ host
     def to_host(self, arrays: Sequence[mx.array]) -> tuple[HostArray, ...]:
@@ -208,8 +253,9 @@ class CacheLayout:
     def restore(
         self, position: int, pieces: dict[Kind, list[Slab]], state: tuple[tuple[mx.array, ...], str] | None
     ) -> list[Any]:
-        """Fresh caches that stand behind token `position`, evaluated. Raises CoverageError when pieces are missing.
+        """Fresh caches that stand behind token `position`. Raises CoverageError when pieces are missing.
 
+        They are computed with the device's other work: who asks does not wait for what is queued there.
         `pieces` hold adjoining stretches up to `position`: KV from token 0, WINDOW from `position - window` or earlier.
         """
         caches = self._make()
@@ -235,7 +281,7 @@ class CacheLayout:
             adapter.fill(layer_caches[layer_cache], [found[part] for part in sorted(found)], position)
         if self._states:
             self._restore_state(layer_caches, state)
-        mx.eval([layer_cache.state for layer_cache in layer_caches])
+        mx.async_eval([layer_cache.state for layer_cache in layer_caches])  # type: ignore[no-untyped-call]
         return caches
 
     def _restore_state(self, layer_caches: list[Any], state: tuple[tuple[mx.array, ...], str] | None) -> None:
@@ -355,3 +401,11 @@ def _why_unsupported(layer_caches: list[Any], adapters: list[Any]) -> str:
 
 def _cut(array: mx.array, take: int) -> mx.array:
     return array if array.shape[2] == take else array[:, :, :take]
+
+
+def _part(parts: Sequence[mx.array] | None, group: _StackedArrays, member: _Member) -> mx.array:
+    """A member's array [rows, heads, columns, width]. Raises CoverageError."""
+    found = parts[member.part] if parts is not None and member.part < len(parts) else None
+    if found is None or (found.shape[1], found.shape[3], found.dtype) != (group.heads, group.width, group.dtype):
+        raise CoverageError(f"layer cache {member.layer_cache} changed its shape or type, or is empty")
+    return found

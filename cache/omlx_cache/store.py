@@ -72,7 +72,7 @@ class PrefixStore(Tiers):
             slow = self._rates.seconds_per_cold_byte or ORDINARY_SSD
             self._rates = self._rates._replace(seconds_per_cold_byte=slow * _FORGIVING)
         for _ in range(len(found.levels) + 1):
-            if not plan.position:
+            if not plan.position or plan.position < self.config.restore_least:
                 break
             records = self._load(plan)
             if records is not None:

@@ -91,11 +91,12 @@ def _memory(settings: Settings, hello: Hello | None) -> Finding:
     machine = admission.machine(hello.device, hello.device_memory) if hello else admission.machine()
     cap = admission.parse_cap(settings.max_process_memory, machine)
     places = settings.max_concurrent_requests or admission.MOST_CONCURRENT
-    hot = admission.hot_bytes(settings.hot_cache_max_size, machine.ram)
+    own = machine.device_memory if machine.device == "cuda" else 0
+    hot = admission.hot_bytes(settings.hot_cache_max_size, machine.ram, own)
     gpu = f", {human_bytes(machine.device_memory)} for the GPU" if machine.gpu else ""
     text = (
         f"{human_bytes(machine.ram)} of RAM, {human_bytes(machine.available)} free{gpu}; models may take "
-        f"{human_bytes(cap)}, cached prefixes {human_bytes(hot)} of RAM; up to {places} requests at once per model"
+        f"{human_bytes(cap)}, cached prefixes {human_bytes(hot)}; up to {places} requests at once per model"
     )
     if cap > machine.base:
         return Finding("memory", "warn", text, "max_process_memory is more than there is")

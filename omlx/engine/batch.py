@@ -15,6 +15,7 @@ import mlx.core as mx
 import numpy as np
 
 from omlx.engine import caches
+from omlx.engine.capture_rows import Place
 from omlx.engine.guide import Bits
 from omlx.engine.ranks import Ranks
 from omlx.engine.sampling import Sample, Sampler
@@ -79,7 +80,8 @@ class Batch:
         self.rows: list[Sequence] = []
         self.lengths: list[int] = []
         self.pending: list[Pending] = []
-        self._caches: caches.Caches = []
+        self.held: caches.Caches = []
+        """The rows' caches; who looks at them changes nothing, and keeps nothing of them."""
         self.tokens: mx.array = mx.zeros((0,), dtype=mx.int32)
         """[B] each row's newest token: in no cache yet, and maybe not computed yet."""
         self._sampler: Sampler | None = None
@@ -101,10 +103,10 @@ class Batch:
     def join(self, newcomers: list[Newcomers]) -> None:
         """Take in sequences whose prompts have been read. Where it raises, the batch is as it was."""
         self._forget_sampler()
-        parts = [(self._caches, self.lengths)] if self.rows else []
+        parts = [(self.held, self.lengths)] if self.rows else []
         joined = caches.join(parts + [(new.cache, new.lengths) for new in newcomers])
         self.tokens = mx.concatenate([self.tokens, *(new.tokens for new in newcomers)])
-        self._caches = joined
+        self.held = joined
         for new in newcomers:
             self.rows = self.rows + new.sequences
             self.lengths = self.lengths + new.lengths
@@ -122,33 +124,34 @@ class Batch:
         ]
         keep = caches.compacted(len(self.rows), places)
         if keep:
-            self._caches = caches.leave(self._caches, self.lengths, keep)
+            self.held = caches.leave(self.held, self.lengths, keep)
             index = mx.array(keep)
             self.tokens = self.tokens[index]
             if self._undrawn is not None:
                 self._undrawn = self._undrawn[index]
         else:
-            self._caches, self.tokens, self.pending = [], mx.zeros((0,), dtype=mx.int32), []
+            self.held, self.tokens, self.pending = [], mx.zeros((0,), dtype=mx.int32), []
             self._undrawn = None
         self.rows = [self.rows[at] for at in keep]
         self.lengths = [self.lengths[at] for at in keep]
 
-    def cache_of(self, sequence: Sequence) -> tuple[caches.Caches, int]:
-        """A copy of one row's cache and the number of tokens in it, all of which the sequence has."""
-        at = self.rows.index(sequence)
-        cache, length = caches.row(self._caches, self.lengths, at), self.lengths[at]
-        too_many = max(length - len(sequence.tokens), 0)  # guesses of a draft beyond the reply's end
-        if too_many:
-            caches.trim(cache, too_many)
-        return cache, length - too_many
+    def places_of(self, sequences: list[Sequence]) -> list[Place]:
+        """Where these lie in `held`, with the tokens that are sure to be theirs."""
+        end, found = caches.end_of(self.held, self.lengths), []
+        for sequence in sequences:
+            at = self.rows.index(sequence)
+            # Guesses of a draft beyond the reply's end are left out.
+            length = min(self.lengths[at], len(sequence.tokens))
+            found.append(Place(sequence, at, end - self.lengths[at], length))
+        return found
 
     def forward(self, tokens: mx.array) -> mx.array:
         """Run `tokens` [B, n] through the model: logits [B, n, V]; the caches hold them then."""
         count = tokens.shape[1]
-        caches.make_room(self._caches, count)
-        logits: mx.array = self._model(tokens, cache=self._caches, **self._positions(count))
+        caches.make_room(self.held, count)
+        logits: mx.array = self._model(tokens, cache=self.held, **self._positions(count))
         self.lengths = [length + count for length in self.lengths]
-        caches.advance(self._caches, count)
+        caches.advance(self.held, count)
         return logits
 
     def _positions(self, count: int) -> dict[str, mx.array]:
@@ -161,7 +164,7 @@ class Batch:
 
     def rewind(self, count: int) -> None:
         """Take the last `count` tokens of every row back out of the caches (`caches.can_trim`)."""
-        caches.trim(self._caches, count)
+        caches.trim(self.held, count)
         self.lengths = [length - count for length in self.lengths]
 
     def put(self, sample: Sample, sequences: Rows[Sequence]) -> None:

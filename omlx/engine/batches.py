@@ -40,10 +40,6 @@ class Batches:
     def __contains__(self, batch: Batch) -> bool:
         return batch in self._batches
 
-    def of(self, sequence: Sequence) -> Batch | None:
-        """The batch it is decoded in."""
-        return next((batch for batch in self._batches if sequence in batch.rows), None)
-
     def join(self, newcomers: list[Newcomers]) -> list[tuple[Sequence, Exception]]:
         """Take in sequences whose prompts are read, all of one batch together. Returns those that cannot be decoded."""
         joining: list[tuple[Batch, list[Newcomers]]] = []

@@ -88,14 +88,14 @@ def join(parts: list[tuple[Caches, list[int]]]) -> Caches:
 def _stacking(parts: list[tuple[Caches, list[int]]]) -> Stacking:
     rectangle = _rectangle(parts[0][0])
     room = int(rectangle.keys.shape[0]) if rectangle is not None else 0
-    return Stacking([lengths for _, lengths in parts], [_end(*part) for part in parts], room)
+    return Stacking([lengths for _, lengths in parts], [end_of(*part) for part in parts], room)
 
 
 def _rectangle(caches: Caches) -> PaddedKVCache | None:
     return next((leaf for leaf in leaves(caches) if isinstance(leaf, PaddedKVCache)), None)
 
 
-def _end(caches: Caches, lengths: list[int]) -> int:
+def end_of(caches: Caches, lengths: list[int]) -> int:
     """The column that all rows of a part end at."""
     rectangle = _rectangle(caches)
     return rectangle.rows.end if rectangle is not None else max(lengths)
@@ -179,9 +179,34 @@ def split(caches: Caches, lengths: list[int], counts: list[int]) -> list[Caches]
     width = max(counts)
     end = max(lengths) + width
     return [
-        [_cut(cache, at, end - (width - count), length + count) for cache in caches]
+        cut(caches, at, end - (width - count), length + count)
         for at, (length, count) in enumerate(zip(lengths, counts, strict=True))
     ]
+
+
+def cut(caches: Caches, at: int, end: int, length: int) -> Caches:
+    """Row `at` as plain caches of `length` tokens; in a padded rectangle they stand before column `end`."""
+    return [_cut(cache, at, end, length) for cache in caches]
+
+
+def places(caches: Caches, lengths: list[int], counts: list[int]) -> list[int]:
+    """The columns of the rows' first tokens, after a forward over `gather`: as for `split`."""
+    if _rectangle(caches) is None:
+        return [0] * len(lengths)
+    return [max(lengths) - length for length in lengths]
+
+
+def columns(caches: Caches, rows: list[int], start: int, end: int) -> list[tuple[mx.array, mx.array] | None] | None:
+    """Keys and values of the columns [start, end) of these rows, by layer; None for a layer without any of its own, and
+    None altogether where a layer keeps anything else."""
+    found: list[tuple[mx.array, mx.array] | None] = []
+    index = mx.array(rows)
+    for leaf in leaves(caches):
+        if type(leaf) not in {KVCache, PaddedKVCache}:
+            return None
+        own = None if leaf.keys is None else (leaf.keys[:, :, start:end][index], leaf.values[:, :, start:end][index])
+        found.append(own)
+    return found
 
 
 def _cut(cache: Any, at: int, end: int, length: int) -> Any:
@@ -227,9 +252,8 @@ def leave(caches: Caches, lengths: list[int], keep: list[int]) -> Caches:
     """
     kept = [lengths[at] for at in keep]
     if len(keep) == 1:
-        end = _end(caches, lengths)
-        return [_cut(cache, keep[0], end, kept[0]) for cache in caches]
-    end = _end(caches, lengths)
+        return row(caches, lengths, keep[0])
+    end = end_of(caches, lengths)
     spare = wasted(end, kept)
     rows = Rows(kept, end - spare)
     return [_select(_copy(cache), keep, rows, spare) for cache in caches]
@@ -244,8 +268,7 @@ def compacted(count: int, gone: set[int]) -> list[int]:
 
 def row(caches: Caches, lengths: list[int], at: int) -> Caches:
     """One row of a batch as plain caches of its own; the batch is unchanged."""
-    end = _end(caches, lengths)
-    return [_cut(cache, at, end, lengths[at]) for cache in caches]
+    return cut(caches, at, end_of(caches, lengths), lengths[at])
 
 
 def _copy(cache: Any) -> Any:

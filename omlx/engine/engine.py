@@ -21,6 +21,7 @@ from omlx_cache.store import PrefixStore
 from omlx.engine import caches
 from omlx.engine.batch import Batch, Newcomers, Pending, grammar_masks
 from omlx.engine.batches import Batches
+from omlx.engine.capture_rows import finished as capture_finished
 from omlx.engine.detokenize import TextStream, TokenTexts
 from omlx.engine.draft.speculative import Speculator
 from omlx.engine.grammar import GrammarCompiler, GrammarError
@@ -138,7 +139,7 @@ class Engine:
         if spec.id in self._known:
             raise EngineError("internal", f"request {spec.id} is already running")
         vocabulary = self._model.vocabulary
-        if any(not 0 <= token < vocabulary for token in spec.tokens):
+        if spec.tokens and not 0 <= min(spec.tokens) <= max(spec.tokens) < vocabulary:
             raise EngineError("invalid", f"the prompt holds a token outside the vocabulary of {vocabulary}")
         context = effective_context(spec.limits.num_ctx, self._config.context_length, self._model.max_context)
         try:
@@ -181,7 +182,11 @@ class Engine:
                 self._orders.end.append(id)
 
     def step(self) -> list[Output]:
-        """One iteration. Returns what it has to say, at most a few outputs per sequence."""
+        """One iteration. Returns what it has to say, at most a few outputs per sequence.
+
+        What is left to do for replies that have ended is done in the next one: nobody waits for it.
+        """
+        self._let_go()
         outputs = self._drop_leavers(self._take_orders())
         if self._stopped:
             return outputs
@@ -233,7 +238,8 @@ class Engine:
             self.step()
 
     def stop_followers(self) -> None:
-        """Let the other ranks leave `follow`; no step comes after this."""
+        """Let the other ranks leave `follow`; no step comes after this. What the last one has left is done."""
+        self._let_go()
         if self._leads:
             self._ranks.expect_end()
             self._ranks.decide(lambda: Orders(stop=True), Orders)
@@ -367,7 +373,6 @@ class Engine:
             self.decode_steps += 1
             self.decoded_rows += rows
             self._budget.decoded(rows)
-        self._let_go()
         return outputs
 
     def _launch(self, batch: Batch) -> list[Pending]:
@@ -458,8 +463,7 @@ class Engine:
         """Take finished sequences out of their batches, and those whose context is full back to the prompt reader."""
         finished, self._finished = self._finished, []
         shifting, self._shifting = [item for item in self._shifting if item.phase != "done"], []
-        for sequence in finished:
-            self._capture_end(sequence)
+        self._capture_ends(finished)
         if finished:
             self._forget({sequence.id for sequence in finished})
         for sequence in shifting:
@@ -467,16 +471,16 @@ class Engine:
             sequence.tokens = shift(sequence.tokens, sequence.spec.limits, sequence.context)
             self._restart(sequence)
 
-    def _capture_end(self, sequence: Sequence) -> None:
-        """Hand the whole of a finished sequence's cache to the store. Where that fails, it is not stored."""
-        batch = self._batches.of(sequence)
-        if sequence.capture is None or batch is None:
+    def _capture_ends(self, finished: list[Sequence]) -> None:
+        """Hand the whole of finished sequences' caches to the store. Where that fails, they are not stored."""
+        if self._store is None:
             return
-        try:
-            cache, length = batch.cache_of(sequence)
-            sequence.capture.finish(cache, sequence.tokens[:length])
-        except Exception:
-            log.warning("the context of a finished request could not be stored", exc_info=True)
+        for batch in self._batches:
+            rows = [sequence for sequence in finished if sequence in batch.rows]
+            try:
+                capture_finished(self._store, batch.held, batch.places_of(rows))
+            except Exception:
+                log.warning("the contexts of finished requests could not be stored", exc_info=True)
 
     def _fail_forward(self, sequences: list[Sequence], error: Exception) -> list[Output]:
         """A forward raised: of this process alone, as far as it knows, so a group of ranks cannot go on."""
@@ -673,8 +677,6 @@ class Engine:
         self.steps += 1
         if log.isEnabledFor(logging.DEBUG):
             self._log_plan()
-        if self._finished:
-            self._let_go()
         if self._store is not None:
             self._tick(self._store)
         if self.steps % _CLEAR_EVERY == 0:

@@ -37,8 +37,10 @@ _PROBE_TOKENS: dict[weights.Device, int] = {"cpu": 32, "cuda": 512, "metal": 256
 _MOST_ROWS = 1 << 20
 """Of logits at once, where the output layer costs nothing that can be measured."""
 _KEPT_BUFFERS = 16
-"""The part of a GPU's memory that a process may keep in buffers for its next forwards."""
-_LEAST_BUFFERS = 512 << 20
+"""The part of a GPU's memory that a process may keep in buffers for its next forwards, at most."""
+_LEAST_BUFFERS = 1 << 30
+_BUFFERED_TOKENS = 4096
+"""Tokens of a prompt for whose forward buffers are kept: the largest chunk, and a step or a copy beside it."""
 
 Progress = Callable[[int, int], None]
 
@@ -140,6 +142,7 @@ def load_model(
         measure=measure,
     )
     loaded.vision = vision
+    _limit_buffers(loaded.transient_bytes * _BUFFERED_TOKENS // loaded.measured_tokens)
     return loaded
 
 
@@ -326,8 +329,13 @@ def _set_limits() -> None:
     """
     if mx.metal.is_available():
         mx.set_wired_limit(int(mx.device_info()["max_recommended_working_set_size"]))
+    _limit_buffers(_device_memory())
+
+
+def _limit_buffers(wanted: int) -> None:
+    """Let this process keep so many bytes of freed buffers on a GPU, within bounds."""
     if device() != "cpu":
-        mx.set_cache_limit(max(_device_memory() // _KEPT_BUFFERS, _LEAST_BUFFERS))
+        mx.set_cache_limit(max(min(wanted, _device_memory() // _KEPT_BUFFERS), _LEAST_BUFFERS))
 
 
 def _end_tokens(path: Path, config: dict[str, Any]) -> list[int] | None:

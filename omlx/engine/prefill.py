@@ -18,6 +18,7 @@ from omlx_cache.store import Match, PrefixStore
 
 from omlx.engine import caches
 from omlx.engine.batch import Newcomers
+from omlx.engine.capture_rows import Place, capture
 from omlx.engine.ranks import Ranks
 from omlx.engine.scheduler import chunk_end
 from omlx.engine.sequence import Sequence
@@ -124,9 +125,14 @@ class Prefill:
         for row, size in counts:
             row.position += size
         unfinished = [at for at, row in enumerate(rows) if row.remaining > 1]
-        if unfinished or any(row.capture is not None for row in rows):
+        if self._store is not None:
+            columns = caches.places(held, lengths, sizes)
+            places = [Place(row, at, columns[at], row.position) for at, row in enumerate(rows)]
+            capture(
+                self._store, held, places, lambda place, held: place.sequence.capture.after_chunk(held, place.length)
+            )
+        if unfinished:
             apart = caches.split(held, lengths, sizes)
-            self._capture(rows, apart)
             for at in unfinished:
                 rows[at].cache = apart[at]
         if len(unfinished) == len(rows):
@@ -135,11 +141,6 @@ class Prefill:
         for row in rows:
             row.cache = row.cache if row.remaining > 1 else None
         return newcomers.without({rows[at].id for at in unfinished})
-
-    def _capture(self, rows: list[Sequence], apart: list[caches.Caches]) -> None:
-        for row, cache in zip(rows, apart, strict=True):
-            if row.capture is not None:
-                self._stored(row, partial(row.capture.after_chunk, cache, row.position))
 
     def _chunk_end(self, sequence: Sequence, budget: int) -> int:
         start = sequence.position

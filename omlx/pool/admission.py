@@ -23,6 +23,8 @@ from omlx.units import parse_size
 GIB = 1 << 30
 RESERVE = 8_000_000_000
 """Bytes that "auto" leaves to the rest of the machine."""
+_HOT_PART_OF_GPU = 20
+"""Of a GPU's memory, for cached prefixes: it is dearer than RAM, and the SSD is behind it."""
 _MOST_COLD = 100_000_000_000
 """Bytes on disk that "auto" gives to cached prefixes at most."""
 MOST_CONCURRENT = 256
@@ -117,8 +119,11 @@ def default_contexts(machine: Machine) -> list[int]:
     return [32768, 4096] if machine.device_memory < 47 * GIB else [262144, 32768, 4096]
 
 
-def hot_bytes(setting: str, ram: int) -> int:
-    """Bytes of RAM for cached prefixes; "auto" follows the machine."""
+def hot_bytes(setting: str, ram: int, gpu_memory: int = 0) -> int:
+    """Bytes of RAM for cached prefixes; "auto" follows the machine. `gpu_memory`: of a GPU with memory of its own,
+    where cached prefixes are held; 0: there is none."""
+    if setting == "auto" and gpu_memory:
+        return gpu_memory // _HOT_PART_OF_GPU
     if setting == "auto":
         setting = "10%" if ram < 24_000_000_000 else "20%" if ram < 128_000_000_000 else "30%"
     return parse_cap(setting, Machine(ram=ram, available=ram)) if setting else 0

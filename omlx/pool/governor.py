@@ -95,6 +95,8 @@ class Governor:
     def learn(self, hello: Hello) -> None:
         """Take over what a runner says of the machine's GPU, which only runners can see."""
         self._machine = admission.machine(hello.device, hello.device_memory)
+        gpu = self._machine.device_memory if hello.device == "cuda" else 0
+        self._hot_bytes = admission.hot_bytes(self._settings.hot_cache_max_size, self._machine.ram, gpu)
         self.knows_device = True
 
     def loaded(self, slot: Slot, ready: Ready) -> None:

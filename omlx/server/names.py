@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextvars
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from omlx_registry import ModelSpec, NotFound, Registry, parse_name
 
@@ -28,9 +30,45 @@ async def find(registry: Registry, name: str, said: NotFoundText = single_quoted
     current().names(name)
     refuse_cloud(name, "remote model is unavailable")
     try:
-        return await asyncio.to_thread(registry.resolve, name)
+        return await _resolve(registry, name)
     except NotFound:
         raise HTTPError(404, said(name)) from None
+
+
+_LookupKey = tuple[asyncio.AbstractEventLoop, Registry, str]
+_running: dict[_LookupKey, asyncio.Task[ModelSpec]] = {}
+_next: dict[_LookupKey, asyncio.Task[ModelSpec]] = {}
+
+
+async def _resolve(registry: Registry, name: str) -> ModelSpec:
+    """One lookup of a name at a time: who comes meanwhile shares the next one, which begins after all of them have come
+    and so sees what was done before. A burst of requests takes two."""
+    key = (asyncio.get_running_loop(), registry, name)
+    running = _running.get(key)
+    if running is None:
+        lookup = _running[key] = _start(_look_up(key, None))
+    elif key in _next:
+        lookup = _next[key]
+    else:
+        lookup = _next[key] = _start(_look_up(key, running))
+    return await asyncio.shield(lookup)
+
+
+def _start(work: Coroutine[Any, Any, ModelSpec]) -> asyncio.Task[ModelSpec]:
+    # It is not about the request that happens to come first.
+    return asyncio.create_task(work, context=contextvars.Context())
+
+
+async def _look_up(key: _LookupKey, before: asyncio.Task[ModelSpec] | None) -> ModelSpec:
+    if before is not None:
+        await asyncio.wait([before])
+        _running[key] = _next.pop(key)
+    _, registry, name = key
+    try:
+        return await asyncio.to_thread(registry.resolve, name)
+    finally:
+        if key not in _next:
+            del _running[key]
 
 
 def refuse_cloud(name: str, reason: str) -> None:

@@ -23,6 +23,13 @@ def line(length: int, seed: int = 0) -> list[int]:
     return [(seed * 7919 + index * 31) % 60000 for index in range(length)]
 
 
+def test_a_prefix_that_is_computed_as_fast_is_not_restored() -> None:
+    store = open_toy(TOY, restore_least=30)
+    play(store, TOY, line(100))
+    assert play(store, TOY, [*line(20), *line(50, 2)]).cached_tokens == 0
+    assert play(store, TOY, [*line(40), *line(50, 3)]).cached_tokens == 40
+
+
 # -------------------------------------------------------------------- RAM
 def test_ram_stays_within_its_bytes_and_arrays() -> None:
     store = open_toy(TOY, hot_bytes=20_000, hot_arrays=40)

@@ -227,14 +227,14 @@ def test_shifting_out_of_a_batch_that_fails(monkeypatch: Patch) -> None:
     assert run(engine(endless=True), wanted).tokens == expected
 
 
-@pytest.mark.parametrize("place", ["cache_of", "finish", "after_chunk"])
+@pytest.mark.parametrize("place", ["places_of", "stack", "finish", "after_chunk"])
 def test_capturing(monkeypatch: Patch, place: str) -> None:
     machine = Engine(
         loaded("llama", endless=True),
         EngineConfig(context_length=4096, max_concurrent_requests=16),
         store_for(loaded("llama")),
     )
-    owner: Any = {"cache_of": Batch, "finish": Capture, "after_chunk": Capture}[place]
+    owner: Any = {"places_of": Batch, "stack": CacheLayout}.get(place, Capture)
     fails_for_culprit(monkeypatch, owner, place, lambda *_: True)
     assert_others_are_right(run(machine, specs()), culprit_fails=False)
 

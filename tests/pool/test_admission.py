@@ -93,6 +93,11 @@ def test_defaults_follow_the_machine(ram: int, hot: int) -> None:
     assert hot_bytes("50%", size) == size // 2
 
 
+def test_cached_prefixes_take_little_of_a_gpus_own_memory() -> None:
+    assert hot_bytes("auto", 192 * 10**9, 80 * 10**9) == 4 * 10**9
+    assert hot_bytes("20GB", 192 * 10**9, 80 * 10**9) == 20 * 10**9
+
+
 def test_a_model_that_cannot_fit_is_refused_in_ollamas_words_and_with_numbers() -> None:
     assert refusal(10 * GIB, available=20 * GIB, cap=20 * GIB, model_cap=None) is None
     assert (
