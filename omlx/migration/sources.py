@@ -82,8 +82,9 @@ def _systemd(home: Path, root: Path) -> Iterator[GivenVariable]:
                 pairs = _environment_file(value.strip().removeprefix("-"), root)
             else:
                 continue
-            found |= {name: GivenVariable(name, text, f"/{file.relative_to(root)}" if file.is_relative_to(root) else str(file))
-                      for name, text in pairs if name.startswith(_PREFIX) or name in _ALSO}  # fmt: skip
+            origin = f"/{file.relative_to(root)}" if file.is_relative_to(root) else str(file)
+            wanted = [(name, text) for name, text in pairs if name.startswith(_PREFIX) or name in _ALSO]
+            found |= {name: GivenVariable(name, text, origin) for name, text in wanted}
     yield from found.values()
 
 
