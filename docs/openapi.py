@@ -58,6 +58,7 @@ KNOWN: dict[str, tuple[Struct | None, Struct | None]] = {
     "/api/omlx/prune": (admin.PruneRequest, admin.PruneResponse),
     "/api/omlx/search": (None, admin.SearchResponse),
     "/api/omlx/import": (admin.ImportRequest, None),
+    "/api/omlx/export": (None, admin.ExportResponse),
     "/api/omlx/importable": (None, admin.ImportableResponse),
     "/api/omlx/selftest": (SelfTestRequest, SelfTestResponse),
     "/api/omlx/overview": (None, overview.Overview),
@@ -77,6 +78,7 @@ KNOWN: dict[str, tuple[Struct | None, Struct | None]] = {
 STREAMS = {
     **dict.fromkeys(("/api/generate", "/api/chat", "/api/pull", "/api/push", "/api/create"), "application/x-ndjson"),
     "/api/omlx/import": "application/x-ndjson",
+    "/api/omlx/export/file": "application/octet-stream",
     **dict.fromkeys(
         ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/api/omlx/events"),
         "text/event-stream",
@@ -89,6 +91,8 @@ TEXTS = {"/": ("text/plain", "text/html"), "/metrics": ("text/plain", "applicati
 QUERIES: dict[str, dict[str, dict[str, Any]]] = {
     "/api/omlx/search": {"q": {"type": "string"}, "limit": {"type": "integer", "default": 20}},
     "/api/omlx/context": {"model": {"type": "string"}},
+    "/api/omlx/export": {"model": {"type": "string"}},
+    "/api/omlx/export/file": {"model": {"type": "string"}, "path": {"type": "string"}},
 }
 
 

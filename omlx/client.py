@@ -63,7 +63,7 @@ class Version(msgspec.Struct):
     omlx_version: str = ""
 
 
-class ImportStep(wire.StatusLine):
+class ImportLine(wire.StatusLine):
     """One line of an import; the last one about a model has an outcome: imported, present, planned or refused."""
 
     model: str = ""
@@ -77,7 +77,7 @@ class _ErrorBody(msgspec.Struct):
 
 
 Body = Mapping[str, Any]
-Chunk = TypeVar("Chunk", wire.GenerateResponse, wire.ChatResponse, wire.StatusLine, ImportStep)
+Chunk = TypeVar("Chunk", wire.GenerateResponse, wire.ChatResponse, wire.StatusLine, ImportLine)
 Reply = TypeVar("Reply")
 
 
@@ -207,9 +207,25 @@ class Client:
         query = urlencode({"q": text, "limit": limit})
         return (await self._call("GET", f"/api/omlx/search?{query}", None, admin.SearchResponse)).models
 
-    def import_found(self, body: Body | None = None) -> AsyncIterator[ImportStep]:
+    def import_found(self, body: Body | None = None) -> AsyncIterator[ImportLine]:
         """Take in models that other programs have on the server's machine; `body` as in POST /api/omlx/import."""
-        return self._stream("/api/omlx/import", body or {}, ImportStep)
+        return self._stream("/api/omlx/import", body or {}, ImportLine)
+
+    async def export(self, model: str) -> admin.ExportResponse:
+        """The Modelfile and the list of files that make a folder of this model."""
+        return await self._call("GET", f"/api/omlx/export?{urlencode({'model': model})}", None, admin.ExportResponse)
+
+    async def download(self, model: str, path: str) -> AsyncIterator[bytes]:
+        """The bytes of a file of the model, piece by piece; who reads them compares them with its digest."""
+        query = urlencode({"model": model, "path": path})
+        request = self._http.build_request("GET", f"/api/omlx/export/file?{query}")
+        response = await self._guarded(self._http.send(request, stream=True))
+        try:
+            await _raise_for_status(response)
+            async for block in response.aiter_bytes(CHUNK_BYTES):
+                yield block
+        finally:
+            await response.aclose()
 
     async def importable(self) -> admin.ImportableResponse:
         """The models of an Ollama on the server's machine that are not the server's yet."""

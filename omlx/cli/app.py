@@ -45,6 +45,7 @@ VERBS = {
     "alias": VerbEntry("alias", "Give a repository a short name"),
     "catalog": VerbEntry("catalog", "Show the catalog of short names, or fetch a newer one"),
     "import": VerbEntry("importing", "Register models that other programs have on this machine"),
+    "export": VerbEntry("export", "Write a model into a folder that works without oMLX"),
     "migrate": VerbEntry("migrate", "Take over the settings of an Ollama on this machine"),
     "launch": VerbEntry("launch", "Start a coding agent or Open WebUI on this server"),
     "menubar": VerbEntry("menubar", "Show the server in the menu bar"),

@@ -14,7 +14,7 @@ from omlx.cli.command import CliError, verb
 from omlx.cli.connect import connected
 from omlx.cli.console import err, is_terminal, out, printable, run_async
 from omlx.cli.progress import Display
-from omlx.client import Client, ImportStep
+from omlx.client import Client, ImportLine
 from omlx.units import format_duration, human_bytes
 
 _COUNTED = {"imported": "imported", "present": "here already", "planned": "to import", "refused": "not imported"}
@@ -108,7 +108,7 @@ async def _follow(client: Client, body: Mapping[str, Any], outcomes: Counter[str
     out(", ".join(counts) or "Ollama has no models here")
 
 
-def _show(step: ImportStep, display: Display) -> None:
+def _show(step: ImportLine, display: Display) -> None:
     if step.digest:
         if step.completed > 0:
             display.bytes(step.digest, f"{printable(step.status)}:", step.completed, step.total)

@@ -15,7 +15,7 @@ from omlx.cli.connect import own_client
 from omlx.cli.console import err, is_terminal, out, printable, run_async
 from omlx.client import ClientError, Unreachable
 from omlx.folders import write_atomically
-from omlx.migration import Listener, Plan, find, listener, plan
+from omlx.migration import MigrationPlan, PortOwner, find, listener, plan
 from omlx.migration.port import how_to_free
 from omlx.settings import bind_address
 
@@ -44,7 +44,7 @@ def command(args: tuple[str, ...], yes: bool, dry_run: bool) -> None:
     run_async(_port())
 
 
-def _config(path: Path, existing: str, planned: Plan, *, yes: bool, dry_run: bool) -> None:
+def _config(path: Path, existing: str, planned: MigrationPlan, *, yes: bool, dry_run: bool) -> None:
     if not planned.values:
         out("No settings of an Ollama to take over.")
         return
@@ -82,5 +82,5 @@ async def _port() -> None:
     if ours:
         out(f"oMLX {ours} runs at {host}:{port}; a new setting counts from its next start.")
         return
-    found = listener(port) or Listener()
+    found = listener(port) or PortOwner()
     out(f"Port {port} is taken ({found}). To free it: {how_to_free(found, Path.home())}")

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from omlx.migration.sources import Given
+from omlx.migration.sources import GivenVariable
 from omlx.settings import SettingError, Settings, describe, load
 
 _HERE: Final = {setting.kind.ollama: setting for setting in describe() if setting.kind.ollama}
@@ -50,7 +50,7 @@ _REMARKS: Final = {
 }
 
 
-class Plan(msgspec.Struct, frozen=True):
+class MigrationPlan(msgspec.Struct, frozen=True):
     """`values`: what config.toml gets, by setting; `origins`: where each stood; `notes`: what a user has to know."""
 
     values: dict[str, Any]
@@ -65,7 +65,7 @@ class Plan(msgspec.Struct, frozen=True):
         )
 
 
-def plan(found: Iterable[Given], existing: str) -> Plan:
+def plan(found: Iterable[GivenVariable], existing: str) -> MigrationPlan:
     """`existing`: the text of config.toml so far, "" where there is none. Raises SettingError where it is no TOML."""
     try:
         present = tomllib.loads(existing)
@@ -74,7 +74,7 @@ def plan(found: Iterable[Given], existing: str) -> Plan:
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     notes: list[str] = []
-    seen: dict[str, Given] = {}
+    seen: dict[str, GivenVariable] = {}
     for given in found:
         first = seen.setdefault(given.variable, given)
         if first is not given:
@@ -99,10 +99,10 @@ def plan(found: Iterable[Given], existing: str) -> Plan:
             values[setting.name], origins[setting.name] = _written(value), given.origin
             if remark := _REMARKS.get(given.variable):
                 notes.append(f"{given.variable}: {remark}")
-    return Plan(values, origins, notes)
+    return MigrationPlan(values, origins, notes)
 
 
-def _value(given: Given, name: str) -> Any:
+def _value(given: GivenVariable, name: str) -> Any:
     """The variable's value as Ollama reads it. Raises SettingError."""
     loaded: Settings = load({}, {given.variable: given.value}, Path("/nonexistent")).settings
     return getattr(loaded, name)
@@ -113,7 +113,7 @@ def _written(value: Any) -> Any:
     return -1 if value == math.inf else value
 
 
-def _about_models(given: Given) -> str:
+def _about_models(given: GivenVariable) -> str:
     text = f"OLLAMA_MODELS = {given.value}: `omlx import --from ollama` converts what is there into oMLX's own folder"
     if given.origin == "the environment":
         text += "; oMLX takes this variable for its own folder, too: unset it, or set OMLX_MODELS"

@@ -12,7 +12,7 @@ import psutil
 from omlx.migration.sources import launchd_jobs, unit_folders
 
 
-class Listener(msgspec.Struct, frozen=True):
+class PortOwner(msgspec.Struct, frozen=True):
     """The process that listens; `name` "" and `pid` 0 where the system does not tell."""
 
     name: str = ""
@@ -22,19 +22,19 @@ class Listener(msgspec.Struct, frozen=True):
         return f"{self.name}, process {self.pid}" if self.pid else "a process of another user"
 
 
-def listener(port: int) -> Listener | None:
+def listener(port: int) -> PortOwner | None:
     """Who listens on a port of this machine; None where nobody is seen to."""
     with contextlib.suppress(psutil.Error):
         for found in psutil.net_connections(kind="tcp"):
             if found.status == psutil.CONN_LISTEN and found.laddr.port == port:
                 if not found.pid:
-                    return Listener()
+                    return PortOwner()
                 with contextlib.suppress(psutil.Error):
-                    return Listener(psutil.Process(found.pid).name(), found.pid)
+                    return PortOwner(psutil.Process(found.pid).name(), found.pid)
     return None
 
 
-def how_to_free(found: Listener, home: Path, root: Path = Path("/")) -> str:
+def how_to_free(found: PortOwner, home: Path, root: Path = Path("/")) -> str:
     """What to do so that the port becomes free, and stays so after the next start of the machine."""
     if found.pid and "ollama" not in found.name.lower():
         return f"end it (`kill {found.pid}`), or give oMLX another address with OMLX_HOST"

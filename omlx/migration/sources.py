@@ -29,7 +29,7 @@ _LAUNCHD_FOLDERS: Final = ("Library/LaunchAgents", "/Library/LaunchAgents", "/Li
 _APP: Final = "Library/Application Support/Ollama/db.sqlite"
 
 
-class Given(NamedTuple):
+class GivenVariable(NamedTuple):
     """A variable with the value that it was given, and where: "the environment", a file, "Ollama's app"."""
 
     variable: str
@@ -37,10 +37,14 @@ class Given(NamedTuple):
     origin: str
 
 
-def find(environ: Mapping[str, str], home: Path, root: Path = Path("/")) -> list[Given]:
+def find(environ: Mapping[str, str], home: Path, root: Path = Path("/")) -> list[GivenVariable]:
     """All settings of an Ollama, those that count more first. `root`: where the system's folders are."""
     return [
-        *(Given(name, value, "the environment") for name, value in sorted(environ.items()) if name.startswith(_PREFIX)),
+        *(
+            GivenVariable(name, value, "the environment")
+            for name, value in sorted(environ.items())
+            if name.startswith(_PREFIX)
+        ),
         *_systemd(home, root),
         *_launchd(home, root),
         *_app(home / _APP),
@@ -60,13 +64,13 @@ def launchd_jobs(home: Path, root: Path) -> list[Path]:
     return [path for folder in folders for path in sorted(folder.glob("*ollama*.plist"))]
 
 
-def _systemd(home: Path, root: Path) -> Iterator[Given]:
+def _systemd(home: Path, root: Path) -> Iterator[GivenVariable]:
     """Drop-ins in the order of their names after the unit; a later value of a variable replaces an earlier one."""
     folders = unit_folders(home, root)
     unit = next((folder / _UNIT for folder in folders if (folder / _UNIT).is_file()), None)
     drop_ins = {path.name: path for folder in reversed(folders) for path in (folder / f"{_UNIT}.d").glob("*.conf")}
     files = ([unit] if unit else []) + [drop_ins[name] for name in sorted(drop_ins)]
-    found: dict[str, Given] = {}
+    found: dict[str, GivenVariable] = {}
     for file in files:
         for line in _service_lines(_text(file)):
             key, _, value = line.partition("=")
@@ -78,8 +82,9 @@ def _systemd(home: Path, root: Path) -> Iterator[Given]:
                 pairs = _environment_file(value.strip().removeprefix("-"), root)
             else:
                 continue
-            found |= {name: Given(name, text, f"/{file.relative_to(root)}" if file.is_relative_to(root) else str(file))
-                      for name, text in pairs if name.startswith(_PREFIX) or name in _ALSO}  # fmt: skip
+            origin = f"/{file.relative_to(root)}" if file.is_relative_to(root) else str(file)
+            wanted = [(name, text) for name, text in pairs if name.startswith(_PREFIX) or name in _ALSO]
+            found |= {name: GivenVariable(name, text, origin) for name, text in wanted}
     yield from found.values()
 
 
@@ -108,12 +113,12 @@ def _environment_file(name: str, root: Path) -> list[tuple[str, str]]:
     return [pair for line in lines if line and line[0] not in "#;" for pair in _assignments(line)]
 
 
-def _launchd(home: Path, root: Path) -> Iterator[Given]:
+def _launchd(home: Path, root: Path) -> Iterator[GivenVariable]:
     for path in launchd_jobs(home, root):
         variables = _property_list(path).get("EnvironmentVariables")
         for name, value in (variables if isinstance(variables, dict) else {}).items():
             if isinstance(value, str) and (str(name).startswith(_PREFIX) or name in _ALSO):
-                yield Given(str(name), value, str(path))
+                yield GivenVariable(str(name), value, str(path))
 
 
 def _property_list(path: Path) -> dict[str, Any]:
@@ -124,7 +129,7 @@ def _property_list(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _app(database: Path) -> Iterator[Given]:
+def _app(database: Path) -> Iterator[GivenVariable]:
     """The settings that Ollama's app has switches for."""
     if not database.is_file():
         return
@@ -136,11 +141,11 @@ def _app(database: Path) -> Iterator[Given]:
         return
     told = dict(row) if row else {}
     if told.get("expose"):
-        yield Given("OLLAMA_HOST", "0.0.0.0", "Ollama's app")  # noqa: S104
+        yield GivenVariable("OLLAMA_HOST", "0.0.0.0", "Ollama's app")  # noqa: S104
     if told.get("models"):
-        yield Given("OLLAMA_MODELS", str(told["models"]), "Ollama's app")
+        yield GivenVariable("OLLAMA_MODELS", str(told["models"]), "Ollama's app")
     if isinstance(told.get("context_length"), int) and told["context_length"] > 0:
-        yield Given("OLLAMA_CONTEXT_LENGTH", str(told["context_length"]), "Ollama's app")
+        yield GivenVariable("OLLAMA_CONTEXT_LENGTH", str(told["context_length"]), "Ollama's app")
 
 
 def _bytes(path: Path) -> bytes:

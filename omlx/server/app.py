@@ -54,7 +54,17 @@ HANDLERS: Sequence[ControllerRouterHandler] = (
     *(ollama_account.web_search, ollama_account.web_fetch, ollama_account.recommendations),
     *(*openai.HANDLERS, *openai_responses.HANDLERS, *anthropic.HANDLERS),
     *(admin.health, admin.ready, admin.omlx_status, admin.aliases, admin.set_alias, admin.search),
-    *(admin.context, admin.importable, admin.import_found, admin.pin, admin.prune, admin.verify, admin.selftest),
+    *(
+        admin.context,
+        admin.importable,
+        admin.import_found,
+        admin.export,
+        admin.export_file,
+        admin.pin,
+        admin.prune,
+        admin.verify,
+        admin.selftest,
+    ),
     *cache.HANDLERS,
     *dashboard.HANDLERS,
 )

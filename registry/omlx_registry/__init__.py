@@ -20,9 +20,9 @@ from omlx_registry.errors import (
     storage_errors,
 )
 from omlx_registry.names import Name, parse_name
-from omlx_registry.ollama.importer import ImportRequest
+from omlx_registry.ollama.importer import ImportSpec
 from omlx_registry.registry import Registry, Source
-from omlx_registry.spec import Details, ImportStep, ModelShow, ModelSpec, Progress
+from omlx_registry.spec import Details, ImportStep, ModelFile, ModelShow, ModelSpec, Progress
 from omlx_registry.store import Damage, PruneReport, Store, VerifyReport
 
 __all__ = [
@@ -32,12 +32,13 @@ __all__ = [
     "Damaged",
     "Details",
     "DigestMismatch",
-    "ImportRequest",
+    "ImportSpec",
     "ImportStep",
     "Info",
     "InvalidDigest",
     "InvalidModel",
     "InvalidName",
+    "ModelFile",
     "ModelShow",
     "ModelSpec",
     "ModelfileError",

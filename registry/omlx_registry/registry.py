@@ -11,7 +11,7 @@ import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 import msgspec
 
@@ -21,7 +21,7 @@ from omlx_registry.assemble import Overrides, Texts
 from omlx_registry.blobs import BlobWriter, Transfer
 from omlx_registry.bundled_source import BundledSource
 from omlx_registry.create import CheckChat, CheckTemplate, CreateSpec, check_request, create
-from omlx_registry.describe import describe, show
+from omlx_registry.describe import describe, folder_modelfile, show
 from omlx_registry.errors import (
     CreateError,
     Damaged,
@@ -37,10 +37,10 @@ from omlx_registry.jobs import Jobs
 from omlx_registry.local_models import find, places
 from omlx_registry.manifest_cache import CachedManifest, Memory
 from omlx_registry.names import Name, parse_name
-from omlx_registry.ollama.importer import ImportRequest, import_models
+from omlx_registry.ollama.importer import ImportSpec, import_models
 from omlx_registry.ollama.store import OllamaModel, OllamaStore, is_store
 from omlx_registry.ollama.store import folders as ollama_folders
-from omlx_registry.spec import ImportStep, ModelShow, ModelSpec, Progress
+from omlx_registry.spec import ImportStep, ModelFile, ModelShow, ModelSpec, Progress
 from omlx_registry.store import (
     PARTIAL_GRACE_S,
     UPLOAD_GRACE_S,
@@ -51,6 +51,7 @@ from omlx_registry.store import (
     VerifyReport,
 )
 from omlx_registry.versions import bring_up_to_date
+from omlx_registry.views import model_files
 from omlx_registry.worker_client import FoundRepository
 
 T = TypeVar("T")
@@ -155,6 +156,30 @@ class Registry:
             return show(self.store, stored, spec, verbose=verbose, options=options)
 
         return self._use(name, shown)
+
+    def export(self, name: str) -> tuple[str, Sequence[ModelFile]]:
+        """What a folder needs to be this model without a registry: a Modelfile (`FROM .`), and the model's files.
+
+        Raises InvalidName, NotFound, Damaged.
+        """
+
+        def listed(stored: ManifestFile, spec: ModelSpec) -> tuple[str, Sequence[ModelFile]]:
+            files = model_files(stored.manifest)
+            return folder_modelfile(spec), [ModelFile(path, it.size, it.digest) for path, it in files.items()]
+
+        return self._use(name, listed)
+
+    def open_file(self, name: str, path: str) -> BinaryIO:
+        """A file of the model, open for reading. Raises InvalidName, NotFound (also for a path it does not have)."""
+
+        def opened(stored: ManifestFile, spec: ModelSpec) -> BinaryIO:
+            layer = model_files(stored.manifest).get(path)
+            if layer is None:
+                raise NotFound(f"{name}/{path}")
+            return self.store.blobs.path(layer.digest).open("rb")
+
+        with storage_errors(self.store.root):
+            return self._use(name, opened)
 
     def copy(self, source: str, destination: str) -> None:
         """Let `destination` stand for the same model; overwrites silently. Raises InvalidName, NotFound."""
@@ -328,7 +353,7 @@ class Registry:
         sizes = [it.size for it in models if isinstance(it, OllamaModel) and not self.has(it.name.full)]
         return len(sizes), sum(sizes)
 
-    async def import_ollama(self, request: ImportRequest, folder: str = "") -> AsyncGenerator[ImportStep]:
+    async def import_ollama(self, request: ImportSpec, folder: str = "") -> AsyncGenerator[ImportStep]:
         """Import models of an Ollama on this machine; the last line says `success`. Raises CreateError.
 
         Imports run one after the other: a second one finds what the first has made.

@@ -79,6 +79,14 @@ class ModelShow(msgspec.Struct, frozen=True):
     tensors: list[dict[str, Any]] | None = None
 
 
+class ModelFile(msgspec.Struct, frozen=True):
+    """A file of a model: its path in the model's folder, bytes, and `sha256:` digest."""
+
+    path: str
+    size: int
+    digest: str
+
+
 class Progress(msgspec.Struct, omit_defaults=True):
     """One line of a pull or create, as Ollama streams it. Bytes."""
 

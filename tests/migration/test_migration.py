@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx.migration import Given, Listener, find, listener, plan
+from omlx.migration import GivenVariable, PortOwner, find, listener, plan
 from omlx.migration.port import how_to_free
 from omlx.settings import SettingError, load
 
@@ -43,7 +43,7 @@ def write(path: Path, text: str | bytes) -> None:
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
 
 
-def values(found: list[Given]) -> dict[str, str]:
+def values(found: list[GivenVariable]) -> dict[str, str]:
     return {given.variable: given.value for given in found}
 
 
@@ -99,8 +99,8 @@ def test_a_damaged_place_counts_as_empty(tmp_path: Path, name: str) -> None:
     assert find({}, tmp_path, tmp_path) == []
 
 
-def given(**variables: str) -> list[Given]:
-    return [Given(f"OLLAMA_{name}", value, "the environment") for name, value in variables.items()]
+def given(**variables: str) -> list[GivenVariable]:
+    return [GivenVariable(f"OLLAMA_{name}", value, "the environment") for name, value in variables.items()]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_differences_are_said() -> None:
 
 
 def test_of_two_places_the_first_counts() -> None:
-    made = plan([*given(MAX_QUEUE="1"), Given("OLLAMA_MAX_QUEUE", "2", "/etc/x"), *given(MAX_QUEUE="1")], "")
+    made = plan([*given(MAX_QUEUE="1"), GivenVariable("OLLAMA_MAX_QUEUE", "2", "/etc/x"), *given(MAX_QUEUE="1")], "")
     assert made.values == {"max_queue": 1}
     assert made.notes == ["OLLAMA_MAX_QUEUE = 2 (from /etc/x) counts less than the environment"]
 
@@ -169,12 +169,12 @@ def test_the_port_and_who_has_it(tmp_path: Path) -> None:
         assert found is not None and found.pid == os.getpid()
         port = server.getsockname()[1]
     assert listener(port) is None
-    ollama = Listener("ollama", 7)
-    assert "kill 8" in how_to_free(Listener("nginx", 8), tmp_path, tmp_path)
+    ollama = PortOwner("ollama", 7)
+    assert "kill 8" in how_to_free(PortOwner("nginx", 8), tmp_path, tmp_path)
     assert how_to_free(ollama, tmp_path, tmp_path) == "`kill 7`"
     write(tmp_path / "Library/LaunchAgents/homebrew.mxcl.ollama.plist", b"")
     assert how_to_free(ollama, tmp_path, tmp_path) == "`brew services stop ollama`"
     write(tmp_path / "etc/systemd/system/ollama.service", UNIT)
-    assert how_to_free(Listener(), tmp_path, tmp_path) == "`sudo systemctl disable --now ollama`"
+    assert how_to_free(PortOwner(), tmp_path, tmp_path) == "`sudo systemctl disable --now ollama`"
     write(tmp_path / ".config/systemd/user/ollama.service", UNIT)
     assert how_to_free(ollama, tmp_path, tmp_path) == "`systemctl --user disable --now ollama`"

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gguf import GGUFValueType, GGUFWriter
-from omlx_registry import CreateSpec, ImportRequest, ImportStep, Registry
+from omlx_registry import CreateSpec, ImportSpec, ImportStep, Registry
 from omlx_registry.errors import CreateError, PullError
 from omlx_registry.ollama import importer
 from omlx_registry.spec import Progress
@@ -127,7 +127,7 @@ def registry(tmp_path: Path) -> Registry:
 
 
 async def run(registry: Registry, ollama: OllamaFolder, **request: Any) -> list[ImportStep]:
-    return [step async for step in registry.import_ollama(ImportRequest(**request), str(ollama.root))]
+    return [step async for step in registry.import_ollama(ImportSpec(**request), str(ollama.root))]
 
 
 def outcomes(steps: list[ImportStep]) -> dict[str, str]:
@@ -411,7 +411,7 @@ async def test_a_folder_that_both_share_is_refused(tmp_path: Path, files: dict[s
     with pytest.raises(CreateError, match="give oMLX a folder of its own with OMLX_MODELS"):
         await run(registry, folder)
     with pytest.raises(CreateError, match="there are no models of an Ollama here"):
-        await anext(registry.import_ollama(ImportRequest(), str(tmp_path / "nowhere")))
+        await anext(registry.import_ollama(ImportSpec(), str(tmp_path / "nowhere")))
     assert folder.state() == before
 
 
@@ -432,10 +432,10 @@ async def test_an_ollama_is_found_where_it_usually_is(
 _DRIVER = """
 import asyncio, sys
 from pathlib import Path
-from omlx_registry import ImportRequest, Registry
+from omlx_registry import ImportSpec, Registry
 
 async def main():
-    async for step in Registry(Path(sys.argv[1]), []).import_ollama(ImportRequest(), sys.argv[2]):
+    async for step in Registry(Path(sys.argv[1]), []).import_ollama(ImportSpec(), sys.argv[2]):
         print(step.status, flush=True)
 
 asyncio.run(main())

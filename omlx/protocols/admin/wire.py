@@ -146,6 +146,23 @@ class ImportableResponse(msgspec.Struct):
     ollama_bytes: int
 
 
+class ExportedFile(msgspec.Struct):
+    """A file of a model: path in its folder, bytes, `sha256:` digest."""
+
+    path: str
+    size: int
+    digest: str
+
+
+class ExportResponse(msgspec.Struct):
+    """GET /api/omlx/export?model=: the Modelfile of a folder that holds the files, and the files. Their bytes:
+    GET /api/omlx/export/file?model=&path=.
+    """
+
+    modelfile: str
+    files: list[ExportedFile]
+
+
 class PruneRequest(msgspec.Struct):
     """POST /api/omlx/prune. `now`: also files that were uploaded a moment ago; `partial`: also downloads that could be
     continued; `dry_run`: only tell what would be removed.

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from datetime import datetime
 from importlib import metadata
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 from litestar import get, post
 from litestar.params import FromQuery
-from omlx_registry import ImportRequest, Registry
+from omlx_registry import ImportSpec, Registry
 
 from omlx import __version__
 from omlx.messages.selftest import Check, SelfTest, SelfTestRequest, SelfTestResponse
@@ -23,11 +24,12 @@ from omlx.server.names import find, required
 from omlx.server.route_info import route_opt
 from omlx.server.routes.ollama_models import progress
 from omlx.server.status import status_of
-from omlx.server.stream import Answer, Complete, as_json
+from omlx.server.stream import Answer, Complete, Framing, LiveStream, as_json
 
 _MOST_HITS = 100
 _MOST_CHECKS = 20
 _LONGEST_DETAIL = 500
+_BLOCK = 4 << 20
 
 
 @get("/health", opt=route_opt("omlx"))
@@ -117,7 +119,7 @@ async def import_found(request: HttpRequest, registry: GivenRegistry, settings: 
         return progress(registry.import_found(), stream=True)
     if asked.prefer not in ("convert", "pull"):
         raise HTTPError(400, "prefer must be convert or pull")
-    wanted = ImportRequest(
+    wanted = ImportSpec(
         models=asked.models,
         link=asked.link,
         pull=asked.prefer == "pull",
@@ -125,6 +127,30 @@ async def import_found(request: HttpRequest, registry: GivenRegistry, settings: 
         verbose=asked.verbose,
     )
     return progress(registry.import_ollama(wanted, asked.folder), stream=True)
+
+
+@get("/api/omlx/export", opt=route_opt("omlx"))
+async def export(registry: GivenRegistry, model: FromQuery[str] = "") -> Answer:
+    """What a folder needs to be this model without oMLX."""
+    spec = await find(registry, required(model))
+    modelfile, files = await asyncio.to_thread(registry.export, spec.full_name)
+    return as_json(
+        wire.ExportResponse(modelfile, [wire.ExportedFile(file.path, file.size, file.digest) for file in files])
+    )
+
+
+@get("/api/omlx/export/file", opt=route_opt("omlx"))
+async def export_file(registry: GivenRegistry, model: FromQuery[str] = "", path: FromQuery[str] = "") -> Answer:
+    spec = await find(registry, required(model))
+    file = await asyncio.to_thread(registry.open_file, spec.full_name, path)
+    return LiveStream(_blocks(file), Framing(b"application/octet-stream", lambda _: b""))
+
+
+async def _blocks(file: BinaryIO) -> AsyncIterator[bytes]:
+    """A file piece by piece. Who reads it knows its size and digest: an error just ends it."""
+    with file:
+        while block := await asyncio.to_thread(file.read, _BLOCK):
+            yield block
 
 
 @post("/api/omlx/pin", status_code=200, opt=route_opt("omlx", "each"))

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from omlx_registry.create import CreateSpec, Info
-from omlx_registry.describe import print_modelfile
+from omlx_registry.describe import folder_modelfile
 from omlx_registry.errors import InvalidModel, PullError
 from omlx_registry.manifest import ADAPTER, DRAFT, FOLDERS
 from omlx_registry.names import Name
@@ -72,18 +72,9 @@ def write_pushed(folder: Path, spec: ModelSpec, capabilities: list[str]) -> None
                 f"{path.name} has {path.stat().st_size / 1e9:.1f} GB and Hugging Face takes files up to 50 GB: "
                 "nothing was uploaded"
             )
-    lines = print_modelfile(msgspec.structs.replace(spec, name="."))
-    lines += "".join(
-        f"{word} ./{place.rstrip('/')}\n"
-        for word, place, there in (
-            ("ADAPTER", ADAPTER_FOLDER, spec.adapter_path),
-            ("DRAFT", DRAFT_FOLDER, spec.draft_path),
-        )
-        if there
-    )
     description = msgspec.json.encode(describe_pushed(spec, capabilities))
     (folder / DESCRIPTION).write_bytes(msgspec.json.format(description, indent=2))
-    (folder / "Modelfile").write_text(lines)
+    (folder / "Modelfile").write_text(folder_modelfile(spec))
     if spec.licenses and not (folder / "LICENSE").exists():
         (folder / "LICENSE").write_text("\n\n".join(spec.licenses))
 

@@ -46,7 +46,7 @@ _FROM_OLLAMA: Final = "ollama:"
 Pull = Callable[[str], AsyncGenerator[Progress]]
 
 
-class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
+class ImportSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be imported, and how."""
 
     models: list[str] = []
@@ -61,7 +61,7 @@ class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def import_models(
-    store: Store, ollama: OllamaStore, request: ImportRequest, pull: Pull
+    store: Store, ollama: OllamaStore, request: ImportSpec, pull: Pull
 ) -> AsyncGenerator[ImportStep]:
     """Import what the request asks for. `pull` fetches a model by name into `store`. Nothing is raised for a model."""
     found = await asyncio.to_thread(ollama.models)
@@ -89,7 +89,7 @@ def _is_wanted(name: Name, wanted: list[str]) -> bool:
 
 
 async def _import(
-    store: Store, ollama: OllamaStore, model: OllamaModel | UnreadableModel, request: ImportRequest, pull: Pull
+    store: Store, ollama: OllamaStore, model: OllamaModel | UnreadableModel, request: ImportSpec, pull: Pull
 ) -> AsyncGenerator[ImportStep]:
     if isinstance(model, UnreadableModel):
         raise InvalidModel(model.reason)
@@ -162,7 +162,7 @@ async def _run(name: str, job: Job, result: list[dict[str, Any]]) -> AsyncGenera
 
 
 async def _plan(
-    store: Store, ollama: OllamaStore, model: OllamaModel, request: ImportRequest
+    store: Store, ollama: OllamaStore, model: OllamaModel, request: ImportSpec
 ) -> AsyncGenerator[ImportStep]:
     """What an import would do, without doing it; the content of large files is not verified."""
     name, size = model.name.short, model.size
@@ -215,7 +215,7 @@ def _tensor_layers(model: OllamaModel) -> list[Layer]:
 
 
 async def _convert(
-    store: Store, ollama: OllamaStore, model: OllamaModel, request: ImportRequest
+    store: Store, ollama: OllamaStore, model: OllamaModel, request: ImportSpec
 ) -> AsyncGenerator[ImportStep]:
     name = model.name.short
     yield ImportStep(f"importing {name}")
@@ -275,7 +275,7 @@ async def _weights(
     store: Store,
     ollama: OllamaStore,
     model: OllamaModel,
-    request: ImportRequest,
+    request: ImportSpec,
     space: Path,
     overrides: Overrides,
     made: list[tuple[list[Layer], Overrides]],

@@ -1,0 +1,86 @@
+"""`omlx export`: a model as a folder that works without oMLX."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from omlx_registry.model_files import is_safe_path
+
+from omlx.cli.command import CliError, Count, verb
+from omlx.cli.connect import connected
+from omlx.cli.console import out, run_async
+from omlx.cli.progress import Display
+from omlx.client import Client
+from omlx.protocols.admin import wire as admin
+
+MODELFILE = "Modelfile"
+
+
+@verb("export", usage="MODEL DIR", count=Count(2, 2), models=True)
+def command(args: tuple[str, ...]) -> None:
+    """Write a model into a folder that works without oMLX
+
+    DIR gets the model's files, which mlx-lm opens as they are, and a Modelfile with template, system prompt and
+    parameters, from which `omlx create NAME -f DIR/Modelfile` makes the same model again. What is in DIR already is
+    compared and kept; a file of the same name with other content is never replaced.
+    """
+    run_async(_export(args[0], Path(args[1]).expanduser()))
+
+
+async def _export(model: str, folder: Path) -> None:
+    async with connected() as client:
+        with Display() as display:
+            found = await fetch(client, display, model, folder)
+    out(f"{model} is in {folder}: {len(found.files)} files and a Modelfile")
+
+
+async def fetch(client: Client, display: Display, model: str, folder: Path) -> admin.ExportResponse:
+    """Bring the model into the folder; files that are there are not fetched again. Raises CliError, ClientError."""
+    found = await client.export(model)
+    try:
+        for file in found.files:
+            if not is_safe_path(file.path):
+                raise CliError(f"the server names an unsafe path: {file.path!r}")
+            path = folder / file.path
+            if path.exists():
+                _require_same(path, file.digest)
+            else:
+                await _download(client, display, model, file, path)
+        _write_modelfile(folder / MODELFILE, found.modelfile)
+    except OSError as error:
+        raise CliError(f"{error.filename or folder} cannot be written: {error.strerror}") from error
+    return found
+
+
+def _require_same(path: Path, digest: str) -> None:
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != digest.removeprefix("sha256:"):
+            raise CliError(f"{path} is there already and differs: choose another folder")
+
+
+async def _download(client: Client, display: Display, model: str, file: admin.ExportedFile, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.partial")
+    digest, done = hashlib.sha256(), 0
+    try:
+        with draft.open("wb") as target:
+            async for block in client.download(model, file.path):
+                target.write(block)
+                digest.update(block)
+                done += len(block)
+                display.bytes(file.path, f"{file.path}:", done, file.size)
+        if digest.hexdigest() != file.digest.removeprefix("sha256:"):
+            raise CliError(
+                f"{file.path} arrived incomplete or damaged: try again; `omlx registry verify` tests the store"
+            )
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _write_modelfile(path: Path, text: str) -> None:
+    if path.exists() and path.read_text("utf-8", "replace") != text:
+        raise CliError(f"{path} is there already and differs: choose another folder")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, "utf-8")
