@@ -59,6 +59,7 @@ KNOWN: dict[str, tuple[Struct | None, Struct | None]] = {
     "/api/omlx/search": (None, admin.SearchResponse),
     "/api/omlx/import": (admin.ImportRequest, None),
     "/api/omlx/importable": (None, admin.ImportableResponse),
+    "/api/omlx/outdated": (None, admin.OutdatedResponse),
     "/api/omlx/selftest": (SelfTestRequest, SelfTestResponse),
     "/api/omlx/overview": (None, overview.Overview),
     "/api/omlx/history": (None, overview.History),

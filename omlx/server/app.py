@@ -55,6 +55,7 @@ HANDLERS: Sequence[ControllerRouterHandler] = (
     *(*openai.HANDLERS, *openai_responses.HANDLERS, *anthropic.HANDLERS),
     *(admin.health, admin.ready, admin.omlx_status, admin.aliases, admin.set_alias, admin.search),
     *(admin.context, admin.importable, admin.import_found, admin.pin, admin.prune, admin.verify, admin.selftest),
+    admin.outdated,
     *cache.HANDLERS,
     *dashboard.HANDLERS,
 )

@@ -36,11 +36,11 @@ from omlx_registry.hub.source import HubSource, push, search
 from omlx_registry.jobs import Jobs
 from omlx_registry.local_models import find, places
 from omlx_registry.manifest_cache import CachedManifest, Memory
-from omlx_registry.names import Name, parse_name
+from omlx_registry.names import Name, at_revision, parse_name
 from omlx_registry.ollama.importer import ImportRequest, import_models
 from omlx_registry.ollama.store import OllamaModel, OllamaStore, is_store
 from omlx_registry.ollama.store import folders as ollama_folders
-from omlx_registry.spec import ImportStep, ModelShow, ModelSpec, Progress
+from omlx_registry.spec import ImportStep, ModelShow, ModelSpec, Progress, PulledModel
 from omlx_registry.store import (
     PARTIAL_GRACE_S,
     UPLOAD_GRACE_S,
@@ -224,13 +224,15 @@ class Registry:
 
     # Pull and create
 
-    async def pull(self, name: str, *, insecure: bool = False) -> AsyncGenerator[Progress]:
+    async def pull(self, name: str, *, revision: str = "", insecure: bool = False) -> AsyncGenerator[Progress]:
         """Fetch a model; the last line says `success`. Raises InvalidName, PullError.
+
+        `revision`: the branch, tag or commit of the repository that the name says; as `hf.co/ORG/NAME@REVISION`.
 
         Pulls of one name share one job; it is cancelled when nobody follows it any more. A name keeps the letter case
         the store has for it.
         """
-        wanted = self.store.locate(parse_name(name))
+        wanted = self.store.locate(at_revision(parse_name(name), revision))
         self.store.require_free(wanted)
         async with aclosing(self._jobs.watch(wanted.folded, lambda: self._pull(wanted, insecure))) as lines:
             async for progress in lines:
@@ -300,6 +302,15 @@ class Registry:
     async def search(self, text: str, limit: int = 20) -> Sequence[FoundRepository]:
         """MLX models on the Hugging Face Hub, most downloaded first. Raises PullError."""
         return await search(text, limit)
+
+    async def outdated(self) -> Sequence[PulledModel]:
+        """The models that were pulled from the Hub, each with its newest commit there. Raises PullError."""
+        specs = await asyncio.to_thread(self.list)
+        found: list[PulledModel] = []
+        for source in self.sources:
+            if isinstance(source, HubSource):
+                found += await source.outdated(specs)
+        return found
 
     async def import_found(self) -> AsyncGenerator[ImportStep]:
         """Register what the Hugging Face cache and LM Studio hold and this store does not, by hard link."""

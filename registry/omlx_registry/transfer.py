@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -20,8 +21,9 @@ from pathlib import Path
 import httpx
 import msgspec
 
+from omlx_registry.disk_space import full_disk
 from omlx_registry.errors import PullError
-from omlx_registry.partial_file import PARALLEL, FileSegment, PartialFile, record_path, remove_partial
+from omlx_registry.partial_file import PARALLEL, FileSegment, PartialFile, bytes_allocated, record_path, remove_partial
 
 _CHUNK = 1 << 20
 _TIMEOUT = httpx.Timeout(30.0, connect=20.0)
@@ -93,7 +95,7 @@ def fetch(
             with PartialFile(partial, file.size) as content:
                 _Transfer(file, content, client, on_bytes, policy, lanes).run()
         except OSError as error:
-            raise PullError(_disk_sentence(error, file)) from error
+            raise PullError(_disk_sentence(error, file, partial)) from error
         digest, right = _verify(file, partial)
         if right:
             record_path(partial).unlink(missing_ok=True)
@@ -248,12 +250,11 @@ def _causes(failures: list[str]) -> str:
     return ", ".join(f"{cause} ({times} times)" if times > 1 else cause for cause, times in Counter(failures).items())
 
 
-def _disk_sentence(error: OSError, file: RemoteFile) -> str:
+def _disk_sentence(error: OSError, file: RemoteFile, partial: Path) -> str:
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return (
-            f"the disk is full: {file.path} needs {file.size / 1e9:.2f} GB. Free some space and pull again: what was "
-            "downloaded is kept"
-        )
+        free = shutil.disk_usage(partial.parent).free
+        full = full_disk(file.path, file.size - bytes_allocated(partial), free)
+        return f"{full}. Free some space and pull again: what was downloaded is kept"
     return f"the download of {file.path} cannot be written: {error.strerror or type(error).__name__}"
 
 
