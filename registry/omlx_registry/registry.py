@@ -36,6 +36,7 @@ from omlx_registry.hub.source import HubSource, push, search
 from omlx_registry.jobs import Jobs
 from omlx_registry.local_models import find, places
 from omlx_registry.manifest_cache import CachedManifest, Memory
+from omlx_registry.modelfile import is_newer
 from omlx_registry.names import Name, at_revision, parse_name
 from omlx_registry.ollama.importer import ImportRequest, import_models
 from omlx_registry.ollama.store import OllamaModel, OllamaStore, is_store
@@ -86,9 +87,11 @@ class Registry:
         *,
         check_template: CheckTemplate | None = None,
         check_chat: CheckChat | None = None,
+        version: str = "",
     ) -> None:
         """`sources`: None means the bundled package, then the Hub. `check_template` and `check_chat` refuse templates
-        of new models, in Go's language and in Jinja's, with a ValueError: this library renders neither.
+        of new models, in Go's language and in Jinja's, with a ValueError: this library renders neither. `version`: the
+        version of Ollama that models are served as, for models that require one; "" is any.
         """
         self.store = Store(root)
         self.aliases = Aliases(root / "omlx" / "aliases.json")
@@ -98,6 +101,7 @@ class Registry:
         """Asked in order by `pull`; the first that offers the name is used."""
         self._check_template = check_template
         self._check_chat = check_chat
+        self._version = version
         self._jobs = Jobs()
         self._importing = asyncio.Lock()
         self._memory = Memory(root / "omlx" / "known.msgpack")
@@ -131,6 +135,14 @@ class Registry:
 
         with storage_errors(self.store.root):
             return self._use(name, open_folder)
+
+    def require_version(self, requires: str) -> None:
+        """Refuse a model that requires a newer Ollama than this one stands for. Raises CreateError."""
+        if is_newer(requires, self._version):
+            raise CreateError(
+                f"this model requires Ollama {requires.removeprefix('v')} or newer, and this server stands for Ollama "
+                f"{self._version}: update oMLX"
+            )
 
     def has(self, name: str) -> bool:
         """Whether there is such a model, damaged or not. Raises InvalidName."""
@@ -263,6 +275,7 @@ class Registry:
         """
         name = parse_name(request.model)
         check_request(request)
+        self.require_version(request.requires)
         self.store.require_free(name)
         if request.template and self._check_template is not None:
             try:

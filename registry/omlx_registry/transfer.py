@@ -96,16 +96,14 @@ def fetch(
                 _Transfer(file, content, client, on_bytes, policy, lanes).run()
         except OSError as error:
             raise PullError(_disk_sentence(error, file, partial)) from error
-        digest, right = _verify(file, partial)
-        if right:
+        sha256, sha1 = hash_file(partial, git=file.sha256 is None)
+        wanted, found = (file.sha256, sha256) if file.sha256 else (file.git_sha1, sha1)
+        if wanted is None or wanted == found:
             record_path(partial).unlink(missing_ok=True)
-            return digest
+            return sha256
         remove_partial(partial)
         if last_try:
-            raise PullError(
-                f"digest mismatch, file must be downloaded again: want {file.sha256 or file.git_sha1}, got {digest} "
-                f"({file.path})"
-            )
+            raise PullError(f"digest mismatch, file must be downloaded again: want {wanted}, got {found} ({file.path})")
     raise AssertionError("unreachable")
 
 
@@ -274,13 +272,6 @@ def _raise_for_status(response: httpx.Response, file: RemoteFile) -> None:
             "Face page and set HF_TOKEN to a token of your account"
         )
     raise PullError(f"{status}: {file.path} could not be downloaded from {response.url.host}")
-
-
-def _verify(file: RemoteFile, partial: Path) -> tuple[str, bool]:
-    sha256, sha1 = hash_file(partial, git=file.sha256 is None)
-    if file.sha256 is not None:
-        return sha256, sha256 == file.sha256
-    return sha256, file.git_sha1 is None or sha1 == file.git_sha1
 
 
 def hash_file(path: Path, *, git: bool = False) -> tuple[str, str]:

@@ -145,7 +145,7 @@ def test_import_registers_what_the_hugging_face_cache_holds(server: ServerProces
         (("alias", "--remove", "nobody"), "there is no alias nobody:latest"),
         (("registry", "burn"), 'unknown command "burn"'),
         (("push", "nobody"), "model 'nobody' not found"),
-        (("pull", "lama3"), "Did you mean llama3"),
+        (("pull", "lama3"), "Did you mean\n    llama3"),
     ],
 )
 def test_mistakes_are_answered_with_a_sentence(server: ServerProcess, words: tuple[str, ...], message: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 import socket
@@ -365,6 +366,24 @@ async def test_two_clients_share_one_download(hub: FakeHub, registry: Registry) 
     both = await asyncio.gather(pull(registry), pull(registry))
     assert [lines[-1].status for lines in both] == ["success"] * 2
     assert hub.requests[WEIGHTS] == 1
+
+
+async def test_two_names_that_wait_for_one_download_both_show_how_far_it_is(hub: FakeHub, registry: Registry) -> None:
+    hub.faults.bytes_per_s = 400_000
+    both = await asyncio.gather(pull(registry), pull(registry, f"{NAME}@main"))
+    assert hub.sent[WEIGHTS] == size_of_weights(hub)
+    for lines in both:
+        shown = [line.completed for line in lines if line.total == size_of_weights(hub)]
+        assert len({done for done in shown if 0 < done < size_of_weights(hub)}) > 2
+        assert shown[-1] == size_of_weights(hub)
+
+
+async def test_a_wrong_small_file_is_told_in_gits_own_hash(hub: FakeHub, registry: Registry) -> None:
+    """Small files have no SHA-256 on the Hub: both hashes of the sentence are of one kind."""
+    hub.faults.flip_small = True
+    message = await failed_pull(registry)
+    found = re.search(r"want ([0-9a-f]+), got ([0-9a-f]+) \(", message)
+    assert found is not None and len(found[1]) == len(found[2]) == 40 and found[1] != found[2]
 
 
 async def test_two_processes_share_the_bytes(hub: FakeHub, tmp_path: Path) -> None:
