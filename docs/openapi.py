@@ -60,6 +60,7 @@ KNOWN: dict[str, tuple[Struct | None, Struct | None]] = {
     "/api/omlx/import": (admin.ImportRequest, None),
     "/api/omlx/export": (None, admin.ExportResponse),
     "/api/omlx/importable": (None, admin.ImportableResponse),
+    "/api/omlx/outdated": (None, admin.OutdatedResponse),
     "/api/omlx/selftest": (SelfTestRequest, SelfTestResponse),
     "/api/omlx/overview": (None, overview.Overview),
     "/api/omlx/history": (None, overview.History),

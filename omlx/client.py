@@ -202,6 +202,10 @@ class Client:
         """Let `name` mean `target` in pulls; an empty target forgets the name."""
         await self._checked("POST", "/api/omlx/aliases", {"name": name, "target": target})
 
+    async def outdated(self) -> list[admin.PulledState]:
+        """The models that were pulled, each with the newest commit of its repository."""
+        return (await self._call("GET", "/api/omlx/outdated", None, admin.OutdatedResponse)).models
+
     async def search(self, text: str, limit: int) -> list[admin.SearchHit]:
         """MLX models on Hugging Face, most downloaded first."""
         query = urlencode({"q": text, "limit": limit})

@@ -42,6 +42,7 @@ VERBS = {
     "unpin": VerbEntry("unpin", "Let a pinned model be unloaded again"),
     "models": VerbEntry("models", "The same as list, pin and unpin"),
     "search": VerbEntry("search", "Find models on Hugging Face"),
+    "outdated": VerbEntry("outdated", "Show which models have a newer revision"),
     "alias": VerbEntry("alias", "Give a repository a short name"),
     "catalog": VerbEntry("catalog", "Show the catalog of short names, or fetch a newer one"),
     "import": VerbEntry("importing", "Register models that other programs have on this machine"),

@@ -53,7 +53,7 @@ def command(args: tuple[str, ...], file: str, quantize: str, draft_quantize: str
 
 def _read(file: str) -> tuple[bytes, Path]:
     """The Modelfile's bytes and the folder its paths are relative to."""
-    path = Path(file or "Modelfile").expanduser()
+    path = _expanded(file or "Modelfile")
     try:
         return path.read_bytes(), path.absolute().parent
     except FileNotFoundError as error:
@@ -119,7 +119,7 @@ async def _sources(client: Client, display: Display, meaning: Meaning, folder: P
 
 def _local(value: str, folder: Path) -> Path | None:
     """The file or folder a FROM names; None if there is none, so it is a model's name."""
-    path = folder / Path(value).expanduser()
+    path = folder / _expanded(value)
     if not path.exists():
         if value.startswith(("./", "../", "/", "~")) or value.lower().endswith(".gguf"):
             raise CliError(f"no such file or folder: {value}")
@@ -127,6 +127,13 @@ def _local(value: str, folder: Path) -> Path | None:
     if not (path.is_file() or path.is_dir()):
         raise CliError(f"{value} is neither a file nor a folder")
     return path
+
+
+def _expanded(value: str) -> Path:
+    try:
+        return Path(value).expanduser()
+    except RuntimeError as error:  # ~somebody whom the system does not know
+        raise CliError(f"no such file or folder: {value}") from error
 
 
 def _existing(value: str, folder: Path) -> Path:

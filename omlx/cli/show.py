@@ -93,6 +93,9 @@ def _model_rows(model: wire.ShowResponse) -> list[list[str]]:
     ]
     rows = [row for row in known if row[1]]
     rows.append(["quantization", model.details.quantization_level])
+    if model.repository:
+        rows.append(["repository", model.repository])
+        rows.append(["revision", model.revision[:12]])
     if model.requires:
         rows.append(["requires", model.requires])
     if model.weights:

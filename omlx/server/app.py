@@ -64,6 +64,7 @@ HANDLERS: Sequence[ControllerRouterHandler] = (
         admin.prune,
         admin.verify,
         admin.selftest,
+        admin.outdated,
     ),
     *cache.HANDLERS,
     *dashboard.HANDLERS,

@@ -26,13 +26,19 @@ def double_quoted(name: str) -> str:
 
 
 async def find(registry: Registry, name: str, said: NotFoundText = single_quoted) -> ModelSpec:
-    """The model a request names. Raises InvalidName, or HTTPError: 404 in the route's words, 403 for a cloud model."""
+    """The model a request names.
+
+    Raises InvalidName, or HTTPError: 404 in the route's words, 403 for a cloud model; CreateError where it requires a
+    newer version.
+    """
     current().names(name)
     refuse_cloud(name, "remote model is unavailable")
     try:
-        return await _resolve(registry, name)
+        spec = await _resolve(registry, name)
     except NotFound:
         raise HTTPError(404, said(name)) from None
+    registry.require_version(spec.requires)
+    return spec
 
 
 _LookupKey = tuple[asyncio.AbstractEventLoop, Registry, str]

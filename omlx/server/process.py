@@ -56,10 +56,13 @@ def run(settings: Settings, balancer: Balancer | None = None) -> int:
         where = f"the models folder {settings.models} cannot be used: {unusable}"
         return _refuse(f"{where}; make it writable, or name another with --models or OMLX_MODELS")
     try:
-        registry, pool = (
-            Registry(Path(settings.models), check_template=check_go_template, check_chat=check_chat_templates),
-            Pool(settings),
+        registry = Registry(
+            Path(settings.models),
+            check_template=check_go_template,
+            check_chat=check_chat_templates,
+            version=settings.ollama_version,
         )
+        pool = Pool(settings)
         registry.bring_up_to_date()
         listener = _listen(settings)
         app = create_app(settings, registry, pool, listener.getsockname()[0], balancer)

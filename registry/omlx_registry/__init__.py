@@ -19,10 +19,11 @@ from omlx_registry.errors import (
     StorageError,
     storage_errors,
 )
+from omlx_registry.hub.outdated import commit_of
 from omlx_registry.names import Name, parse_name
 from omlx_registry.ollama.importer import ImportSpec
 from omlx_registry.registry import Registry, Source
-from omlx_registry.spec import Details, ImportStep, ModelFile, ModelShow, ModelSpec, Progress
+from omlx_registry.spec import Details, ImportStep, ModelFile, ModelShow, ModelSpec, Progress, PulledModel
 from omlx_registry.store import Damage, PruneReport, Store, VerifyReport
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "Progress",
     "PruneReport",
     "PullError",
+    "PulledModel",
     "Registry",
     "RegistryError",
     "Source",
@@ -55,6 +57,7 @@ __all__ = [
     "Store",
     "Texts",
     "VerifyReport",
+    "commit_of",
     "parse_name",
     "storage_errors",
 ]

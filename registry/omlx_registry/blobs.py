@@ -191,9 +191,9 @@ class BlobStore:
         digest, size = hash_file(source)
         if expected is not None and canonical_digest(expected) != digest:
             raise DigestMismatch(canonical_digest(expected), digest)
-        if self.size(digest) == size:
-            if transfer == "move":
-                source.unlink()
+        there = self.size(digest) == size
+        # A file that is moved replaces a blob that is there: that may be damaged, and this one was hashed just now.
+        if there and transfer != "move":
             return Placed(digest, size, new=False)
         self.folder.mkdir(parents=True, exist_ok=True)
         temporary = self.temporary()
@@ -202,7 +202,7 @@ class BlobStore:
             self.settle(temporary, digest)
         finally:
             temporary.unlink(missing_ok=True)
-        return Placed(digest, size, new=True)
+        return Placed(digest, size, new=not there)
 
     def settle(self, temporary: Path, digest: str) -> None:
         """Give a complete temporary file its blob name, replacing what is there."""

@@ -144,8 +144,8 @@ def unknown_name(name: Name, own: Iterable[Name] = ()) -> str:
     """The sentence for a name that means nothing: near names, `own` are those of the user's models, and how to search.
     Clients look for its beginning.
     """
-    hint = f"Did you mean {', '.join(found)}? " if (found := near(name, own)) else ""
-    return (
-        f"pull model manifest: file does not exist: there is no model {name.short} in the catalog. {hint}"
-        f"`omlx search {name.model}` finds models on Hugging Face; any repository works as hf.co/ORG/NAME"
-    )
+    missing = f"pull model manifest: file does not exist: there is no model {name.short} in the catalog"
+    search = f"`omlx search {name.model}` finds models on Hugging Face; any repository works as hf.co/ORG/NAME"
+    if not (found := near(name, own)):
+        return f"{missing}. {search}"
+    return "\n".join([f"{missing}. Did you mean", *(f"    {it}" for it in found), search])

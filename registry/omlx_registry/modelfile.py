@@ -14,6 +14,7 @@ import codecs
 import re
 import unicodedata
 from collections.abc import Iterable
+from math import isfinite
 from typing import Any, Final
 
 import msgspec
@@ -122,6 +123,8 @@ def interpret(modelfile: Modelfile) -> Meaning:
     requires = modelfile.last("requires")
     if requires is not None and not SEMVER.fullmatch(requires):
         raise ModelfileError("requires must be a valid semver (e.g. 0.14.0)")
+    if len(modelfile.values("adapter")) > 1:
+        raise ModelfileError("only one ADAPTER is supported: merge the adapters into one first")
     parameters: dict[str, Any] = {}
     warnings = []
     for command in modelfile.commands:
@@ -160,7 +163,8 @@ def parse_parameter(name: str, text: str) -> int | float | bool | str:
             raise ModelfileError(f"invalid int value [{text}]")
         return int(text)
     if kind == "float":
-        if not _FLOAT.fullmatch(text):
+        # No answer of the API can hold an infinity or NaN.
+        if not _FLOAT.fullmatch(text) or not isfinite(float(text)):
             raise ModelfileError(f"invalid float value [{text}]")
         return float(text)
     if kind == "bool":
@@ -177,6 +181,16 @@ def parse_parameter(name: str, text: str) -> int | float | bool | str:
     if kind == "strings":
         return text
     raise ModelfileError(f"unknown parameter '{name}'")
+
+
+def is_newer(requires: str, version: str) -> bool:
+    """Whether a REQUIRES (valid, or "") asks for a later Ollama version than `version`; "" is any."""
+    return bool(version) and _numbers(requires) > _numbers(version)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    numbers = [int(part) for part in re.findall(r"\d+", re.split(r"[-+]", version, maxsplit=1)[0])[:3]]
+    return tuple(numbers + [0] * (3 - len(numbers)))
 
 
 def check_backend(value: object) -> None:

@@ -115,6 +115,23 @@ def parse_name(text: str) -> Name:
     return name
 
 
+def at_revision(name: Name, revision: str) -> Name:
+    """The name of the same repository at a branch, tag or commit; "" asks for none. Raises InvalidName."""
+    if not revision or name.revision == revision:
+        return name
+    if name.repository is None:
+        raise InvalidName(
+            name.short, f"{name.short} is no repository, so it has no revisions: pull hf.co/ORG/NAME@{revision}"
+        )
+    if name.revision:
+        raise InvalidName(name.short, f"{name.short} names the revision {name.revision!r}, not {revision!r}")
+    host = name.host if name.is_hub else "hf.co"
+    found = Name(host, name.namespace, f"{name.model}@{revision}", name.tag)
+    if not is_valid(found):
+        raise InvalidName(name.short, f"{revision[:100]!r} cannot be used as a revision: name a branch, tag or commit")
+    return found
+
+
 def is_valid(name: Name) -> bool:
     """Every part has the right length and characters."""
     on_hub = name.host.lower() in HUB_HOSTS

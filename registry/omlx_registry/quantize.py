@@ -135,9 +135,8 @@ def recipe(name: str) -> Recipe:
     """Like `find_recipe`, for a user's request: an unknown name is Ollama's error (a CreateError, status 500)."""
     found = find_recipe(name)
     if found is None:
-        raise CreateError(
-            f"unsupported quantization type {name.upper()} - supported types are F32, F16, Q4_K_S, Q4_K_M, Q8_0", 500
-        )
+        kinds = ", ".join(entry.label for entry in _RECIPES.values())
+        raise CreateError(f"unsupported quantization type {name.upper()} - supported types are {kinds}", 500)
     return found
 
 

@@ -36,11 +36,12 @@ from omlx_registry.hub.source import HubSource, push, search
 from omlx_registry.jobs import Jobs
 from omlx_registry.local_models import find, places
 from omlx_registry.manifest_cache import CachedManifest, Memory
-from omlx_registry.names import Name, parse_name
+from omlx_registry.modelfile import is_newer
+from omlx_registry.names import Name, at_revision, parse_name
 from omlx_registry.ollama.importer import ImportSpec, import_models
 from omlx_registry.ollama.store import OllamaModel, OllamaStore, is_store
 from omlx_registry.ollama.store import folders as ollama_folders
-from omlx_registry.spec import ImportStep, ModelFile, ModelShow, ModelSpec, Progress
+from omlx_registry.spec import ImportStep, ModelFile, ModelShow, ModelSpec, Progress, PulledModel
 from omlx_registry.store import (
     PARTIAL_GRACE_S,
     UPLOAD_GRACE_S,
@@ -87,9 +88,11 @@ class Registry:
         *,
         check_template: CheckTemplate | None = None,
         check_chat: CheckChat | None = None,
+        version: str = "",
     ) -> None:
         """`sources`: None means the bundled package, then the Hub. `check_template` and `check_chat` refuse templates
-        of new models, in Go's language and in Jinja's, with a ValueError: this library renders neither.
+        of new models, in Go's language and in Jinja's, with a ValueError: this library renders neither. `version`: the
+        version of Ollama that models are served as, for models that require one; "" is any.
         """
         self.store = Store(root)
         self.aliases = Aliases(root / "omlx" / "aliases.json")
@@ -99,6 +102,7 @@ class Registry:
         """Asked in order by `pull`; the first that offers the name is used."""
         self._check_template = check_template
         self._check_chat = check_chat
+        self._version = version
         self._jobs = Jobs()
         self._importing = asyncio.Lock()
         self._memory = Memory(root / "omlx" / "known.msgpack")
@@ -132,6 +136,14 @@ class Registry:
 
         with storage_errors(self.store.root):
             return self._use(name, open_folder)
+
+    def require_version(self, requires: str) -> None:
+        """Refuse a model that requires a newer Ollama than this one stands for. Raises CreateError."""
+        if is_newer(requires, self._version):
+            raise CreateError(
+                f"this model requires Ollama {requires.removeprefix('v')} or newer, and this server stands for Ollama "
+                f"{self._version}: update oMLX"
+            )
 
     def has(self, name: str) -> bool:
         """Whether there is such a model, damaged or not. Raises InvalidName."""
@@ -249,13 +261,15 @@ class Registry:
 
     # Pull and create
 
-    async def pull(self, name: str, *, insecure: bool = False) -> AsyncGenerator[Progress]:
+    async def pull(self, name: str, *, revision: str = "", insecure: bool = False) -> AsyncGenerator[Progress]:
         """Fetch a model; the last line says `success`. Raises InvalidName, PullError.
+
+        `revision`: the branch, tag or commit of the repository that the name says; as `hf.co/ORG/NAME@REVISION`.
 
         Pulls of one name share one job; it is cancelled when nobody follows it any more. A name keeps the letter case
         the store has for it.
         """
-        wanted = self.store.locate(parse_name(name))
+        wanted = self.store.locate(at_revision(parse_name(name), revision))
         self.store.require_free(wanted)
         async with aclosing(self._jobs.watch(wanted.folded, lambda: self._pull(wanted, insecure))) as lines:
             async for progress in lines:
@@ -286,6 +300,7 @@ class Registry:
         """
         name = parse_name(request.model)
         check_request(request)
+        self.require_version(request.requires)
         self.store.require_free(name)
         if request.template and self._check_template is not None:
             try:
@@ -325,6 +340,15 @@ class Registry:
     async def search(self, text: str, limit: int = 20) -> Sequence[FoundRepository]:
         """MLX models on the Hugging Face Hub, most downloaded first. Raises PullError."""
         return await search(text, limit)
+
+    async def outdated(self) -> Sequence[PulledModel]:
+        """The models that were pulled from the Hub, each with its newest commit there. Raises PullError."""
+        specs = await asyncio.to_thread(self.list)
+        found: list[PulledModel] = []
+        for source in self.sources:
+            if isinstance(source, HubSource):
+                found += await source.outdated(specs)
+        return found
 
     async def import_found(self) -> AsyncGenerator[ImportStep]:
         """Register what the Hugging Face cache and LM Studio hold and this store does not, by hard link."""

@@ -87,6 +87,24 @@ class ModelFile(msgspec.Struct, frozen=True):
     digest: str
 
 
+class PulledModel(msgspec.Struct, frozen=True):
+    """A model that was pulled from a repository, and whether the Hub has a newer revision of it."""
+
+    name: str
+    repository: str
+    revision: str
+    """The branch, tag or commit that a pull of the name fetches."""
+    commit: str
+    """What the model here was made of."""
+    latest: str = ""
+    """The commit that a pull would fetch now; "" where the Hub did not say."""
+    error: str = ""
+
+    @property
+    def outdated(self) -> bool:
+        return bool(self.latest) and self.latest != self.commit
+
+
 class Progress(msgspec.Struct, omit_defaults=True):
     """One line of a pull or create, as Ollama streams it. Bytes."""
 

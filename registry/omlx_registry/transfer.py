@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -20,8 +21,9 @@ from pathlib import Path
 import httpx
 import msgspec
 
+from omlx_registry.disk_space import full_disk
 from omlx_registry.errors import PullError
-from omlx_registry.partial_file import PARALLEL, FileSegment, PartialFile, record_path, remove_partial
+from omlx_registry.partial_file import PARALLEL, FileSegment, PartialFile, bytes_allocated, record_path, remove_partial
 
 _CHUNK = 1 << 20
 _TIMEOUT = httpx.Timeout(30.0, connect=20.0)
@@ -93,17 +95,15 @@ def fetch(
             with PartialFile(partial, file.size) as content:
                 _Transfer(file, content, client, on_bytes, policy, lanes).run()
         except OSError as error:
-            raise PullError(_disk_sentence(error, file)) from error
-        digest, right = _verify(file, partial)
-        if right:
+            raise PullError(_disk_sentence(error, file, partial)) from error
+        sha256, sha1 = hash_file(partial, git=file.sha256 is None)
+        wanted, found = (file.sha256, sha256) if file.sha256 else (file.git_sha1, sha1)
+        if wanted is None or wanted == found:
             record_path(partial).unlink(missing_ok=True)
-            return digest
+            return sha256
         remove_partial(partial)
         if last_try:
-            raise PullError(
-                f"digest mismatch, file must be downloaded again: want {file.sha256 or file.git_sha1}, got {digest} "
-                f"({file.path})"
-            )
+            raise PullError(f"digest mismatch, file must be downloaded again: want {wanted}, got {found} ({file.path})")
     raise AssertionError("unreachable")
 
 
@@ -248,12 +248,11 @@ def _causes(failures: list[str]) -> str:
     return ", ".join(f"{cause} ({times} times)" if times > 1 else cause for cause, times in Counter(failures).items())
 
 
-def _disk_sentence(error: OSError, file: RemoteFile) -> str:
+def _disk_sentence(error: OSError, file: RemoteFile, partial: Path) -> str:
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return (
-            f"the disk is full: {file.path} needs {file.size / 1e9:.2f} GB. Free some space and pull again: what was "
-            "downloaded is kept"
-        )
+        free = shutil.disk_usage(partial.parent).free
+        full = full_disk(file.path, file.size - bytes_allocated(partial), free)
+        return f"{full}. Free some space and pull again: what was downloaded is kept"
     return f"the download of {file.path} cannot be written: {error.strerror or type(error).__name__}"
 
 
@@ -273,13 +272,6 @@ def _raise_for_status(response: httpx.Response, file: RemoteFile) -> None:
             "Face page and set HF_TOKEN to a token of your account"
         )
     raise PullError(f"{status}: {file.path} could not be downloaded from {response.url.host}")
-
-
-def _verify(file: RemoteFile, partial: Path) -> tuple[str, bool]:
-    sha256, sha1 = hash_file(partial, git=file.sha256 is None)
-    if file.sha256 is not None:
-        return sha256, sha256 == file.sha256
-    return sha256, file.git_sha1 is None or sha1 == file.git_sha1
 
 
 def hash_file(path: Path, *, git: bool = False) -> tuple[str, str]:

@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from omlx_registry.disk_space import lack_of_space
 from omlx_registry.errors import CreateError
 
 MAX_SHARD_BYTES: Final = 5 << 30
@@ -63,13 +64,9 @@ def split_shards(slots: list[TensorSlot], max_bytes: int = MAX_SHARD_BYTES) -> l
 
 
 def require_space(folder: Path, needed: int) -> None:
-    """Raises CreateError unless `needed` bytes are free where the existing `folder` is."""
-    status = os.statvfs(folder)
-    free = status.f_bavail * status.f_frsize
-    if needed > free:
-        raise CreateError(
-            f"the converted model needs {needed / 1e9:.1f} GB of disk space, but only {free / 1e9:.1f} GB are free", 500
-        )
+    """Raises CreateError unless `needed` bytes, and the reserve, are free where the existing `folder` is."""
+    if lack := lack_of_space(folder, needed, "the converted model"):
+        raise CreateError(lack, 500)
 
 
 class WeightsWriter:

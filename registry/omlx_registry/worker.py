@@ -34,6 +34,7 @@ from omlx_registry.worker_client import (
     JobFailure,
     JobProgress,
     JobResult,
+    LatestHub,
     PullHub,
     PushHub,
     Quantize,
@@ -109,6 +110,10 @@ def do_job(job: Job, reporter: Reporter) -> dict[str, Any]:
             from omlx_registry.hub.search import search  # as above
 
             return {"models": msgspec.to_builtins(search(text, limit))}
+        case LatestHub(states):
+            from omlx_registry.hub.latest import newest  # as above
+
+            return {"commits": msgspec.to_builtins(newest(states))}
 
 
 def _verify(files: dict[str, str], reporter: Reporter) -> None:

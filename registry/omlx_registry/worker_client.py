@@ -98,6 +98,10 @@ class PullHub(msgspec.Struct, tag_field="job", tag="pull_hub", frozen=True):
     memory: int = 0
     attempts: int = 6
     """Failures in a row without a new byte before a file is given up."""
+    have_commit: str = ""
+    """The commit of the model that is here under the name that is pulled."""
+    have_digests: list[str] = []
+    """Its blobs: where the Hub has no other commit and these are whole, nothing is fetched."""
 
 
 class PushHub(msgspec.Struct, tag_field="job", tag="push_hub", frozen=True):
@@ -114,7 +118,27 @@ class SearchHub(msgspec.Struct, tag_field="job", tag="search_hub", frozen=True):
     limit: int = 20
 
 
-Job = ImportGguf | InspectGguf | ImportAdapter | ImportTensors | Quantize | PullHub | PushHub | SearchHub
+class RepositoryState(msgspec.Struct, frozen=True):
+    """A repository at a branch, tag or commit."""
+
+    repository: str
+    revision: str = "main"
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """What the Hub says a repository's state is: a commit, or why it does not say."""
+
+    commit: str = ""
+    error: str = ""
+
+
+class LatestHub(msgspec.Struct, tag_field="job", tag="latest_hub", frozen=True):
+    """Ask for the newest commit of each of `states`; the result's `commits` is a list of `Commit`, in their order."""
+
+    states: list[RepositoryState]
+
+
+Job = ImportGguf | InspectGguf | ImportAdapter | ImportTensors | Quantize | PullHub | PushHub | SearchHub | LatestHub
 
 
 class FetchedFile(msgspec.Struct, frozen=True):
@@ -130,6 +154,8 @@ class Fetched(msgspec.Struct, frozen=True):
 
     commit: str
     files: list[FetchedFile]
+    unchanged: bool = False
+    """The model that is here is what the repository holds: there is nothing to do."""
 
 
 class FoundRepository(msgspec.Struct, frozen=True):

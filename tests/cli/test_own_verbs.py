@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,6 +87,36 @@ def test_verify_names_what_is_damaged_and_a_pull_mends_it(server: ServerProcess)
     assert omlx(server, "registry", "verify").out.endswith("0 damaged\n")
 
 
+def test_outdated_lists_what_a_pull_would_change(hub: FakeHub, server: ServerProcess) -> None:
+    assert omlx(server, "pull", "hf.co/org/tiny").code == 0
+    assert "already up to date" in omlx(server, "pull", "hf.co/org/tiny").err
+    current = omlx(server, "outdated")
+    assert (current.code, current.out) == (0, "")
+    assert current.err.endswith("all models are up to date\n")
+    here = hub.commit("org/tiny")
+    added = hub.root / "org" / "tiny" / "generation_config.json"
+    before = added.read_bytes() if added.exists() else None
+    added.write_text('{"temperature": 0.25}')
+    try:
+        found = omlx(server, "outdated")
+        assert found.out.splitlines()[1].split() == [
+            "hf.co/org/tiny:latest", "org/tiny", here[:12], hub.commit("org/tiny")[:12],
+        ]  # fmt: skip
+        listed = {it["name"]: it for it in json.loads(omlx(server, "outdated", "--json").out)}
+        assert listed["hf.co/org/tiny:latest"] == {
+            "name": "hf.co/org/tiny:latest", "repository": "org/tiny", "revision": "main", "commit": here,
+            "latest": hub.commit("org/tiny"), "outdated": True, "error": "",
+        }  # fmt: skip
+        assert here[:12] in omlx(server, "show", "hf.co/org/tiny").out
+        hub.faults.portal = True
+        offline = omlx(server, "outdated")
+        assert (offline.code, offline.out) == (1, "")
+        assert "the network answered with a web page" in offline.err
+    finally:
+        hub.reset()
+        added.unlink() if before is None else added.write_bytes(before)
+
+
 def test_search_prints_names_that_can_be_pulled(server: ServerProcess) -> None:
     lines = omlx(server, "search", "tiny").out.splitlines()
     assert lines[0].split() == ["NAME", "SIZE", "DOWNLOADS"]
@@ -114,7 +145,7 @@ def test_import_registers_what_the_hugging_face_cache_holds(server: ServerProces
         (("alias", "--remove", "nobody"), "there is no alias nobody:latest"),
         (("registry", "burn"), 'unknown command "burn"'),
         (("push", "nobody"), "model 'nobody' not found"),
-        (("pull", "lama3"), "Did you mean llama3"),
+        (("pull", "lama3"), "Did you mean\n    llama3"),
     ],
 )
 def test_mistakes_are_answered_with_a_sentence(server: ServerProcess, words: tuple[str, ...], message: str) -> None:

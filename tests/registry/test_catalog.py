@@ -209,7 +209,7 @@ def test_the_users_own_models_are_suggested_first() -> None:
     own = [parse_name(name) for name in ("ex-pirates", "me/ex-pirate:v2", "qwen3-mine:1b", "unrelated")]
     assert near(parse_name("ex-pirate"), own)[:2] == ["me/ex-pirate:v2", "ex-pirates"]
     assert near(parse_name("qwen3:9b"), own)[0] == "qwen3-mine:1b"
-    assert "Did you mean me/ex-pirate:v2, ex-pirates" in unknown_name(parse_name("ex-pirat"), own)
+    assert "Did you mean\n    me/ex-pirate:v2\n    ex-pirates\n" in unknown_name(parse_name("ex-pirat"), own)
     assert len(near(parse_name("ex-pirate"), [parse_name(f"ex-pirate{n}") for n in range(9)])) == 3
 
 

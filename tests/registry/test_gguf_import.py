@@ -256,7 +256,7 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
 
 def test_an_unknown_form_is_ollamas_error(tmp_path: Path) -> None:
     _, path = make_pair(tmp_path, "llama")
-    with pytest.raises(CreateError, match="unsupported quantization type Q9 - supported types are F32, F16, Q4_K_S, "):
+    with pytest.raises(CreateError, match="unsupported quantization type Q9 - supported types are F32, F16, BF16, "):
         convert(path, tmp_path / "out", "q9")
 
 

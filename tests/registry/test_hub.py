@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 import socket
@@ -17,10 +18,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from omlx_registry import Progress, PullError, Registry
+from omlx_registry import InvalidName, Progress, PullError, Registry
+from omlx_registry.blobs import hash_file
 from omlx_registry.hub.download import partial_path
 from omlx_registry.hub.source import HubSource
+from omlx_registry.manifest import WEIGHTS as WEIGHTS_TYPE
 from omlx_registry.transfer import RemoteFile, RetryPolicy
+from omlx_registry.verified import VerifiedBlobs
 
 from tests.support.hub import FakeHub
 from tests.support.processes import Children
@@ -126,6 +130,100 @@ async def test_a_pull_tells_whether_anything_changed(hub: FakeHub, registry: Reg
             config.unlink()
         else:
             config.write_bytes(before)
+
+
+async def test_a_revision_may_stand_beside_the_name(hub: FakeHub, registry: Registry) -> None:
+    other = hub.root / "org" / "tiny@v3"
+    shutil.copytree(hub.root / "org" / "tiny", other, dirs_exist_ok=True)
+    for name in (NAME, "org/tiny"):
+        assert [line async for line in registry.pull(name, revision="v3")][-1].status == "success"
+    assert [spec.name for spec in registry.list()] == ["hf.co/org/tiny@v3:latest"]
+    for name, revision, words in (
+        ("smollm2", "v3", "is no repository, so it has no revisions"),
+        (f"{NAME}@v3", "v4", "names the revision 'v3', not 'v4'"),
+        (NAME, "../../etc", "cannot be used as a revision"),
+    ):
+        with pytest.raises(InvalidName, match=words):
+            [line async for line in registry.pull(name, revision=revision)]
+
+
+async def test_outdated_asks_once_for_each_repository(hub: FakeHub, registry: Registry) -> None:
+    here = hub.commit("org/tiny")
+    await pull(registry)
+    await pull(registry, f"{NAME}:q4")
+    await pull(registry, f"{NAME}@{here}")
+    registry.copy(NAME, "a-copy")
+    registry.add_model_folder("mine", tiny_model("llama"))
+    config = hub.root / "org" / "tiny" / "added_tokens.json"
+    config.write_text("{}")
+    try:
+        asked = hub.requests["api"]
+        found = {it.name: it for it in await registry.outdated()}
+        assert hub.requests["api"] - asked == 1
+        assert {name: it.outdated for name, it in found.items()} == {
+            "hf.co/org/tiny:latest": True, "hf.co/org/tiny:q4": True, f"hf.co/org/tiny@{here}:latest": False,
+        }  # fmt: skip
+        assert found["hf.co/org/tiny:latest"].latest == hub.commit("org/tiny") != here
+        hub.faults.gated = True
+        gated = {it.name: (it.outdated, it.error) for it in await registry.outdated()}
+        assert gated["hf.co/org/tiny:latest"][0] is False
+        assert "is gated" in gated["hf.co/org/tiny:latest"][1]
+    finally:
+        config.unlink()
+
+
+async def test_outdated_without_a_network_is_a_sentence(
+    hub: FakeHub, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await registry.outdated() == []
+    await pull(registry)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    async with asyncio.timeout(15):
+        with pytest.raises(PullError, match="cannot be reached"):
+            await registry.outdated()
+
+
+async def test_a_converted_model_that_did_not_change_is_not_fetched_again(hub: FakeHub, registry: Registry) -> None:
+    await pull(registry, f"{NAME}:q4")
+    sent = hub.bytes_sent
+    assert [line.status for line in await pull(registry, f"{NAME}:q4")][-2:] == ["already up to date", "success"]
+    assert hub.bytes_sent == sent
+
+
+@pytest.mark.parametrize("name", [NAME, f"{NAME}:q4"])
+async def test_a_damaged_blob_of_the_right_size_is_replaced(hub: FakeHub, registry: Registry, name: str) -> None:
+    await pull(registry, name)
+    before = registry.resolve(name)
+    blobs = registry.store.blobs
+    for digest, status in sorted(blobs.list(), key=lambda entry: -entry[1].st_size)[:2]:
+        content = bytearray(blobs.read(digest))
+        content[len(content) // 2] ^= 1
+        blobs.path(digest).write_bytes(content)
+        assert blobs.size(digest) == status.st_size
+    assert len(registry.verify().damaged) == 2
+    assert "note: 2 damaged files are replaced" in [line.status for line in await pull(registry, name)]
+    assert registry.verify().damaged == []
+    assert registry.resolve(name).digest == before.digest
+    for layer in registry.store.get(name).manifest.of_type(WEIGHTS_TYPE):
+        assert hash_file(Path(before.path) / layer.name)[0] == layer.digest
+
+
+async def test_what_was_verified_is_hashed_again_only_when_it_was_written(
+    hub: FakeHub, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await pull(registry)
+    verified, hashed = VerifiedBlobs(registry.store.blobs), []
+    digests = registry.store.get(NAME).manifest.digests
+    right = {digest: verified.is_right(digest) for digest in digests}
+    monkeypatch.setattr(
+        "omlx_registry.verified.hash_file", lambda path: hashed.append(path.name) or hash_file(path)  # type: ignore[func-returns-value]
+    )  # fmt: skip
+    assert {digest: verified.is_right(digest) for digest in digests} == right == dict.fromkeys(digests, True)
+    assert hashed == []
+    weights = registry.store.get(NAME).manifest.of_type(WEIGHTS_TYPE)[0]
+    os.utime(registry.store.blobs.path(weights.digest), ns=(1, 1))
+    assert verified.is_right(weights.digest)
+    assert len(hashed) == 1
 
 
 async def test_a_truncated_file_of_the_store_is_fetched_again(hub: FakeHub, registry: Registry) -> None:
@@ -268,6 +366,24 @@ async def test_two_clients_share_one_download(hub: FakeHub, registry: Registry) 
     both = await asyncio.gather(pull(registry), pull(registry))
     assert [lines[-1].status for lines in both] == ["success"] * 2
     assert hub.requests[WEIGHTS] == 1
+
+
+async def test_two_names_that_wait_for_one_download_both_show_how_far_it_is(hub: FakeHub, registry: Registry) -> None:
+    hub.faults.bytes_per_s = 400_000
+    both = await asyncio.gather(pull(registry), pull(registry, f"{NAME}@main"))
+    assert hub.sent[WEIGHTS] == size_of_weights(hub)
+    for lines in both:
+        shown = [line.completed for line in lines if line.total == size_of_weights(hub)]
+        assert len({done for done in shown if 0 < done < size_of_weights(hub)}) > 2
+        assert shown[-1] == size_of_weights(hub)
+
+
+async def test_a_wrong_small_file_is_told_in_gits_own_hash(hub: FakeHub, registry: Registry) -> None:
+    """Small files have no SHA-256 on the Hub: both hashes of the sentence are of one kind."""
+    hub.faults.flip_small = True
+    message = await failed_pull(registry)
+    found = re.search(r"want ([0-9a-f]+), got ([0-9a-f]+) \(", message)
+    assert found is not None and len(found[1]) == len(found[2]) == 40 and found[1] != found[2]
 
 
 async def test_two_processes_share_the_bytes(hub: FakeHub, tmp_path: Path) -> None:

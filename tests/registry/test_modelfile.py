@@ -16,6 +16,7 @@ from omlx_registry.modelfile import (
     Instruction,
     Modelfile,
     interpret,
+    is_newer,
     parse_modelfile,
     parse_parameter,
     quote,
@@ -184,6 +185,31 @@ def test_the_meaning_follows_the_repeat_rules() -> None:
     assert meaning.requires == "0.14" and meaning.warnings == ["warning: parameter numa is deprecated"]
     with pytest.raises(ModelfileError, match=r"requires must be a valid semver \(e\.g\. 0\.14\.0\)"):
         interpret(parse_modelfile("FROM x\nREQUIRES new"))
+    with pytest.raises(ModelfileError, match="only one ADAPTER is supported: merge the adapters into one first"):
+        interpret(parse_modelfile("FROM x\nADAPTER ./a\nADAPTER ./b"))
+
+
+@pytest.mark.parametrize("value", ["1e999", "-1e999", "inf", "NaN"])
+def test_a_parameter_is_a_finite_number(value: str) -> None:
+    with pytest.raises(ModelfileError, match=re.escape(f"invalid float value [{value}]")):
+        interpret(parse_modelfile(f"FROM x\nPARAMETER temperature {value}"))
+
+
+@pytest.mark.parametrize(
+    ("requires", "version", "newer"),
+    [
+        ("0.33.1", "0.33.0", True),
+        ("v0.34", "0.33.9", True),
+        ("1", "0.99.0", True),
+        ("0.33.0", "0.33.0", False),
+        ("0.9.0", "0.33.0", False),
+        ("0.34.0-rc1", "0.33.0", True),
+        ("", "0.33.0", False),
+        ("9.0.0", "", False),
+    ],
+)
+def test_requires_is_compared_by_numbers(requires: str, version: str, newer: bool) -> None:
+    assert is_newer(requires, version) is newer
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,11 @@ def test_any_other_name_is_ollamas_error(name: str) -> None:
     with pytest.raises(CreateError, match="unsupported quantization type ") as caught:
         recipe(name)
     assert caught.value.status == 500
-    assert str(caught.value).endswith(" - supported types are F32, F16, Q4_K_S, Q4_K_M, Q8_0")
+    assert str(caught.value).partition(" - supported types are ")[2].split(", ") == [
+        "F32", "F16", "BF16", "Q2_K", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q4_0", "Q4_1", "Q4_K_S", "Q4_K_M", "Q5_0", "Q5_1",
+        "Q5_K_S", "Q5_K_M", "Q6_K", "Q8_0", "2bit", "3bit", "4bit", "5bit", "6bit", "8bit", "int4", "int8",
+        "mixed_2_6", "mixed_3_4", "mixed_3_6", "mixed_4_6", "mxfp4", "mxfp8", "nvfp4",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("level", ["Q4_K_M", "Q8_0", "int4", "mxfp4", ""])

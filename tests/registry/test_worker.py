@@ -72,7 +72,7 @@ async def test_quantizing_runs_as_a_job_too(gguf: Path, tmp_path: Path) -> None:
     ("content", "weights", "status", "sentence"),
     [
         (b"no model at all, but long enough to be one", "keep", 400, "is not a GGUF file"),
-        (None, "q9_9", 500, "unsupported quantization type Q9_9 - supported types are F32, F16, Q4_K_S, Q4_K_M, Q8_0"),
+        (None, "q9_9", 500, "unsupported quantization type Q9_9 - supported types are F32, F16, BF16"),
     ],
 )
 async def test_a_failed_job_is_one_sentence_with_its_status(

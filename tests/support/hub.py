@@ -41,6 +41,8 @@ class Faults:
     """Close the connection after so many bytes of the body, for the next file requests, one after another."""
     flip_byte: bool = False
     """Send a changed byte in every LFS file."""
+    flip_small: bool = False
+    """Send a changed byte in every other file."""
     no_range: bool = False
     portal: bool = False
     """Answer with a web page, as the portal of a hotel's network does."""
@@ -277,7 +279,7 @@ class FakeHub:
             asked = None
         if asked:
             start, end = int(asked[1]), min(int(asked[2] or end) + 1, end)
-        if large and self.faults.flip_byte:
+        if self.faults.flip_byte if large else self.faults.flip_small:
             content = content[:-1] + bytes([content[-1] ^ 1])
         body = memoryview(content)[start:end]
         request.send_response(206 if asked else 200)

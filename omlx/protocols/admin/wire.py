@@ -114,6 +114,24 @@ class SearchResponse(msgspec.Struct):
     models: list[SearchHit]
 
 
+class PulledState(msgspec.Struct, frozen=True):
+    """A model that was pulled, at `commit`; a pull would fetch `latest` now ("" where the Hub did not say: `error`)."""
+
+    name: str
+    repository: str
+    revision: str
+    commit: str
+    latest: str
+    outdated: bool
+    error: str = ""
+
+
+class OutdatedResponse(msgspec.Struct):
+    """GET /api/omlx/outdated: every model that was pulled from Hugging Face, newest first."""
+
+    models: list[PulledState]
+
+
 class PinRequest(msgspec.Struct):
     """POST /api/omlx/pin: a pinned model is never unloaded to make room and does not expire."""
 

@@ -211,6 +211,8 @@ class DeleteRequest(_Named, kw_only=True):
 
 
 class PullRequest(_Named, kw_only=True):
+    revision: str = ""
+    """Ours: the branch, tag or commit of a repository; as in hf.co/ORG/NAME@REVISION."""
     insecure: bool = False
     stream: bool = True
 
@@ -417,6 +419,9 @@ class ShowResponse(msgspec.Struct, omit_defaults=True, kw_only=True):
     """Ours: how the weights are held and why, while the model is loaded."""
     notes: list[str] = []
     """Ours: what a self-test has switched off."""
+    repository: str = ""
+    """Ours: the repository on Hugging Face that the model was pulled from, and the commit."""
+    revision: str = ""
     modified_at: str
 
 

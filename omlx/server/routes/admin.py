@@ -110,6 +110,16 @@ async def importable(registry: GivenRegistry) -> Answer:
     return as_json(wire.ImportableResponse(count, size))
 
 
+@get("/api/omlx/outdated", opt=route_opt("omlx"))
+async def outdated(registry: GivenRegistry) -> Answer:
+    """Which pulled models have a newer revision on the Hub; it is asked once for each repository."""
+    models = [
+        wire.PulledState(it.name, it.repository, it.revision, it.commit, it.latest, it.outdated, it.error)
+        for it in await registry.outdated()
+    ]
+    return as_json(wire.OutdatedResponse(models))
+
+
 @post("/api/omlx/import", status_code=200, opt=route_opt("omlx", "each"))
 async def import_found(request: HttpRequest, registry: GivenRegistry, settings: GivenSettings) -> Answer:
     asked = await read_json(request, wire.ImportRequest, settings.max_body)

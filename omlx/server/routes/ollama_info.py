@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from litestar import HttpMethod, get, post, route
-from omlx_registry import Details, ModelShow, ModelSpec, NotFound
+from omlx_registry import Details, ModelShow, ModelSpec, NotFound, commit_of
 
 from omlx import __version__
 from omlx.pool import SlotSnapshot
@@ -111,7 +111,10 @@ def _loaded(model: SlotSnapshot) -> wire.ProcessModelResponse:
 
 def _shown(shown: ModelShow) -> wire.ShowResponse:
     spec = shown.spec
+    repository, commit = commit_of(spec.source)
     return wire.ShowResponse(
+        repository=repository,
+        revision=commit,
         license="\n".join(spec.licenses),
         modelfile=shown.modelfile,
         parameters=shown.parameters_text,

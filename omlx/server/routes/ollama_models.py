@@ -80,7 +80,7 @@ async def pull(
 ) -> Answer:
     asked = await read_json(request, wire.PullRequest, settings.max_body)
     refuse_cloud(asked.wanted, "remote model is unavailable")
-    pulled = replacing(registry.pull(asked.wanted, insecure=asked.insecure), registry, pool)
+    pulled = replacing(registry.pull(asked.wanted, revision=asked.revision, insecure=asked.insecure), registry, pool)
     steps = telemetry.pulls.follow(asked.wanted, pulled)
     return progress(steps, stream=asked.stream)
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import httpx
 
 from omlx_registry.blobs import BlobStore
+from omlx_registry.disk_space import lack_of_space
 from omlx_registry.errors import PullError, PullRefused
 from omlx_registry.hub import precheck
 from omlx_registry.hub.gguf_choice import TEXT_FILES, choose_gguf
@@ -33,6 +34,7 @@ from omlx_registry.model_json import decode_object
 from omlx_registry.partial_file import bytes_allocated, bytes_kept, remove_partial
 from omlx_registry.quantize import find_recipe
 from omlx_registry.transfer import WEB_PAGE, RemoteFile, RetryPolicy, connections, fetch, hash_file
+from omlx_registry.verified import VerifiedBlobs
 from omlx_registry.worker_client import Fetched, FetchedFile, JobProgress, PullHub
 
 if TYPE_CHECKING:
@@ -45,10 +47,6 @@ _CHECKED_FROM = 32 << 20
 _REPORT_EVERY_S = 0.06
 _LOOK_AGAIN_S = 0.2
 """Between two looks at a download of another pull."""
-_SPARE_BYTES = 256 * 1024 * 1024
-"""Disk space to leave free beside the download."""
-
-
 Report = Callable[[JobProgress], None]
 
 
@@ -56,14 +54,23 @@ def run(job: PullHub, report: Report) -> Fetched:
     """Fetch `job`; raises PullError with a sentence for the user."""
     with clear_errors(job.repository):
         commit, listed = _list_patiently(job)
+    blobs = BlobStore(Path(job.blobs))
+    verified = VerifiedBlobs(blobs)
+    if job.have_commit == commit:
+        report(JobProgress("verifying sha256 digest"))
+        damaged = [digest for digest in job.have_digests if not verified.is_right(digest)]
+        if not damaged:
+            return Fetched(commit, [], unchanged=True)
+        report(JobProgress(f"note: {len(damaged)} damaged files are replaced"))
+        for digest in damaged:
+            blobs.remove(digest)
     files, notes = _choose(job, listed)
     for note in notes:
         report(JobProgress(f"note: {note}"))
-    blobs = BlobStore(Path(job.blobs))
     blobs.folder.mkdir(parents=True, exist_ok=True)
     _check_space(files, blobs)
     with _client() as client:
-        pull = _Pull(job, commit, blobs, client, _ProgressLines(report))
+        pull = _Pull(job, commit, blobs, verified, client, _ProgressLines(report))
         weights = [file for file in files if _is_weights(file.path)]
         others = [file for file in files if not _is_weights(file.path)]
         fetched = pull.all(others)
@@ -252,12 +259,8 @@ def _check_space(files: list[RemoteFile], blobs: BlobStore) -> None:
         for file in files
         if file.sha256 and blobs.size(f"sha256:{file.sha256}") != file.size
     )
-    free = shutil.disk_usage(blobs.folder).free
-    if missing > 0 and missing + _SPARE_BYTES > free:
-        raise PullError(
-            f"the disk is full: the download needs {missing / 1e9:.2f} GB, {free / 1e9:.2f} GB are free, and "
-            f"{_SPARE_BYTES / 1e9:.2f} GB of them are kept in reserve"
-        )
+    if lack := lack_of_space(blobs.folder, missing, "the download"):
+        raise PullError(lack)
 
 
 def partial_path(file: RemoteFile, blobs: BlobStore) -> Path:
@@ -286,11 +289,18 @@ class _Pull:
     """The files of one repository on their way into the blobs, several at once."""
 
     def __init__(
-        self, job: PullHub, commit: str, blobs: BlobStore, client: httpx.Client, lines: _ProgressLines
+        self,
+        job: PullHub,
+        commit: str,
+        blobs: BlobStore,
+        verified: VerifiedBlobs,
+        client: httpx.Client,
+        lines: _ProgressLines,
     ) -> None:
         self._job = job
         self._commit = commit
         self._blobs = blobs
+        self._verified = verified
         self._client = client
         self._lines = lines
         self._lanes = connections()
@@ -314,11 +324,12 @@ class _Pull:
         # Two pulls that want the same content share one download: the second waits, then finds the blob. A few lock
         # files serve all contents: a lock file that came and went could be held twice.
         with self._alone(file, partial):
-            if file.sha256 and self._blobs.size(f"sha256:{file.sha256}") == file.size:
+            if file.sha256 and self._verified.is_right(f"sha256:{file.sha256}", file.size):
                 digest = file.sha256
             else:
                 digest = self._from_cache(file, partial) or self._plainly(file, partial)
                 self._blobs.settle(partial, f"sha256:{digest}")
+                self._verified.note(f"sha256:{digest}")
         self._lines.show(digest, file.size, file.size)
         return digest
 

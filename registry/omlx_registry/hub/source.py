@@ -22,22 +22,25 @@ from omlx_registry.catalog import PullTarget, resolve, unknown_name
 from omlx_registry.conversion import convert, run_lines
 from omlx_registry.create import check_request, create
 from omlx_registry.describe import read_config
-from omlx_registry.errors import CreateError, InvalidModel, PullError, PullRefused
+from omlx_registry.errors import CreateError, Damaged, InvalidModel, NotFound, PullError, PullRefused
 from omlx_registry.folders import add_model_blobs
 from omlx_registry.hub.gguf_choice import TEXT_FILES, is_kind
+from omlx_registry.hub.outdated import commit_of, compare, plan, questions
 from omlx_registry.hub.pushed import DESCRIPTION, request_of, write_pushed
 from omlx_registry.names import DEFAULT_HOST, Name
 from omlx_registry.quantize import find_recipe
-from omlx_registry.spec import ModelSpec, Progress
+from omlx_registry.spec import ModelSpec, Progress, PulledModel
 from omlx_registry.store import ManifestFile, Store
 from omlx_registry.views import model_files
 from omlx_registry.worker_client import (
+    Commit,
     Fetched,
     FetchedFile,
     FoundRepository,
     ImportGguf,
     Job,
     JobResult,
+    LatestHub,
     PullHub,
     PushHub,
     Quantize,
@@ -86,6 +89,7 @@ class HubSource:
                 tag=target.quantize,
                 memory=psutil.virtual_memory().total,
                 attempts=self._attempts,
+                **await asyncio.to_thread(self._have, name, store, target),
             )
             async with aclosing(run_lines(job)) as lines:
                 async for line in lines:
@@ -96,13 +100,46 @@ class HubSource:
                             seen.add(line.digest)
                         yield line
             fetched = result[0]
+            if fetched.unchanged:
+                return
             async with aclosing(_register(name, store, target, fetched)) as steps:
                 async for progress in steps:
                     yield progress
 
+    def _have(self, name: Name, store: Store, target: PullTarget) -> dict[str, Any]:
+        """What is here under the name that is pulled, for `PullHub`; nothing where the name may mean another thing now:
+        an alias can have another quantization than before.
+        """
+        if self._aliases is not None and self._aliases.resolve(name) is not None:
+            return {}
+        try:
+            stored = store.get(name.full)
+            config = read_config(store, stored)
+        except (NotFound, Damaged, OSError, msgspec.MsgspecError):
+            return {}
+        repository, commit = commit_of(config.omlx.source if config.omlx else "")
+        if repository != target.repository or (config.omlx and config.omlx.parent_model):
+            return {}
+        return {"have_commit": commit, "have_digests": sorted(stored.manifest.digests)}
+
+    def meaning(self, name: Name) -> PullTarget | None:
+        """What a pull of the name fetches; None where it means nothing. Raises PullError for what cannot be run."""
+        return (self._aliases.resolve(name) if self._aliases is not None else None) or resolve(name)
+
+    async def outdated(self, specs: Iterable[ModelSpec]) -> list[PulledModel]:
+        """Those of the models that were pulled, with the newest commit of each. Raises PullError without a network."""
+        planned = plan(specs, self.meaning)
+        states = questions(planned)
+        commits: list[Commit] = []
+        if states:
+            async with aclosing(run_lines(LatestHub(states))) as lines:
+                async for line in lines:
+                    if isinstance(line, JobResult):
+                        commits = msgspec.convert(line.result["commits"], list[Commit])
+        return compare(planned, dict(zip(states, commits, strict=True)))
+
     def _target(self, name: Name, store: Store) -> PullTarget:
-        target = self._aliases.resolve(name) if self._aliases is not None else None
-        target = target or resolve(name)
+        target = self.meaning(name)
         if target is None:
             raise PullError(unknown_name(name, [entry.name for entry in store.entries()]))
         if target.quantize is not None and not _may_be_gguf(target) and find_recipe(target.quantize) is None:
