@@ -182,7 +182,8 @@ class Engine:
 
     def step(self) -> list[Output]:
         """One iteration. Returns what it has to say, at most a few outputs per sequence."""
-        outputs = self._drop_leavers(self._take_orders())
+        self._take_orders()
+        outputs = self._drop_leavers()
         if self._stopped:
             return outputs
         outputs += self._admit()
@@ -244,12 +245,11 @@ class Engine:
             self._orders.hot_bytes = hot_bytes if hot_bytes is not None else self._orders.hot_bytes
             self._orders.clear_store |= clear_store
 
-    def _take_orders(self) -> list[int]:
-        """Tell the followers what came in since the last step, or hear it. Returns the sequences that are overdue."""
+    def _take_orders(self) -> None:
+        """Tell the followers what came in since the last step, or hear it."""
         if self._ranks.size == 1:
-            return self._overdue()
+            return
         orders, self._orders = self._orders, Orders()
-        orders.overdue = self._overdue()
         orders = self._ranks.decide(lambda: orders, Orders)
         if not self._leads:
             for spec in orders.add:
@@ -263,21 +263,12 @@ class Engine:
             if self._store is not None and orders.clear_store:
                 self._store.clear()
             self._stopped = orders.stop
-        return orders.overdue
 
     # ---------------------------------------------------------------- leaving and admitting
-    def _overdue(self) -> list[int]:
-        now = time.monotonic_ns()
-        return [
-            sequence.id
-            for sequence in self._known.values()
-            if sequence.deadline_ns is not None and now > sequence.deadline_ns and sequence.id not in self._cancelled
-        ]
-
-    def _drop_leavers(self, overdue: list[int]) -> list[Output]:
-        """Cancelled sequences go silently, overdue ones with a failure, ended ones with what they have."""
-        outputs = [Output(id=id, failure=("timeout", "the request took longer than its deadline")) for id in overdue]
-        gone, self._cancelled = self._cancelled | {*overdue}, set()
+    def _drop_leavers(self) -> list[Output]:
+        """Cancelled sequences go silently, ended ones with what they have."""
+        outputs: list[Output] = []
+        gone, self._cancelled = self._cancelled, set()
         if gone:
             self._forget(gone)
         ended, self._ended = self._ended, set()

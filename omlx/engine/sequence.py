@@ -87,7 +87,6 @@ class Sequence:
         "cached_tokens",
         "capture",
         "context",
-        "deadline_ns",
         "disk_tokens",
         "first_token_ns",
         "generated",
@@ -134,9 +133,6 @@ class Sequence:
         self.arrived_ns = now_ns
         self.started_ns = 0
         self.first_token_ns = 0
-        self.deadline_ns = (
-            None if spec.limits.deadline_s is None else now_ns + int(spec.limits.deadline_s * 1_000_000_000)
-        )
 
     @property
     def sampling(self) -> Sampling:

@@ -80,19 +80,6 @@ def test_more_requests_than_places_wait_and_are_all_answered() -> None:
     assert machine.max_batch == 3
 
 
-def test_a_deadline_ends_a_request_wherever_it_is() -> None:
-    machine = engine(endless=True, max_concurrent_requests=1)
-    machine.add(spec(0, prompt(10), limits=Limits(num_predict=5000, deadline_s=0.05)))
-    machine.add(spec(1, prompt(10), limits=Limits(num_predict=5000, deadline_s=0.0)))
-    machine.add(spec(2, prompt(10), new=4))
-    replies = run(machine, [])
-    assert [replies.ends[at].failure and replies.ends[at].failure[0] for at in (0, 1, 2)] == [
-        "timeout",
-        "timeout",
-        None,
-    ]
-
-
 @pytest.mark.parametrize("constrained", [False, True], ids=["free", "beside a constrained row"])
 def test_trouble_in_one_rows_host_work_ends_that_row_alone(constrained: bool) -> None:
     machine = engine(endless=True)
