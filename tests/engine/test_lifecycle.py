@@ -20,7 +20,7 @@ def test_cancel_in_each_phase_leaves_the_others_unchanged() -> None:
     machine = engine(endless=True, max_concurrent_requests=4)
     for at in range(3):
         machine.add(spec(at, prompt(30 + at, at), new=60))
-    machine.add(spec(10, prompt(6000, 10), new=60))
+    machine.add(spec(10, prompt(4000, 10), new=60))
     machine.add(spec(11, prompt(10, 11), new=60))
     replies = Replies()
     while not replies.tokens.get(0):
@@ -55,7 +55,7 @@ def test_a_reply_that_is_ended_in_any_phase_has_its_last_word_and_leaves_the_oth
     machine = engine(endless=True, max_concurrent_requests=3)
     for at in range(2):
         machine.add(spec(at, prompt(30 + at, at), new=40))
-    machine.add(spec(10, prompt(6000, 10), new=60))
+    machine.add(spec(10, prompt(4000, 10), new=60))
     machine.add(spec(11, prompt(10, 11), new=60))
     replies = Replies()
     while len(replies.tokens.get(1, [])) < 5:
@@ -140,7 +140,7 @@ def test_what_can_never_run_is_refused_and_leaves_no_trace() -> None:
     bad = [
         spec(0, []),
         spec(0, [5, 10_000]),
-        spec(0, prompt(50), limits=Limits(num_ctx=20, truncate=False)),
+        spec(0, prompt(50), limits=Limits(num_ctx=20)),
     ]
     kinds = []
     for request in bad:
