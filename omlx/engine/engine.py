@@ -187,7 +187,8 @@ class Engine:
         What is left to do for replies that have ended is done in the next one: nobody waits for it.
         """
         self._let_go()
-        outputs = self._drop_leavers(self._take_orders())
+        self._take_orders()
+        outputs = self._drop_leavers()
         if self._stopped:
             return outputs
         outputs += self._admit()
@@ -201,9 +202,11 @@ class Engine:
 
         On CUDA the first join, leave, padded step and sampled step take seconds; on a CPU there is little to gain.
         """
+        most = effective_context(0, self._config.context_length, self._model.max_context) - 1
         for at, sampling in enumerate((Sampling(temperature=0), Sampling(seed=1), Sampling(seed=2), Sampling(seed=3))):
+            tokens = [0] * min(24 + 8 * (at % 3), most)
             limits = Limits(num_predict=4 + 3 * at)
-            self.add(SequenceSpec(id=-1 - at, tokens=[0] * (24 + 8 * (at % 3)), sampling=sampling, limits=limits))
+            self.add(SequenceSpec(id=-1 - at, tokens=tokens, sampling=sampling, limits=limits))
         while self.has_work:
             self.step()
         self.steps = self.max_batch = self.decode_steps = self.decoded_rows = 0
@@ -250,12 +253,11 @@ class Engine:
             self._orders.hot_bytes = hot_bytes if hot_bytes is not None else self._orders.hot_bytes
             self._orders.clear_store |= clear_store
 
-    def _take_orders(self) -> list[int]:
-        """Tell the followers what came in since the last step, or hear it. Returns the sequences that are overdue."""
+    def _take_orders(self) -> None:
+        """Tell the followers what came in since the last step, or hear it."""
         if self._ranks.size == 1:
-            return self._overdue()
+            return
         orders, self._orders = self._orders, Orders()
-        orders.overdue = self._overdue()
         orders = self._ranks.decide(lambda: orders, Orders)
         if not self._leads:
             for spec in orders.add:
@@ -269,21 +271,12 @@ class Engine:
             if self._store is not None and orders.clear_store:
                 self._store.clear()
             self._stopped = orders.stop
-        return orders.overdue
 
     # ---------------------------------------------------------------- leaving and admitting
-    def _overdue(self) -> list[int]:
-        now = time.monotonic_ns()
-        return [
-            sequence.id
-            for sequence in self._known.values()
-            if sequence.deadline_ns is not None and now > sequence.deadline_ns and sequence.id not in self._cancelled
-        ]
-
-    def _drop_leavers(self, overdue: list[int]) -> list[Output]:
-        """Cancelled sequences go silently, overdue ones with a failure, ended ones with what they have."""
-        outputs = [Output(id=id, failure=("timeout", "the request took longer than its deadline")) for id in overdue]
-        gone, self._cancelled = self._cancelled | {*overdue}, set()
+    def _drop_leavers(self) -> list[Output]:
+        """Cancelled sequences go silently, ended ones with what they have."""
+        outputs: list[Output] = []
+        gone, self._cancelled = self._cancelled, set()
         if gone:
             self._forget(gone)
         ended, self._ended = self._ended, set()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 from omlx.engine.schemas.refs import SchemaError
 from omlx.engine.schemas.schema import prepare
 from omlx.engine.schemas.texts import terminal
+from omlx.lru import LRUCache
 from omlx.messages.constraint import Grammar
 
 MAX_TEXT = 1 << 16
@@ -74,7 +74,7 @@ class GrammarCompiler:
         self._vocabulary = vocabulary
         self._end_tokens = sorted(end_tokens)
         self._trie: Any = None
-        self._kept: OrderedDict[bytes, Any] = OrderedDict()
+        self._matchers: LRUCache[bytes, Any] = LRUCache(max_entries=_KEPT)
         self._lock = threading.Lock()
         self._places = threading.Semaphore(_AT_ONCE)
 
@@ -94,17 +94,13 @@ class GrammarCompiler:
         except RecursionError:
             raise GrammarError(_TOO_DEEP) from None
         with self._lock:
-            found = self._kept.get(key)
-            if found is not None:
-                self._kept.move_to_end(key)
-        if found is None:
+            matcher = self._matchers.get(key)
+        if matcher is None:
             trie = self._vocabulary_trie()
-            found = self._bounded(lambda: self._compile(grammar, trie))
+            matcher = self._bounded(lambda: self._compile(grammar, trie))
             with self._lock:
-                self._kept[key] = found
-                if len(self._kept) > _KEPT:
-                    self._kept.popitem(last=False)
-        return found.deep_copy()
+                self._matchers.put(key, matcher)
+        return matcher.deep_copy()
 
     def _bounded(self, work: Callable[[], Any]) -> Any:
         """The result of `work`, done in a thread that can be left behind."""

@@ -25,8 +25,6 @@ class Orders(msgspec.Struct, kw_only=True, omit_defaults=True):
     add: list[SequenceSpec] = []
     cancel: list[int] = []
     end: list[int] = []
-    overdue: list[int] = []
-    """Sequences whose deadline has passed by the leader's clock."""
     hot_bytes: int | None = None
     """A new RAM budget for cached prefixes, of each rank."""
     clear_store: bool = False

@@ -74,7 +74,6 @@ class Sampler:
         self._order = _inverse([at for group in self._groups for at in group.members])
         self._bias = _bias(settings, vocabulary)
         self._penalties = Penalties.of(rows, vocabulary)
-        self.greedy = not self._groups and self._bias is None and self._penalties is None
         wanted = [row.wants_logprobs for row in rows]
         self._top = max((count for count in wanted if count is not None), default=-1)
 

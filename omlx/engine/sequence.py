@@ -87,7 +87,6 @@ class Sequence:
         "cached_tokens",
         "capture",
         "context",
-        "deadline_ns",
         "disk_tokens",
         "first_token_ns",
         "generated",
@@ -108,10 +107,19 @@ class Sequence:
     )
 
     def __init__(self, spec: SequenceSpec, *, context: int, text: TextStream, guide: Guide | None, now_ns: int) -> None:
+        """Raises EngineError where the prompt is empty, or leaves no room in its `context`: who makes prompts shortens
+        them."""
+        if not spec.tokens:
+            raise EngineError("invalid", "the prompt is empty")
+        if len(spec.tokens) >= context:
+            raise EngineError(
+                "too_long",
+                f"the prompt has {len(spec.tokens)} tokens, more than the context of {context} leaves room for",
+            )
         self.spec = spec
         self.id = spec.id
         self.context = context
-        self.tokens = fit_prompt(spec.tokens, spec.limits, context)
+        self.tokens = list(spec.tokens)
         self.prompt_length = len(self.tokens)
         self.max_new = generation_limit(spec.limits, context, self.prompt_length)
         self.seed = secrets.randbits(32) if spec.sampling.seed is None else spec.sampling.seed
@@ -127,16 +135,13 @@ class Sequence:
         self.capture: Any = None
         self.reading: Any = None
         """What the prefix store reads for it from disk, ahead of its turn."""
-        self.stops = [*spec.boundaries] if self.prompt_length == len(spec.tokens) else []
+        self.stops = [*spec.boundaries]
         """Where the prefix store makes restore points within the prompt."""
         self.mirostat_mu: Any = None
         self.phase: Phase = "waiting"
         self.arrived_ns = now_ns
         self.started_ns = 0
         self.first_token_ns = 0
-        self.deadline_ns = (
-            None if spec.limits.deadline_s is None else now_ns + int(spec.limits.deadline_s * 1_000_000_000)
-        )
 
     @property
     def sampling(self) -> Sampling:
@@ -197,24 +202,6 @@ class Sequence:
             prompt_ns=first - started,
             generation_ns=now_ns - first,
         )
-
-
-def fit_prompt(tokens: list[int], limits: Limits, context: int) -> list[int]:
-    """The prompt as it fits the context: its first `num_keep` tokens and as many of its last as there is room for.
-
-    Raises EngineError `too_long` where truncating is not allowed, `invalid` for an empty prompt.
-    """
-    if not tokens:
-        raise EngineError("invalid", "the prompt is empty")
-    if len(tokens) < context:
-        return list(tokens)
-    if not limits.truncate:
-        raise EngineError(
-            "too_long", f"the prompt has {len(tokens)} tokens, more than the context of {context} leaves room for"
-        )
-    room = context - 1
-    keep = kept_tokens(limits, room)
-    return list(tokens[:keep]) + list(tokens[len(tokens) - (room - keep) :])
 
 
 def kept_tokens(limits: Limits, room: int) -> int:

@@ -85,7 +85,6 @@ class Limits(msgspec.Struct, omit_defaults=True, frozen=True, kw_only=True):
     """A generation that fills the context drops old tokens and goes on; False: it ends with `length`."""
     draft_num_predict: int = 4
     """Most tokens that a draft model guesses at a time; 0: none. Without a draft model it means nothing."""
-    deadline_s: float | None = None
 
 
 class TextGrammar(msgspec.Struct, frozen=True):

@@ -14,9 +14,10 @@ import signal
 import socket
 import sys
 
+from omlx_registry.open_files import limits_kept
+
 from omlx.engine import blas
 from omlx.runner.channel import SERVER_GONE, Channel
-from omlx.runner.open_files import limits_kept
 from omlx.runner.process import set_log_level
 
 log = logging.getLogger("omlx.runner")

@@ -12,10 +12,11 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
+from omlx_registry.open_files import limits_kept
+
 from omlx.engine import blas
 from omlx.runner.__main__ import die_with_the_server
 from omlx.runner.channel import Channel
-from omlx.runner.open_files import limits_kept
 from omlx.runner.process import set_log_level
 
 if TYPE_CHECKING:

@@ -6,10 +6,9 @@ application; used from its event loop only.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence
 from typing import NamedTuple
 
+from omlx.lru import LRUCache
 from omlx.messages.request import Message
 
 MOST_RESPONSES = 1000
@@ -21,39 +20,16 @@ class StoredResponse(NamedTuple):
 
     body: bytes
     messages: tuple[Message, ...]
-    size: int
+
+    @property
+    def size(self) -> int:
+        """Bytes, roughly. Responses of one conversation share its text, but each counts it."""
+        return len(self.body) + sum(_size(message) for message in self.messages)
 
 
-class ResponsesStore:
-    def __init__(self, *, most: int = MOST_RESPONSES, most_bytes: int = MOST_BYTES) -> None:
-        self._most = most
-        self._most_bytes = most_bytes
-        self._entries: OrderedDict[str, StoredResponse] = OrderedDict()
-        self.size = 0
-        """Bytes held, roughly. Responses of one conversation share its text, but each counts it."""
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def put(self, name: str, body: bytes, messages: Sequence[Message]) -> None:
-        """Keep a response. One that is larger than the whole store is not kept."""
-        size = len(body) + sum(_size(message) for message in messages)
-        self._entries[name] = StoredResponse(body, tuple(messages), size)
-        self.size += size
-        while len(self._entries) > self._most or (self.size > self._most_bytes and self._entries):
-            self.remove(next(iter(self._entries)))
-
-    def get(self, name: str) -> StoredResponse | None:
-        found = self._entries.get(name)
-        if found is not None:
-            self._entries.move_to_end(name)
-        return found
-
-    def remove(self, name: str) -> bool:
-        """Whether there was such a response."""
-        found = self._entries.pop(name, None)
-        self.size -= found.size if found else 0
-        return found is not None
+class ResponsesStore(LRUCache[str, StoredResponse]):
+    def __init__(self, *, max_entries: int = MOST_RESPONSES, max_bytes: int = MOST_BYTES) -> None:
+        super().__init__(max_entries=max_entries, max_size=max_bytes, size_of=lambda response: response.size)
 
 
 def _size(message: Message) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from omlx.engine.sequence import EngineError, fit_prompt, generation_limit, shift
+from omlx.engine.sequence import generation_limit, shift
 from omlx.messages.request import Limits
 from tests.engine.support import bare, engine, loaded, prompt, run, spec
 from tests.support.lessons import STORY, lesson
@@ -77,15 +77,6 @@ def test_with_shift_a_reply_goes_on_from_the_kept_tokens(architecture: str) -> N
         tokens = shift(tokens + more, limits, 64)
     assert replies.tokens[0] == expected
     assert replies.tokens[1] == bare(architecture, prompt(25, 1), 60)
-
-
-def test_a_prompt_longer_than_the_context_keeps_its_beginning_and_its_end() -> None:
-    tokens = list(range(100))
-    assert fit_prompt(tokens, Limits(num_keep=4), 20) == [0, 1, 2, 3, *range(85, 100)]
-    assert fit_prompt(tokens, Limits(num_keep=-1), 21) == [*range(10), *range(90, 100)]
-    assert fit_prompt(tokens, Limits(), 101) == tokens
-    with pytest.raises(EngineError):
-        fit_prompt(tokens, Limits(truncate=False), 100)
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,10 @@ def test_warming_up_leaves_no_trace() -> None:
     assert run(machine, [spec(0, prompt(20), new=8)]).tokens == fresh.tokens
 
 
+def test_an_engine_warms_up_within_a_context_shorter_than_its_made_up_prompts() -> None:
+    assert not engine(endless=True, warm_up=True, context_length=16).has_work
+
+
 @pytest.mark.skipif(on_gpu(), reason="a GPU holds weights of full width as they are")
 def test_weights_are_held_in_the_form_that_fits_what_the_runner_may_take() -> None:
     folder = tiny_model("qwen3", taught=True)

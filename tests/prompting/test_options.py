@@ -114,7 +114,7 @@ def test_any_json_object_is_taken_or_refused_and_what_is_taken_travels_in_a_fram
 
 
 def test_the_table_names_every_field_that_a_request_can_set_with_its_default() -> None:
-    set_by_the_protocol = {"logit_bias", "truncate", "shift", "deadline_s"}
+    set_by_the_protocol = {"logit_bias", "truncate", "shift"}
     fields = {
         **dict(zip(Sampling.__struct_fields__, msgspec.structs.astuple(Sampling()), strict=True)),
         **dict(zip(Limits.__struct_fields__, msgspec.structs.astuple(Limits()), strict=True)),

@@ -57,7 +57,7 @@ requests = st.builds(
     GenerateRequest, id=numbers, messages=st.lists(messages, max_size=3), raw_prompt=st.none() | texts,
     think=st.none() | st.booleans() | texts, format=st.none() | st.just("json") | st.dictionaries(texts, json_values),
     sampling=st.builds(Sampling, temperature=st.floats(0, 5), seed=st.none() | numbers),
-    limits=st.builds(Limits, stop=st.lists(texts, max_size=2), deadline_s=st.none() | st.floats(0, 100)),
+    limits=st.builds(Limits, stop=st.lists(texts, max_size=2)),
 )  # fmt: skip
 engines = st.builds(EngineConfig, context_length=numbers)
 to_runner = st.one_of(

@@ -10,7 +10,7 @@ import pytest
 
 from omlx.messages.request import Message
 from omlx.runner.host import CRASHED
-from omlx.server.responses_store import ResponsesStore
+from omlx.server.responses_store import ResponsesStore, StoredResponse
 from tests.server.sse import Event, events
 
 FUNCTION = {"type": "function", "name": "weather", "description": "d", "strict": True,
@@ -243,23 +243,25 @@ def test_bad_input_is_named_by_its_place(http: httpx.Client, given: Any, message
 
 
 def test_the_store_forgets_what_was_used_longest_ago() -> None:
-    store = ResponsesStore(most=2, most_bytes=10_000)
-    turn = [Message(role="user", content="x" * 100)]
-    store.put("a", b"A", turn)
-    store.put("b", b"B", turn)
+    store = ResponsesStore(max_entries=2, max_bytes=10_000)
+    turn = (Message(role="user", content="x" * 100),)
+    store.put("a", StoredResponse(b"A", turn))
+    store.put("b", StoredResponse(b"B", turn))
     assert store.get("a") is not None
-    store.put("c", b"C", turn)
+    store.put("c", StoredResponse(b"C", turn))
     assert [store.get(name) is not None for name in "abc"] == [True, False, True]
 
 
 def test_the_store_stays_within_its_bytes() -> None:
-    store = ResponsesStore(most=100, most_bytes=10_000)
+    store = ResponsesStore(max_entries=100, max_bytes=10_000)
     for number in range(50):
-        store.put(str(number), b"x" * 900, [Message(role="user", content="y" * 900)])
+        store.put(str(number), StoredResponse(b"x" * 900, (Message(role="user", content="y" * 900),)))
         assert store.size <= 10_000
     assert 0 < len(store) < 10
-    store.put("giant", b"x" * 20_000, [])
+    kept = len(store)
+    store.put("giant", StoredResponse(b"x" * 20_000, ()))
     assert store.get("giant") is None
+    assert len(store) == kept
     for name in list(map(str, range(50))):
         store.remove(name)
     assert (store.size, len(store)) == (0, 0)

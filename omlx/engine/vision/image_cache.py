@@ -7,11 +7,11 @@ bytes each, which is all that is needed while their features are in memory. Any 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from weakref import WeakValueDictionary
 
 from omlx.engine.vision.media import ImageLayout, Picture, Pixels
+from omlx.lru import LRUCache
 
 _KNOWN = 4096
 
@@ -23,7 +23,7 @@ class ImageCache:
         self._has_features = has_features
         self.opened = 0
         """Files that were unpacked and processed."""
-        self._known: OrderedDict[bytes, tuple[bytes, ImageLayout]] = OrderedDict()
+        self._known: LRUCache[bytes, tuple[bytes, ImageLayout]] = LRUCache(max_entries=_KNOWN)
         self._held: WeakValueDictionary[bytes, Picture] = WeakValueDictionary()
         self._lock = threading.Lock()
 
@@ -38,8 +38,6 @@ class ImageCache:
         features may be dropped between now and then."""
         with self._lock:
             held, known = self._held.get(name), self._known.get(name)
-            if known is not None:
-                self._known.move_to_end(name)
             if held is not None or known is None or not self._has_features(known[0]):
                 return held
             picture = self._held[name] = Picture(*known, None, pixels)
@@ -54,7 +52,5 @@ class ImageCache:
         with self._lock:
             self.opened += 1
             self._held[name] = picture
-            self._known[name] = (picture.digest, picture.layout)
-            if len(self._known) > _KNOWN:
-                self._known.popitem(last=False)
+            self._known.put(name, (picture.digest, picture.layout))
         return picture

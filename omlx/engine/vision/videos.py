@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -24,6 +23,7 @@ from omlx.engine.vision.image_cache import ImageCache
 from omlx.engine.vision.images import MOST_PICTURES, ImageBudget, PictureError
 from omlx.engine.vision.media import ImageLayout, Picture, Pixels, Shown
 from omlx.engine.vision.video_file import Clip
+from omlx.lru import LRUCache
 from omlx.messages.request import Video
 
 _KNOWN = 256
@@ -66,7 +66,7 @@ class Videos:
         self._image_cache = image_cache
         self._process = process
         self._salt = salt
-        self._known: OrderedDict[bytes, _Known] = OrderedDict()
+        self._known: LRUCache[bytes, _Known] = LRUCache(max_entries=_KNOWN)
         self._lock = threading.Lock()
 
     def show(self, video: Video, room: ImageBudget, check: Callable[[], None]) -> Shown:
@@ -77,15 +77,11 @@ class Videos:
         name = _name(video)
         with self._lock:
             known = self._known.get(name)
-            if known is not None:
-                self._known.move_to_end(name)
         found = self._remembered(video, known) if known is not None else None
         if known is None or found is None:
             known, found = self._opened(video, room, check)
         with self._lock:
-            self._known[name] = known
-            if len(self._known) > _KNOWN:
-                self._known.popitem(last=False)
+            self._known.put(name, known)
         text, parts = self._family.show_video(found, known.timing)
         return Shown(text, parts, known.timing.frames)
 

@@ -10,7 +10,6 @@ all.
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -36,6 +35,7 @@ from omlx.engine.vision.media import (
     expand,
 )
 from omlx.engine.vision.videos import Videos
+from omlx.lru import LRUCache
 from omlx.messages.request import Video
 
 _ENCODE_BYTES = 64 << 20
@@ -70,9 +70,10 @@ class FeatureCache:
     def __init__(self, max_bytes: int, tier: FeatureTier | None = None) -> None:
         self.max_bytes = max_bytes
         self.tier = tier
-        self.nbytes = 0
         self.from_memory = self.from_disk = 0
-        self._items: OrderedDict[bytes, Features] = OrderedDict()
+        self._items: LRUCache[bytes, Features] = LRUCache(
+            max_size=max_bytes, size_of=lambda features: sum(array.nbytes for array in features)
+        )
 
     def __contains__(self, digest: bytes) -> bool:
         return digest in self._items
@@ -80,37 +81,30 @@ class FeatureCache:
     def __len__(self) -> int:
         return len(self._items)
 
+    @property
+    def nbytes(self) -> int:
+        return self._items.size
+
     def get(self, digest: bytes) -> Features | None:
-        found = self._items.get(digest)
-        if found is not None:
-            self._items.move_to_end(digest)
+        features = self._items.get(digest)
+        if features is not None:
             self.from_memory += 1
-            return found
-        found = self.tier.find(digest) if self.tier is not None else None
-        if found is not None:
+            return features
+        features = self.tier.find(digest) if self.tier is not None else None
+        if features is not None:
             self.from_disk += 1
-            self._keep(digest, found)
-        return found
+            self._items.put(digest, features)
+        return features
 
     def put(self, digest: bytes, features: Features) -> None:
-        self._keep(digest, features)
+        if digest not in self._items:
+            self._items.put(digest, features)
         if self.tier is not None:
             self.tier.keep(digest, features)
 
     def clear(self) -> None:
         """Forget what is in memory."""
         self._items.clear()
-        self.nbytes = 0
-
-    def _keep(self, digest: bytes, features: Features) -> None:
-        size = sum(array.nbytes for array in features)
-        if size > self.max_bytes or digest in self._items:
-            return
-        self._items[digest] = features
-        self.nbytes += size
-        while self.nbytes > self.max_bytes:
-            _, gone = self._items.popitem(last=False)
-            self.nbytes -= sum(array.nbytes for array in gone)
 
 
 class Vision:

@@ -88,7 +88,7 @@ def _stored(responses: ResponsesStore, name: str) -> StoredResponse:
 def _keeper(responses: ResponsesStore, messages: Sequence[Message]) -> Keep:
     def keep(response: wire.Response, turn: Message) -> None:
         if response.store:
-            responses.put(response.id, encode(response), [*messages, turn])
+            responses.put(response.id, StoredResponse(encode(response), (*messages, turn)))
 
     return keep
 
