@@ -119,7 +119,8 @@ class Spare:
             await asyncio.gather(*self._left, return_exceptions=True)
             if self._host is None or not self._host.alive:
                 try:
-                    self._host = await RunnerHost.spawn(self._command)
+                    # Another may have come back meanwhile: then this one ends.
+                    self.keep(await RunnerHost.spawn(self._command))
                 except OSError as error:
                     log.warning("no spare runner: %s", error)
 

@@ -153,7 +153,9 @@ async def _next(arriving: AsyncIterator[bytes], reservation: BodyReservation, du
                 raise HTTPError(408, "the request body comes too slowly, and others wait for its memory")
         return coming.result()
     finally:
-        coming.cancel()
+        if not coming.done():  # the pieces cannot be closed while one is awaited
+            coming.cancel()
+            await asyncio.wait([coming])
 
 
 async def chunks(request: Request[Any, Any, Any], limit: int) -> AsyncIterator[bytes]:

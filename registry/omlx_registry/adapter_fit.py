@@ -15,6 +15,8 @@ from omlx_registry.weights import TensorHeader, quantization_of
 
 _MATRIX: Final = re.compile(r"(?P<module>.+)\.lora_(?P<side>[ab])\Z")
 _OTHER: Final = "the adapter is for another model"
+_MOST_RANK: Final = 8192
+"""Real ones have up to 512."""
 _LAYER: Final = re.compile(r"\.layers\.(\d{1,9})\.")
 
 
@@ -28,6 +30,9 @@ def check_fit(
     """Raises CreateError with a sentence for the user. `block_count`: layers of the base model, 0 where not known."""
     settings = adapter_config.get("lora_parameters")
     rank = settings.get("rank") if isinstance(settings, Mapping) else None
+    if rank is not None and not (type(rank) is int and 0 < rank <= _MOST_RANK):
+        # Modules without matrices in the file get random ones of this rank, which take memory.
+        raise CreateError(f"adapter_config.json: the rank must be a whole number from 1 to {_MOST_RANK:,}")
     weights = {tensor.name: tensor for tensor in base}
     for tensor in adapter:
         match = _MATRIX.match(tensor.name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from omlx.engine import blas
 
 blas.prepare()
 
+import mlx.core as mx
 from mlx_vlm.utils import load_model as load_with_mlx_vlm
 from omlx_registry import InvalidModel
 from omlx_registry.quantize_model import quantize_model
@@ -36,6 +38,7 @@ from tests.support.tiny import tiny_model
 from tests.support.tiny_encoder import make_encoder
 from tests.support.tiny_vlm import tiny_vlm
 
+ROOT = Path(__file__).parents[2]
 CODE = "import pathlib\npathlib.Path({mark!r}).touch()\n"
 
 
@@ -188,6 +191,46 @@ def test_pickles_are_never_opened(make: Make, load: Load, tmp_path: Path, mark: 
     assert not mark.exists()
     pickle.loads(data)
     assert mark.exists()
+
+
+def test_nothing_of_an_adapter_is_run(tmp_path: Path, payload: Path, mark: Path) -> None:
+    """mlx-lm opens two of its files."""
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    matrices = {"model.layers.0.self_attn.q_proj.lora_a": mx.zeros((64, 2))}
+    mx.save_safetensors(str(adapter / "adapters.safetensors"), matrices)
+    parameters = {
+        "rank": 2,
+        "scale": 20.0,
+        "dropout": 0.0,
+        "keys": ["self_attn.q_proj"],
+        "auto_map": {"AutoModel": "a.B"},
+    }
+    acting = {"model_file": str(payload), "trust_remote_code": True, "auto_map": {"AutoModel": "inside.Guest"}}
+    change(adapter / "adapter_config.json", num_layers=2, lora_parameters=parameters, model=str(payload), **acting)
+    shutil.copy(payload, adapter / "inside.py")
+    for name in ("adapter_model.bin", "adapters.npz", "training_args.bin"):
+        (adapter / name).write_bytes(pickle.dumps(Pickled(mark)))
+    load_model(load_spec(text_folder(tmp_path / "model"), adapter_path=str(adapter)), measure=False)
+    assert not mark.exists()
+
+
+def test_an_adapter_that_is_a_pickle_is_refused(tmp_path: Path, mark: Path) -> None:
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapters.safetensors").write_bytes(pickle.dumps(Pickled(mark)))
+    change(adapter / "adapter_config.json", num_layers=2, lora_parameters={"rank": 2, "scale": 20.0, "dropout": 0.0})
+    with pytest.raises((LoadError, RuntimeError)):
+        load_model(load_spec(text_folder(tmp_path / "model"), adapter_path=str(adapter)), measure=False)
+    assert not mark.exists()
+
+
+def test_each_library_that_opens_model_folders_is_among_the_ways() -> None:
+    """mlx-lm, mlx-vlm and transformers are; nothing here imports mlx-audio, which has loaders of its own."""
+    imports = re.compile(r"^\s*(?:from|import) (mlx_\w+|transformers|diffusers)\b", re.MULTILINE)
+    sources = [path.read_text("utf-8") for top in ("omlx", "registry") for path in (ROOT / top).rglob("*.py")]
+    found = {name for source in sources for name in imports.findall(source)}
+    assert found == {"mlx_lm", "mlx_vlm", "transformers"}
 
 
 @pytest.mark.parametrize("shard", ["../other.safetensors", "/other.safetensors", "sub/x.safetensors", "model.npy"])

@@ -104,3 +104,19 @@ async def test_a_spare_runner_that_hangs_is_replaced(
         await until(lambda: pool._spare._host is not None and pool._spare._host.pid != stopped.pid)
         monkeypatch.setattr(spare_module, "_ANSWER_S", 30.0)  # a busy machine answers late
         assert await ask(pool, spec()) == HELLO
+
+
+async def test_no_process_is_lost_where_one_comes_back_while_another_starts(children: Children) -> None:
+    """The spare that was being started took the place of the one that had come back, which nobody ended."""
+    spare = spare_module.Spare(faulty("none"), enabled=True)
+    host = await spare.take()
+    refilling = asyncio.create_task(spare.refill())
+    while len(children()) < 2:
+        await asyncio.sleep(0)
+    assert not refilling.done()
+    spare.keep(host)
+    await refilling
+    await until(lambda: len(children()) == 1)
+    assert spare._host is host and [child.pid for child in children()] == [host.pid]
+    await spare.close()
+    await until(lambda: children() == [])

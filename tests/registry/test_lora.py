@@ -119,7 +119,9 @@ async def test_an_mlx_adapter_is_taken_as_it_is_and_inherited(registry: Registry
         ("model.layers.7.self_attn.q_proj", (64, 2), (2, 128), 2, "it changes layer 7, but this one has 2 layers"),
         ("model.layers.1.self_attn.q_proj", (65, 2), (2, 128), 2, "lora_a has width 65, but this one needs 64"),
         ("model.layers.1.self_attn.q_proj", (64, 2), (2, 96), 2, "lora_b has width 96, but this one needs 128"),
-        ("model.layers.1.self_attn.q_proj", (64, 2), (2, 128), 10**9, "states rank 1,000,000,000, but .* has rank 2"),
+        ("model.layers.1.self_attn.q_proj", (64, 2), (2, 128), 10**9, "whole number from 1 to 8,192"),
+        ("model.layers.1.self_attn.q_proj", (64, 2), (2, 128), 2.0, "whole number from 1 to 8,192"),
+        ("model.layers.1.self_attn.q_proj", (64, 2), (2, 128), 8000, "states rank 8,000, but .* has rank 2"),
         ("model.layers.1.self_attn.q_proj", (64, 2), (2, 128), 2, None),
         ("model.embed_tokens", (640, 2), (2, 64), 2, None),
         ("model.embed_tokens", (64, 2), (2, 640), 2, None),
@@ -127,7 +129,7 @@ async def test_an_mlx_adapter_is_taken_as_it_is_and_inherited(registry: Registry
     ],
 )
 async def test_an_adapter_of_another_model_is_refused(
-    registry: Registry, tmp_path: Path, module: str, a: tuple[int, int], b: tuple[int, int], rank: int,
+    registry: Registry, tmp_path: Path, module: str, a: tuple[int, int], b: tuple[int, int], rank: float,
     reason: str | None,
 ) -> None:  # fmt: skip
     folder = tmp_path / "mlx"

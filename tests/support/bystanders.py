@@ -36,6 +36,7 @@ class Streams:
         self.late: list[str] = []
         self._port = port
         self._first_piece = first_piece
+        self._begun = 0.0
         self._done = threading.Event()
         self._threads = [threading.Thread(target=self._stream, args=(model,)) for model in allowed_s]
         for thread in self._threads:
@@ -53,7 +54,7 @@ class Streams:
             while answer.readline():
                 now = time.monotonic()
                 if counts:
-                    self._note(model, now - last)
+                    self._note(model, now - max(last, self._begun))
                 last, counts = time.monotonic(), True
                 self.pieces[model] += 1
             connection.close()
@@ -74,7 +75,8 @@ class Streams:
         self.usual = {model: max(waited, 1e-3) for model, waited in self.longest.items()}
 
     def begin(self) -> None:
-        """Forget the longest waits and who was late."""
+        """Forget the longest waits and who was late; what was waited before, maybe for this process, does not count."""
+        self._begun = time.monotonic()
         self.longest = dict.fromkeys(self.longest, 0.0)
         self.late = []
 
