@@ -28,6 +28,8 @@ class Marks:
         """Of calls."""
         closings = {closing for known in formats for closing in known.closings if len(closing) > 3}
         strays = {*strays, *(stray for known in formats for stray in known.strays)}
+        self.closers = frozenset(closings)
+        """Of calls."""
         self.orphans = closings | strays | {orphan for known in formats for orphan in known.orphans}
         """No text where they stand alone behind a call."""
         self.orphans |= {think.closing} if think else set()

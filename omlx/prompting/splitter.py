@@ -294,6 +294,13 @@ class TagSplitter:
                 return True
             if not final and self._marks.answer_opening.startswith(text):
                 return False
+        closer = next((closer for closer in self._marks.closers if text.startswith(closer)), "")
+        if closer and closer not in self._marks.openings:
+            # Output does not begin with the end of something.
+            self._buffer = text[len(closer) :]
+            return True
+        if text and not final and any(closer.startswith(text) for closer in self._marks.closers):
+            return False
         if not self._read.bare or not text:
             return None
         place = len(self._buffer) - len(text)

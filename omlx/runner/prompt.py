@@ -248,29 +248,37 @@ class Prompter:
                 return None
 
         least = without(len(units))
-        found = first_fitting(len(units), build) or self._cut_message(least, room, check)
+        found = first_fitting(len(units), build) or self._cut_messages(least, room, check)
         return found or self._cut_prompt(least, room)
 
-    def _cut_message(self, request: GenerateRequest, room: int, check: Callable[[], None]) -> _Built | None:
-        """Without the middle of its longest message, so that the others stay whole; None where that does not do."""
-        at = shorten.longest(request.messages)
-        if at is None or request.raw_prompt is not None or request.suffix:
+    def _cut_messages(self, request: GenerateRequest, room: int, check: Callable[[], None]) -> _Built | None:
+        """Without the middle of its longest message, and without all but the beginning of longer ones where that is
+        not enough, so that the others stay whole; None where nothing of this does."""
+        if request.raw_prompt is not None or request.suffix:
             return None
+        done: set[int] = set()
+        while (at := shorten.longest(request.messages, done)) is not None:
+            built = self._cut_message(request, at, room, check)
+            if built is not None:
+                return built
+            head = shorten.beginning(
+                request.messages[at].content, kept_tokens(request.limits, room), self._encoder.tokens
+            )
+            request = _with_content(request, at, head)
+            done.add(at)
+        return None
+
+    def _cut_message(self, request: GenerateRequest, at: int, room: int, check: Callable[[], None]) -> _Built | None:
+        """Without the middle of one message; None where what is around it does not fit by itself."""
         text = request.messages[at].content
         head = shorten.beginning(text, kept_tokens(request.limits, room), self._encoder.tokens)
-
-        def with_content(content: str) -> GenerateRequest:
-            message = msgspec.structs.replace(request.messages[at], content=content)
-            messages = [*request.messages[:at], message, *request.messages[at + 1 :]]
-            return msgspec.structs.replace(request, messages=messages)
-
-        bare = self._tokens(with_content(head), room, check)
+        bare = self._tokens(_with_content(request, at, head), room, check)
         left = room - len(bare.prompt.tokens) if bare is not None else 0
         for spare in (0, 4, 16, 64):
             # The tokens at the seams may be other ones than those of the parts.
             if left - spare > 0:
                 tail = shorten.end(text, left - spare, self._encoder.tokens)
-                built = self._tokens(with_content(head + tail), room, check)
+                built = self._tokens(_with_content(request, at, head + tail), room, check)
                 if built is not None:
                     return built
         return bare
@@ -313,6 +321,13 @@ class Prompter:
         if len(ids) > room:
             raise _TooMany
         return ids
+
+
+def _with_content(request: GenerateRequest, at: int, content: str) -> GenerateRequest:
+    """The request with another text of one message."""
+    message = msgspec.structs.replace(request.messages[at], content=content)
+    messages = [*request.messages[:at], message, *request.messages[at + 1 :]]
+    return msgspec.structs.replace(request, messages=messages)
 
 
 def _behind(before: list[int], built: _Built) -> _Built:

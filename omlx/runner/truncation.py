@@ -7,7 +7,7 @@ beginning (`num_keep` tokens) and its end, as in Ollama.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from omlx.messages.request import Message
@@ -44,11 +44,14 @@ def _units(messages: Sequence[Message]) -> list[list[int]]:
     return units
 
 
-def longest(messages: Sequence[Message]) -> int | None:
-    """The message to cut: the longest that is no system message. None where there is nothing to spare it for."""
+def longest(messages: Sequence[Message], done: Collection[int] = ()) -> int | None:
+    """The message to cut: the longest that is no system message, none of those `done`, the oldest of several. None
+    where there is nothing to spare it for."""
     if len(messages) < 2:
         return None
-    others = [at for at, message in enumerate(messages) if message.role not in _STAY and message.content]
+    others = [
+        at for at, message in enumerate(messages) if message.role not in _STAY and message.content and at not in done
+    ]
     return max(others, key=lambda at: len(messages[at].content), default=None)
 
 

@@ -348,7 +348,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"type": "text"}, '"type" must be one of null, boolean, integer, number, string, array, object, not text',
     ),
     "a list that is none": ({"anyOf": {}}, '"anyOf" must be a list'),
-    "a schema that is none": (obj({"a": "string"}), "a JSON schema has a value where a schema must be"),
+    "a schema that is none": (obj({"a": "string"}), '"properties/a" must be a schema, not "string"'),
     "a number that is none": ({"type": "string", "minLength": "3"}, '"minLength" must be a number'),
     "a count that is none": ({"type": "array", "maxItems": -1}, '"maxItems" must be a whole number of at least 0'),
     "a limit out of reach": ({"type": "integer", "minimum": 1e30}, '"minimum" must be between -4e+18 and 4e+18'),
@@ -378,3 +378,16 @@ def test_a_schema_that_cannot_be_used_is_refused_in_one_sentence(name: str) -> N
     with pytest.raises(GrammarError) as refused:
         matcher(schema)
     assert str(refused.value) == message
+
+
+@pytest.mark.parametrize(
+    ("schema", "named"),
+    [
+        (obj({"config": "object"}), '"properties/config" must be a schema, not "object"'),
+        ({"anyOf": [INTEGER, obj({"a": {"allOf": [BOOLEAN, 3]}})]}, '"properties/a/allOf/1" must be a schema, not 3'),
+    ],
+)
+def test_what_is_no_schema_is_refused_with_the_keys_that_lead_to_it(schema: dict[str, Any], named: str) -> None:
+    with pytest.raises(GrammarError) as refused:
+        matcher(schema)
+    assert named in str(refused.value)

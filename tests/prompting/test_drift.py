@@ -56,6 +56,13 @@ CASES: dict[str, tuple[str, str, list[Segment]]] = {
     "a value that speaks of tags": (QWEN, "<tool_call>\n<function=put>\n<parameter=path>\na.md\n</parameter>\n<parameter=body>\nWrite <parameter=x> and </function> so.\n</parameter>\n</function>\n</tool_call>", calls(("put", {"path": "a.md", "body": "Write <parameter=x> and </function> so."}))),
     "Seed-OSS writes values right between the tags": (QWEN, "<seed:tool_call>\n<function=put>\n<parameter=body>print(1)\n</parameter>\n</function>\n</seed:tool_call>", calls(("put", {"body": "print(1)\n"}))),
     "text behind a function whose outer tag stays open": (QWEN, "<tool_call>\n<function=run>\n<parameter=command>\nls\n</parameter>\n</function>\nDone.", [*calls(LS), *text("Done.")]),
+    "no < in front of the function": (QWEN, "<tool_call>\nfunction=run>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>", calls(LS)),
+    "two closers that have changed places": (QWEN, "<tool_call>\n<function=run>\n<parameter=command>\nls\n</function>\n</parameter>\n</tool_call>", calls(LS)),
+    "quotes around the names": (QWEN, '<tool_call>\n<function="run">\n<parameter="command">\nls\n</parameter>\n</function>\n</tool_call>', calls(LS)),
+    "names as attributes": (QWEN, '<tool_call>\n<function name="run">\n<parameter name="command">\nls\n</parameter>\n</function>\n</tool_call>', calls(LS)),
+    "the function's closer of another family": (QWEN, "<tool_call>\n<function=run>\n<parameter=command>\nls\n</parameter>\n</invoke>\n</tool_call>", calls(LS)),
+    "a value that holds its closer": (QWEN, "<tool_call>\n<function=run>\n<parameter=command>\necho </parameter> done\n</parameter>\n</function>\n</tool_call>", calls(("run", {"command": "echo </parameter> done"}))),
+    "a closer in front of all": (QWEN, "</tool_call>\n<tool_call>\n<function=run>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>", calls(LS)),
     # Gemma 4
     "Gemma: a name with namespaces": (GEMMA, "<|tool_call>call:google:mcp:make-pdf{name:'o.pdf',content:'one, two {three}'}<tool_call|>", calls(("make-pdf", {"name": "o.pdf", "content": "one, two {three}"}))),
     "Gemma: = for :": (GEMMA, "<|tool_call>call:make-pdf{name:<|\"|>r.pdf<|\"|>,content='hello, you'}<tool_call|>", calls(("make-pdf", {"name": "r.pdf", "content": "hello, you"}))),

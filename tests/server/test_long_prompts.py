@@ -55,11 +55,21 @@ def test_a_message_longer_than_the_context_is_answered(
     assert CONTEXT - 5 <= found < CONTEXT, "about as many tokens as there is room for"
 
 
-@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
-def test_without_truncate_it_is_refused(http: httpx.Client, path: str) -> None:
-    asked = {"messages": [{"role": "user", "content": LONG}]} if path.endswith("chat") else {"prompt": LONG}
-    answer = http.post(path, json={"model": "small", "stream": False, "truncate": False, **asked})
-    assert (answer.status_code, answer.json()) == (400, {"error": TOO_LONG})
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/chat", {"messages": [{"role": "user", "content": LONG}], "stream": False}),
+        ("/api/generate", {"prompt": LONG, "stream": False}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": LONG}]}),
+        ("/v1/completions", {"prompt": LONG, "max_tokens": 2}),
+        ("/v1/responses", {"input": LONG}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": LONG}], "max_tokens": 2}),
+    ],
+)
+def test_without_truncate_it_is_refused(http: httpx.Client, path: str, body: dict[str, Any]) -> None:
+    answer = http.post(path, json={"model": "small", "truncate": False, **body})
+    error = answer.json()["error"]
+    assert (answer.status_code, error if isinstance(error, str) else error["message"]) == (400, TOO_LONG)
 
 
 def rendered(http: httpx.Client, messages: list[dict[str, Any]], **options: Any) -> str:
@@ -97,6 +107,20 @@ def test_the_task_of_a_tool_loop_is_not_forgotten(http: httpx.Client) -> None:
     assert "SYSTEM" in text and "Run git status" in text
     assert "RESULT3" in text and "RESULT0" not in text
     assert text.count("<tool_call>") == text.count("RESULT"), "no result without its call"
+
+
+def test_the_task_stays_where_the_results_of_one_message_do_not_fit(http: httpx.Client) -> None:
+    call = {"function": {"name": "bash", "arguments": {}}}
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "SYSTEM"},
+        {"role": "user", "content": "TASK"},
+        {"role": "assistant", "content": "", "tool_calls": [call] * 3},
+        *({"role": "tool", "content": f"RESULT{at} " + "x " * 60 + f"END{at}"} for at in range(3)),
+    ]
+    text = rendered(http, messages)
+    assert "SYSTEM" in text and "TASK" in text
+    assert text.count("<tool_response>") == text.count("<tool_call>\n") == 3
+    assert "END2" in text and "END0" not in text
 
 
 def test_a_rendered_prompt_begins_with_the_text_of_its_context(http: httpx.Client) -> None:

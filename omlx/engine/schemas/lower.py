@@ -139,7 +139,7 @@ class _Lowering:
             if isinstance(schema, bool):
                 return schema
             if not isinstance(schema, dict):
-                raise SchemaError("a JSON schema has a value where a schema must be")
+                raise SchemaError(self._references.no_schema(schema))
             if id(schema) in chain:
                 raise SchemaError(_ITSELF)
             if id(schema) in found and (found[id(schema)].declares or not place.declares):

@@ -5,6 +5,7 @@ A *place* is a schema together with the URI that the references in it are relati
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -51,6 +52,12 @@ class References:
                     self._known.setdefault(own.partition("#")[0], place)
         self._known[""] = self.root
         self._known[self.root.base.partition("#")[0]] = self.root
+
+    def no_schema(self, value: Any) -> str:
+        """What to say of a value that stands where a schema must be: the keys that lead there, and the value."""
+        path = _path_to(self.root.schema, value)
+        where = "/".join(path[-4:]) or "a keyword"
+        return f'"{where}" must be a schema, not {json.dumps(value, ensure_ascii=False, default=str)[:_SHOWN]}'
 
     def resolve(self, keyword: str, reference: Any, base: str) -> Place:
         """What `reference` leads to from a place with this base. Raises SchemaError."""
@@ -120,3 +127,17 @@ def _follow(place: Place, pointer: str) -> Place | None:
         if isinstance(value, dict):
             base = _own_uri(value, base, place.name)
     return Place(value, base, name=place.name) if isinstance(value, dict | bool) else None
+
+
+def _path_to(root: Any, wanted: Any) -> list[str]:
+    """The keys that lead to this very object, outside of data; [] where it is not found."""
+    waiting: list[tuple[list[str], Any]] = [([], root)]
+    while waiting:
+        path, value = waiting.pop()
+        if value is wanted and path:
+            return path
+        if isinstance(value, dict):
+            waiting += [([*path, key], inner) for key, inner in value.items() if key not in DATA]
+        elif isinstance(value, list):
+            waiting += [([*path, str(at)], inner) for at, inner in enumerate(value)]
+    return []

@@ -15,6 +15,9 @@ from omlx.prompting.tools.rules import OfferedTool, Rules
 
 _OUTER = ("<tool_call>", "<seed:tool_call>")
 _OUTER_END = ("</tool_call>", "</seed:tool_call>")
+_FUNCTIONS = ("<function=", "<function name=", "function=")
+"""The first is right; the others are understood within the outer tag."""
+_PARAMETERS = ("<parameter=", "<parameter name=")
 _END = re.compile(r"\n?</(?:function|tool_call|seed:tool_call)>")
 
 
@@ -23,7 +26,7 @@ def read(cursor: Cursor, offered_tools: OfferedTools) -> None:
     outer = ""
     while True:
         cursor.blank()
-        if cursor.maybe("<function="):
+        if any(cursor.maybe(opening) for opening in (_FUNCTIONS if outer else _FUNCTIONS[:1])):
             cursor.keep(_function(cursor, offered_tools, seed=outer == "<seed:tool_call>"))
             if not outer:
                 return
@@ -41,7 +44,7 @@ def read(cursor: Cursor, offered_tools: OfferedTools) -> None:
 
 
 def _function(cursor: Cursor, offered_tools: OfferedTools, *, seed: bool) -> ToolCall:
-    name = cursor.head()
+    name = _unquoted(cursor.head())
     properties = offered_tools.properties(name)
     arguments: dict[str, str] = {}
     while True:
@@ -52,9 +55,9 @@ def _function(cursor: Cursor, offered_tools: OfferedTools, *, seed: bool) -> Too
                 # It has changed places with the next tag.
                 continue
             break
-        if cursor.maybe("<parameter="):
+        if any(cursor.maybe(opening) for opening in _PARAMETERS):
             key = _key(cursor, properties)
-            value = cursor.value("</parameter>", _sibling(properties, arguments, key), _END)
+            value = _value(cursor, _sibling(properties, arguments, key))
             arguments[key] = _unwrapped(value, seed and cursor.text.endswith("</parameter>", 0, cursor.position))
         elif cursor.next_is("{"):
             whole = read_arguments(cursor, "</function>", *_OUTER_END)
@@ -69,11 +72,39 @@ def _function(cursor: Cursor, offered_tools: OfferedTools, *, seed: bool) -> Too
             properties = offered_tools.properties(name)
         elif not cursor.maybe("</parameter>"):
             # The closing tag may be missing where something follows that ends the call anyway.
+            cursor.stray_tags(*_OUTER_END)
+            cursor.blank()
             ended = cursor.next_is(*_OUTER_END, *_OUTER, "<function=")
             if ended or cursor.ends_with(offered_tools.complete(name, arguments), "</function>"):
                 break
             raise cursor.undecided() if cursor.at_end else NotACall()
     return offered_tools.call_with_texts(name, arguments)
+
+
+def _unquoted(name: str) -> str:
+    return name.strip().strip("\"'")
+
+
+def _value(cursor: Cursor, sibling: re.Pattern[str]) -> str:
+    """The text of a parameter. A closing tag that text follows is part of it, and one of the function that stands in
+    front of the parameter's has changed places with that."""
+    value = cursor.value("</parameter>", sibling, _END)
+    while cursor.text.endswith("</parameter>", 0, cursor.position):
+        end = cursor.position
+        cursor.blank()
+        follows = "" if cursor.at_end else cursor.text[cursor.position]
+        within = cursor.text.find("</parameter>", end) if follows not in {"", "<"} else -1
+        swapped = value.rstrip().endswith("</function>") and cursor.next_is(*_OUTER_END)
+        cursor.position = end
+        if swapped:
+            return value.rstrip().removesuffix("</function>").rstrip("\n") + "\n"
+        if within < 0:
+            if follows not in {"", "<"}:
+                cursor.wait()
+            break
+        value += "</parameter>" + cursor.text[end:within]
+        cursor.position = within + len("</parameter>")
+    return value
 
 
 _NEXT_CALL = r"(?:<(?:seed:)?tool_call>\s*)?<function=[\w.:-]+>\s*<parameter="
@@ -84,7 +115,7 @@ def _key(cursor: Cursor, properties: Mapping[str, Any]) -> str:
     start = cursor.position
     head = cursor.head()
     if not cursor.glued:
-        return head.strip()
+        return _unquoted(head)
     known = max((key for key in properties if head.startswith(key)), key=len, default="")
     if not known:
         raise NotACall

@@ -61,6 +61,7 @@ def generation(
         options=_options(asked) if isinstance(asked, wire.MessagesRequest) else {},
         format=_format(asked.output_config),
         unsupported_tools=unsupported_tools,
+        truncate=not isinstance(asked, wire.MessagesRequest) or asked.truncate,
         one_call=asked.tool_choice.get("disable_parallel_tool_use") is True,
     )
     if request is None:

@@ -59,6 +59,8 @@ class MessagesRequest(CountRequest, kw_only=True):
     top_p: float | None = None
     top_k: int | None = None
     stop_sequences: list[str] = []
+    truncate: bool = True
+    """Ours, as in /api/chat: False refuses a prompt that is longer than the context."""
 
 
 # ---------------------------------------------------------------- answers

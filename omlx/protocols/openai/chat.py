@@ -52,6 +52,7 @@ def generations(
         format=_format(asked.response_format),
         template_kwargs=asked.chat_template_kwargs,
         unsupported_tools=unsupported_tools,
+        truncate=asked.truncate,
         one_call=not asked.parallel_tool_calls,
         logprobs=asked.logprobs,
         top_logprobs=asked.top_logprobs,

@@ -66,7 +66,7 @@ def _generation(asked: wire.CompletionRequest, prompt: Input, model: ModelFacts)
     if not isinstance(prompt, str) and (asked.echo or asked.suffix):
         raise HTTPError(400, "echo and suffix need the prompt as text, not as tokens")
     check_capabilities(asked.model, model, "generate", ["insert"] if asked.suffix else [])
-    sampling, limits = parse_options(options(asked, asked.max_tokens), model.parameters)
+    sampling, limits = parse_options(options(asked, asked.max_tokens), model.parameters, truncate=asked.truncate)
     if not prompt:
         return None
     request = GenerateRequest(

@@ -58,6 +58,7 @@ def generation(
         ),
         format=_format(asked.text),
         unsupported_tools=unsupported_tools,
+        truncate=asked.truncate,
         one_call=not asked.parallel_tool_calls,
     )
     if request is None:

@@ -65,6 +65,8 @@ class _Completion(CommonFields, msgspec.Struct, kw_only=True):
     stop: Any = None
     n: int | None = None
     logit_bias: dict[str, float] = {}
+    truncate: bool = True
+    """Ours, as in /api/chat: False refuses a prompt that is longer than the context."""
     debug_render_only: bool = msgspec.field(default=False, name="_debug_render_only")
 
 
