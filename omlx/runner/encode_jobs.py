@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from omlx.engine.encode.chunked import Parts
-from omlx.engine.encode.chunks import EncodeBudget, Pick, choose
+from omlx.engine.encode.chunks import LONGEST_WHOLE, EncodeBudget, PartBudget, Pick, choose
 from omlx.engine.encode.embed import normalised
 from omlx.engine.encode.rows import BadTokens, Encoder, EncodeRow, Text, TooLong
 from omlx.engine.panics import ends_only_its_request, told
@@ -60,6 +60,7 @@ class _EncodeJob:
         self.led_at = 0
         self.parts: Parts | None = None
         """The first of `left`, where it is being read in parts."""
+        self.part_budget = PartBudget(0)
 
     def arrange(self) -> None:
         """All rows are there: sort what is to be done."""
@@ -214,10 +215,11 @@ class EncodeJobs:
         leader.led_at = self._chunks
         encoder = self._encoders[type(leader.frame)]
         budget = self._pace.budget(seconds)
-        if encoder is not None and leader.parts is None and leader.lengths[0] > budget:
+        if encoder is not None and leader.parts is None and leader.lengths[0] > min(budget, LONGEST_WHOLE):
             leader.parts = encoder.begin(leader.rows[leader.left[0]])
+            leader.part_budget = PartBudget(budget)
         if leader.parts is not None:
-            return self._read_part(leader, leader.parts, budget)
+            return self._read_part(leader, leader.parts, seconds)
         jobs = [leader]
         if not leader.alone:
             others = (job for job in self._jobs.values() if job is not leader and not job.alone and job.parts is None)
@@ -236,13 +238,16 @@ class EncodeJobs:
         self._pace.learn(len(rows) * leader.lengths[0], time.perf_counter() - begun)
         return self._store(chosen, numbers)
 
-    def _read_part(self, job: _EncodeJob, parts: Parts, budget: int) -> list[Answer]:
+    def _read_part(self, job: _EncodeJob, parts: Parts, seconds: float) -> list[Answer]:
         begun, before = time.perf_counter(), parts.left
         try:
-            numbers = parts.read(budget)
+            numbers = parts.read(job.part_budget.tokens(seconds))
         except Exception as error:
             return self._blame([job], error)
-        self._pace.learn(before - parts.left, time.perf_counter() - begun)
+        took, read = time.perf_counter() - begun, before - parts.left
+        job.part_budget.learn(read, took)
+        if job.lengths[0] - parts.left <= LONGEST_WHOLE:
+            self._pace.learn(read, took)  # it cost what a row of that length does
         if numbers is None:
             return []
         job.parts = None

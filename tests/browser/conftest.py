@@ -9,6 +9,9 @@ import pytest
 
 from tests.browser.chromium import program
 
+PATIENCE_MS = 120_000
+"""For whatever a page is waited for: only a fault takes so long."""
+
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:

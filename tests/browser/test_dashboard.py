@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from omlx.server.telemetry.reading import MetricsReading
 from omlx.settings import Settings
+from tests.browser.conftest import PATIENCE_MS
 from tests.server.local import SCRIPTED, LocalServer, ScriptedSource, eventually, stocked
 from tests.support.tiny import DATA
 
@@ -40,6 +41,7 @@ def http(server: LocalServer) -> Iterator[httpx.Client]:
 def page(browser: Any, server: LocalServer) -> Iterator[Any]:
     """A page that is open; it must not complain, and must ask nobody but its server."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(PATIENCE_MS)
     opened = context.new_page()
     complaints: list[str] = []
     # Chromium says so of every answer above 399, also where a test wants one.
@@ -103,7 +105,7 @@ def test_every_number_on_the_page_is_the_metric_it_names(page: Any, http: httpx.
         return found
 
     page.get_by_text("14 tokens so far").or_(page.locator('[data-metric="omlx_prompt_tokens_total"]')).first.wait_for()
-    assert eventually(lambda: len(shown()) >= 18 and not wrong(), timeout_s=15), wrong()
+    assert eventually(lambda: len(shown()) >= 18 and not wrong()), wrong()
 
 
 def test_a_model_is_loaded_pinned_and_unloaded(page: Any, http: httpx.Client) -> None:
@@ -195,6 +197,7 @@ def test_models_made_elsewhere_appear_and_without_any_the_chat_leads_to_models(b
     settings = Settings(models=str(tmp_path / "models"), spare_runner=False)
     with LocalServer(registry, settings, SCRIPTED) as empty, empty.client() as http:
         context = browser.new_context()
+        context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()
         page.goto(f"{empty.url}/#/chat")
         page.get_by_text("There is no model to talk to yet.").wait_for()
@@ -275,6 +278,7 @@ def test_a_failed_pull_stays_until_it_is_dismissed(page: Any) -> None:
 def test_a_request_takes_two_lines_on_a_phone(browser: Any, server: LocalServer, http: httpx.Client) -> None:
     say(http, "cached")
     context = browser.new_context(viewport={"width": 390, "height": 844})
+    context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
     page.goto(f"{server.url}/#/requests")
     row = page.locator("#journal tbody tr").first
@@ -326,6 +330,7 @@ def test_it_is_accessible_and_fits_a_phone(browser: Any, server: LocalServer, ht
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe: `make test` installs it")
     say(http, "cached")
     context = browser.new_context(viewport={"width": 390, "height": 844})
+    context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
     page.goto(server.url)
     page.get_by_text("Live", exact=True).wait_for()
@@ -347,6 +352,7 @@ def test_it_asks_for_the_key_where_one_is_set(browser: Any, tmp_path: Path) -> N
     settings = Settings(models=str(tmp_path), spare_runner=False, api_key=["open-sesame"])
     with LocalServer(stocked(tmp_path), settings, SCRIPTED) as guarded:
         context = browser.new_context()
+        context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()
         page.goto(guarded.url)
         page.get_by_label("API key").fill("wrong")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omlx.engine.encode.chunks import MOST_ROWS, MOST_TOKENS, EncodeBudget, choose, shortest
+from omlx.engine.encode.chunks import MOST_ROWS, MOST_TOKENS, EncodeBudget, PartBudget, choose, shortest
 
 lengths = st.lists(st.integers(1, 9000), min_size=1, max_size=40).map(lambda rows: sorted(rows, reverse=True))
 
@@ -57,3 +57,15 @@ def test_a_chunk_is_at_most_twice_as_large_as_any_before() -> None:
         sizes.append(pace.budget(0.2))
         pace.learn(sizes[-1], 1e-6)
     assert sizes == [256, 512, 1024, 2048, 4096, 8192, MOST_TOKENS, MOST_TOKENS]
+
+
+def test_parts_of_a_row_keep_their_time_though_each_costs_more_than_the_last() -> None:
+    """Attention is over all that was read: short rows have been cheap, a million tokens of context are not."""
+    budget, read, longest = PartBudget(MOST_TOKENS), 0, 0.0
+    while read < 100_000:
+        part = budget.tokens(0.25)
+        seconds = part * (1e-6 + 1e-8 * (read + part / 2))
+        budget.learn(part, seconds)
+        read, longest = read + part, max(longest, seconds)
+    assert longest < 0.6
+    assert 0.2 < seconds < 0.3

@@ -98,7 +98,7 @@ class House(ServerProcess):
         self.answers()
         assert self.process is not None
         own = psutil.Process(self.process.pid)
-        for _ in range(600):  # loads that were given up end one after the other
+        for _ in range(1200):  # loads that were given up end one after the other
             status = self.status()
             busy = [(m["running"], m["waiting"]) for m in status["models"]]
             pids = {model["pid"] for model in status["models"]}

@@ -40,7 +40,7 @@ def stock(folder: Path) -> None:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("pool-server")
     stock(folder)
-    env = {"OMLX_STALL_TIMEOUT": "4s", "OMLX_MODEL_KEEP_ALIVE": "nobody=1h", "OMLX_SHUTDOWN_GRACE": "30s"}
+    env = {"OMLX_STALL_TIMEOUT": "10s", "OMLX_MODEL_KEEP_ALIVE": "nobody=1h", "OMLX_SHUTDOWN_GRACE": "30s"}
     with ServerProcess(folder, env=env) as running:
         yield running
 

@@ -14,6 +14,10 @@ from omlx.engine.latency import Stalls
 
 MOST_ROWS = 256
 MOST_TOKENS = 16384
+LONGEST_WHOLE = 2048
+"""A longer row that can be read in parts is never computed at once: what its attention takes grows by its square, which
+the price of short rows does not tell."""
+_FIRST_PART = 256
 _LEAST_TOKENS = 32
 _FIRST_TOKENS = 256
 """Of the first chunk: what a token takes is a guess then, and grows with the row."""
@@ -72,3 +76,22 @@ class EncodeBudget:
         if self._stalls.is_one(seconds, tokens * self._token_s):
             return
         self._token_s += _RECENT * (max(seconds / tokens, 1e-8) - self._token_s)
+
+
+class PartBudget:
+    """How long the next part of one row is: each looks at all parts before it, so the price comes from the last one."""
+
+    def __init__(self, most: int) -> None:
+        """`most`: tokens of the first part at most."""
+        self._most = min(most, _FIRST_PART)
+        self._token_s = 0.0
+
+    def tokens(self, seconds: float) -> int:
+        """Tokens that take about `seconds`; at most twice the last part."""
+        if not self._token_s:
+            return max(_LEAST_TOKENS, self._most)
+        return max(_LEAST_TOKENS, min(self._most, int(seconds / self._token_s)))
+
+    def learn(self, tokens: int, seconds: float) -> None:
+        self._token_s = max(seconds / tokens, 1e-8)
+        self._most = 2 * tokens
