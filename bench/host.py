@@ -67,10 +67,21 @@ class Client(NamedTuple):
     tokens: int
 
 
-def clients(port: int, streams: int, steps: int, words: int, options: dict[str, Any]) -> Client:
-    """`streams` different chats at once, each of `steps` tokens; from a process of its own."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_clients, (port, streams, steps, words, options))
+class Clients:
+    """A process of its own that asks: it is started once, for its imports take seconds."""
+
+    def __init__(self) -> None:
+        self._pool = multiprocessing.get_context("spawn").Pool(1)
+
+    def __enter__(self) -> Clients:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.terminate()
+
+    def ask(self, port: int, streams: int, steps: int, words: int, options: dict[str, Any]) -> Client:
+        """`streams` different chats at once, each of `steps` tokens."""
+        return self._pool.apply(_clients, (port, streams, steps, words, options))
 
 
 def _clients(port: int, streams: int, steps: int, words: int, options: dict[str, Any]) -> Client:
@@ -151,13 +162,13 @@ def main() -> None:
             write_model(folder, options.shape) if options.shape else write_tiny(folder)
         Registry(root / "models", []).add_model_folder(NAME, folder)
         env = {"OMLX_KEEP_ALIVE": "1h", "OMLX_SPARE_RUNNER": "false"}
-        with ServerProcess(root, env=env) as server:
+        with Clients() as clients, ServerProcess(root, env=env) as server:
             assert server.process is not None
             process = psutil.Process(server.process.pid)
-            clients(server.port, 4, 8, options.words, SAMPLINGS[options.sampling])
+            clients.ask(server.port, 4, 8, options.words, SAMPLINGS[options.sampling])
             runner = runner_of(process)
             for streams in options.streams:
-                found = [measure(server, process, runner, streams, options) for _ in range(options.rounds)]
+                found = [measure(clients, server, process, runner, streams, options) for _ in range(options.rounds)]
                 row = {name: statistics.median(each[name] for each in found) for name in found[0]}
                 rows.append(row)
                 print("  ".join(f"{name} {value:,.2f}" for name, value in row.items()), flush=True)
@@ -166,7 +177,12 @@ def main() -> None:
 
 
 def measure(
-    server: ServerProcess, process: psutil.Process, runner: psutil.Process, streams: int, options: argparse.Namespace
+    clients: Clients,
+    server: ServerProcess,
+    process: psutil.Process,
+    runner: psutil.Process,
+    streams: int,
+    options: argparse.Namespace,
 ) -> dict[str, float]:
     def steps() -> int:
         text = httpx.get(f"{server.url}/metrics", trust_env=False).text
@@ -174,7 +190,7 @@ def measure(
         return sum(int(float(line.split()[-1])) for line in lines)
 
     before, steps_before = used(process, runner), steps()
-    seen = clients(server.port, streams, options.steps, options.words, SAMPLINGS[options.sampling])
+    seen = clients.ask(server.port, streams, options.steps, options.words, SAMPLINGS[options.sampling])
     after = used(process, runner)
     cost = [1e6 * (now - then) / seen.tokens for now, then in zip(after, before, strict=True)]
     return {

@@ -503,10 +503,10 @@ class Engine:
         read = PrefillChunks()
         while True:
             choose = partial(self._next_chunk, decoding, self._budget.left(seconds, read))
-            id, budget, eager = self._ranks.decide(choose, tuple[int, int, bool])
+            id, budget, forward, eager = self._ranks.decide(choose, tuple[int, int, int, bool])
             if not budget:
                 break
-            read = read.plus(self._read_chunk(self._known[id], budget, outputs), owing=not eager)
+            read = read.plus(self._read_chunk(self._known[id], budget, forward, outputs), owing=not eager)
             if (self._newcomers and not decoding) or (read.owing and decoding):
                 break  # the first token of all is not kept waiting for other prompts, nor decodes for a long one
         for ids, failure in self._prefill.catch_up(launched_before):
@@ -518,14 +518,16 @@ class Engine:
             self._store.note_prefill(read.tokens, self._budget.cost(read))
         return outputs
 
-    def _next_chunk(self, decoding: bool, seconds: float) -> tuple[int, int, bool]:
-        """Whose prompt is read next, at most how many tokens of it (0: enough for this step), and whether eagerly."""
+    def _next_chunk(self, decoding: bool, seconds: float) -> tuple[int, int, int, bool]:
+        """Whose prompt is read next, at most how many tokens of it (0: enough for this step), how many tokens a forward
+        may have with those of others, and whether it is eager."""
         line = self._readable(decoding)
         if not line or seconds <= 0:
-            return (0, 0, False)
+            return (0, 0, 0, False)
         sequence = next_prefill(line, self._share, self._turn)
         self._turn += 1
-        return sequence.id, self._budget.tokens(seconds), self._is_eager(sequence)
+        tokens, forward = self._budget.tokens(seconds), self._budget.forward_tokens(seconds)
+        return sequence.id, tokens, forward, self._is_eager(sequence)
 
     def _readable(self, decoding: bool) -> list[Sequence]:
         """Prompts that may be read now: while decodes are owed time, only those in their first tokens.
@@ -544,13 +546,13 @@ class Engine:
         """Whether its prompt is still in its first tokens that are read, not counting what was restored."""
         return sequence.position - sequence.cached_tokens < self._budget.eager_tokens
 
-    def _read_chunk(self, sequence: Sequence, budget: int, outputs: list[Output]) -> int:
+    def _read_chunk(self, sequence: Sequence, budget: int, forward: int, outputs: list[Output]) -> int:
         """Prefill a chunk of a prompt, with chunks of others where that is possible. Returns the tokens it costs."""
         together = [(sequence, 0)]
         try:
             if sequence.phase == "waiting":
                 self._prefill.start(sequence)
-            together = self._companions(sequence, budget)
+            together = self._companions(sequence, budget, forward)
             if len(together) == 1 and together[0][1]:
                 return self._read_alone(sequence, budget, outputs)
             counts = [(one, count) for one, count in together if count]
@@ -587,7 +589,7 @@ class Engine:
         if sequence.generated == 0 and sequence.prompt_length >= _REPORT_PROMPTS:
             outputs.append(Output(id=sequence.id, progress=(position, sequence.prompt_length)))
 
-    def _companions(self, first: Sequence, budget: int) -> list[tuple[Sequence, int]]:
+    def _companions(self, first: Sequence, budget: int, forward: int) -> list[tuple[Sequence, int]]:
         """The started sequence `first` and those to prefill with it, each with its tokens; 0: only its last is left."""
         if not self._model.can_prefill_together or self._ranks.size > 1 or not _may_share(first):
             return [(first, 0 if _only_last(first) and _may_share(first) else first.remaining)]
@@ -611,7 +613,7 @@ class Engine:
         if first.remaining == 1:
             return [(first, 0 if _only_last(first) else 1)]
         own = Chunk(first.id, self._prefill.chunk(first, budget), first.position == 0)
-        chosen = choose_together(own, chunks(), budget, padding=self._padding)
+        chosen = choose_together(own, chunks(), forward, padding=self._padding)
         return [*((known[id], count) for id, count in chosen.items()), *done]
 
     def _padding(self, fresh: bool) -> bool | None:

@@ -39,8 +39,8 @@ _MOST_ROWS = 1 << 20
 _KEPT_BUFFERS = 16
 """The part of a GPU's memory that a process may keep in buffers for its next forwards, at most."""
 _LEAST_BUFFERS = 1 << 30
-_BUFFERED_TOKENS = 4096
-"""Tokens of a prompt for whose forward buffers are kept: the largest chunk, and a step or a copy beside it."""
+_BUFFERED_TOKENS = 8192
+"""Tokens for whose forward buffers are kept: as many as the largest over several prompts has."""
 
 Progress = Callable[[int, int], None]
 

@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from omlx.engine.latency import ROWS, LatencyModel
+from omlx.engine.latency import CHUNKS, ROWS, LatencyModel
 from omlx.engine.scheduler import DECODE_SHARE, EAGER_S, EAGER_TOKENS, IDLE_S
 
+MOST_TOKENS = 8192
+"""Of a forward over several prompts."""
 _GROWTH = 4
 """A chunk is at most so many times as long as the longest that was measured."""
 _LONGEST_S = 1.0
@@ -157,6 +159,14 @@ class PrefillBudget:
     def tokens(self, seconds: float) -> int:
         """Tokens of a chunk that takes about so long, and is not much larger than any that was measured."""
         return min(self._latency.within(seconds), _GROWTH * self._largest)
+
+    def forward_tokens(self, seconds: float) -> int:
+        """As `tokens`, of a forward over several prompts: starting one costs the host the same, however many."""
+        largest = CHUNKS[-1]
+        if self._latency.within(seconds) < largest:
+            return self.tokens(seconds)
+        several = int(largest * seconds / self._latency.of(largest))
+        return min(several, MOST_TOKENS, _GROWTH * self._largest)
 
     def cost(self, read: PrefillChunks) -> float:
         """Expected seconds."""

@@ -162,10 +162,9 @@ class Service:
         idle_wait = None if store is None else _IDLE_TICK_S
         self._beat()
         while True:
-            for frame in self._channel.receive(wait=0.0 if session.has_work or vectors.has_work else idle_wait):
-                if isinstance(frame, Shutdown):
-                    return self._end()
-                self._take(frame)
+            wait = 0.0 if session.has_work or vectors.has_work else idle_wait
+            if self._hear(wait) or self._gather():
+                return self._end()
             self._answer_tokenized()
             busy = session.has_work
             if busy:
@@ -178,6 +177,22 @@ class Service:
                 self._beat()
                 if store is not None:
                     store.tick()
+
+    def _hear(self, wait: float | None) -> bool:
+        """Take what has come; wait so long for the first of it. Whether it was the end."""
+        for frame in self._channel.receive(wait=wait):
+            if isinstance(frame, Shutdown):
+                return True
+            self._take(frame)
+        return False
+
+    def _gather(self) -> bool:
+        """Wait for prompts that will be there in a moment, so that they are read together. Whether the end has come."""
+        session, began = self._served.session, time.monotonic()
+        while session.has_work and (left := session.gathering_s(time.monotonic() - began)):
+            if self._hear(left):
+                return True
+        return False
 
     def _take(self, frame: ToRunner) -> None:
         served = self._served

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -31,6 +32,10 @@ from omlx.runner.prompt import Prompt, Prompter, PromptError
 log = logging.getLogger("omlx.runner")
 
 _HELPERS = 2
+_GATHER_S = 0.03
+"""The longest that a step waits for prompts that are being made."""
+_WORTH_WAITING_S = 0.03
+"""A prompt that takes longer to make is not waited for."""
 _OPENERS, _SMALL_OPENERS = 3, 2
 """They only wait: pictures are decoded in other processes."""
 _SMALL_PICTURES, _SMALL_BYTES, _SMALL_PIXELS = 2, 1 << 20, 10_000_000
@@ -119,7 +124,8 @@ class Session:
         self._openers = ThreadPoolExecutor(_OPENERS, thread_name_prefix="pictures")
         """For requests with pictures, whose files may take long to open: texts do not wait for them."""
         self._small_openers = ThreadPoolExecutor(_SMALL_OPENERS, thread_name_prefix="small-pictures")
-        self._preparing: set[int] = set()
+        self._preparing: dict[int, float] = {}
+        """Since when, by `time.monotonic`."""
         self._prepared: queue.SimpleQueue[_Prepared] = queue.SimpleQueue()
         self._held: dict[int, _Ready] = {}
         """Prepared requests that wait for KV memory, oldest first."""
@@ -147,7 +153,7 @@ class Session:
 
     def submit(self, request: GenerateRequest) -> None:
         """Take a request; its events come from `step`."""
-        self._preparing.add(request.id)
+        self._preparing[request.id] = time.monotonic()
         self._threads_for(request).submit(self._prepare, request)
 
     def _threads_for(self, request: GenerateRequest) -> ThreadPoolExecutor:
@@ -160,7 +166,7 @@ class Session:
 
     def cancel(self, number: int) -> None:
         """Forget a request; nothing is said about it any more."""
-        self._preparing.discard(number)
+        self._preparing.pop(number, None)
         self._held.pop(number, None)
         if number in self._rows:
             self._engine.cancel(number)
@@ -175,7 +181,7 @@ class Session:
             except queue.Empty:
                 break
             if prepared.request.id in self._preparing:
-                self._preparing.discard(prepared.request.id)
+                self._preparing.pop(prepared.request.id)
                 events += self._receive(prepared)
         events += self._admit()
         if self._engine.has_work:
@@ -187,6 +193,17 @@ class Session:
     def has_work(self) -> bool:
         """`step` has something to do now. Prompts in preparation announce themselves through `wake`."""
         return self._engine.has_work or bool(self._held) or not self._prepared.empty()
+
+    def gathering_s(self, waited: float) -> float:
+        """How much longer a step should wait, having waited so long: prompts that have just come are being made.
+
+        Launching work keeps the helpers from running, and a burst read together takes little longer than its first
+        prompt alone. One that takes long is not waited for.
+        """
+        if len(self._preparing) <= self._prepared.qsize() or waited >= _GATHER_S:
+            return 0.0
+        youngest = max(self._preparing.values())
+        return max(min(youngest + _WORTH_WAITING_S - time.monotonic(), _GATHER_S - waited), 0.0)
 
     def close(self) -> None:
         self._helpers.shutdown(wait=False, cancel_futures=True)

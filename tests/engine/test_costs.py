@@ -183,3 +183,13 @@ def test_what_little_time_is_left_is_not_filled_with_a_small_chunk() -> None:
     assert pace.left(0.050, PrefillChunks()) == 0.050
     assert pace.left(0.050, PrefillChunks((1024,))) == pytest.approx(0.050 - 0.010 - 0.01024)
     assert pace.left(0.030, PrefillChunks((1024,))) == 0.0
+
+
+def test_a_forward_over_several_prompts_may_have_more_tokens_than_a_chunk_of_one() -> None:
+    fast = PrefillBudget(step_s=0.004, fixed_s=0.004, token_s=4e-6, largest=2048, max_gap_s=0.1)
+    assert (fast.tokens(0.5), fast.forward_tokens(0.5)) == (2048, 8192)
+    assert fast.forward_tokens(0.024) == pytest.approx(4000, rel=0.05)
+    slow = PrefillBudget(step_s=0.060, fixed_s=0.060, token_s=4e-3, largest=512, max_gap_s=0.1)
+    assert slow.forward_tokens(0.5) == slow.tokens(0.5) < 2048
+    new = PrefillBudget(step_s=0.004, fixed_s=0.004, token_s=4e-6, largest=512, max_gap_s=0.1)
+    assert new.forward_tokens(0.5) == 2048  # nothing larger has been measured
