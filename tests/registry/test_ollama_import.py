@@ -403,6 +403,13 @@ async def test_names_of_the_catalog_can_be_pulled_instead(
     assert outcomes(steps) == dict.fromkeys(("qwen3:8b", "llama3.2:1b", "mine:1b"), "imported")
 
 
+async def test_what_cannot_be_imported_can_perhaps_be_pulled(tmp_path: Path, registry: Registry) -> None:
+    folder = OllamaFolder(tmp_path / "ollama")
+    folder.add("qwen3:8b", [("model", b"GGUF of something else")])
+    (step,) = [step for step in await run(registry, folder) if step.outcome]
+    assert step.status.endswith("; `omlx pull qwen3:8b` fetches its MLX repository")
+
+
 async def test_a_folder_that_both_share_is_refused(tmp_path: Path, files: dict[str, list[bytes]]) -> None:
     folder = OllamaFolder(tmp_path / "ollama")
     folder.add("a:1b", [("model", files["q8_0"][0])])

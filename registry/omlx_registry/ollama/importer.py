@@ -74,7 +74,8 @@ async def import_models(
                 async for step in steps:
                     yield msgspec.structs.replace(step, model=name)
         except RegistryError as error:
-            yield ImportStep(f"skipping {name}: {error.message}", model=name, outcome="refused")
+            hint = f"; `omlx pull {name}` fetches its MLX repository" if _in_catalog(model.name) else ""
+            yield ImportStep(f"skipping {name}: {error.message}{hint}", model=name, outcome="refused")
         except OSError as error:
             yield ImportStep(f"skipping {name}: {reason(error, ollama.root)}", model=name, outcome="refused")
     for text in request.models:
