@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import hashlib
+import tempfile
+from contextlib import aclosing
 from pathlib import Path
 
+import rich_click as click
+from omlx_registry.errors import CreateError
 from omlx_registry.model_files import is_safe_path
+from omlx_registry.worker_client import ExportGguf, JobResult, run_job
 
 from omlx.cli.command import CliError, Count, verb
 from omlx.cli.connect import connected
-from omlx.cli.console import out, run_async
+from omlx.cli.console import err, out, run_async
 from omlx.cli.progress import Display
 from omlx.client import Client
 from omlx.protocols.admin import wire as admin
 
 MODELFILE = "Modelfile"
+GGUF = "model.gguf"
 
 
 @verb("export", usage="MODEL DIR", count=Count(2, 2), models=True)
-def command(args: tuple[str, ...]) -> None:
+@click.option("--gguf", is_flag=True, help="Write one GGUF file instead, for llama.cpp and Ollama")
+def command(args: tuple[str, ...], gguf: bool) -> None:
     """Write a model into a folder that works without oMLX
 
     DIR gets the model's files, which mlx-lm opens as they are, and a Modelfile with template, system prompt and
     parameters, from which `omlx create NAME -f DIR/Modelfile` makes the same model again. What is in DIR already is
     compared and kept; a file of the same name with other content is never replaced.
+
+    --gguf writes a GGUF file and its Modelfile (models of type llama, mistral, qwen2, qwen3 with a BPE tokenizer).
     """
-    run_async(_export(args[0], Path(args[1]).expanduser()))
+    run_async((_export_gguf if gguf else _export)(args[0], Path(args[1]).expanduser()))
 
 
 async def _export(model: str, folder: Path) -> None:
@@ -33,6 +42,56 @@ async def _export(model: str, folder: Path) -> None:
         with Display() as display:
             found = await fetch(client, display, model, folder)
     out(f"{model} is in {folder}: {len(found.files)} files and a Modelfile")
+
+
+async def _export_gguf(model: str, folder: Path) -> None:
+    target = _new_file(folder)
+    draft = folder / f".{GGUF}.partial"
+    async with connected() as client:
+        with Display() as display:
+            try:
+                with tempfile.TemporaryDirectory(dir=folder, prefix=".mlx-") as place:
+                    found = await fetch(client, display, model, Path(place))
+                    if any(line.startswith(("ADAPTER ", "DRAFT ")) for line in found.modelfile.splitlines()):
+                        raise CliError(f"{model} has an adapter or a draft model, which a GGUF file cannot hold")
+                    notes = await _convert(Path(place), draft, display)
+                    draft.replace(target)
+                _write_modelfile(folder / MODELFILE, found.modelfile.replace("\nFROM .\n", f"\nFROM ./{GGUF}\n", 1))
+            except OSError as error:
+                raise CliError(f"{error.filename or folder} cannot be written: {error.strerror}") from error
+            finally:
+                draft.unlink(missing_ok=True)
+    for note in notes:
+        err(f"note: {note}")
+    out(f"{model} is in {target}, its Modelfile beside it")
+
+
+def _new_file(folder: Path) -> Path:
+    """Where the GGUF file goes; its folder is made."""
+    target = folder / GGUF
+    if target.exists():
+        raise CliError(f"{target} is there already: choose another folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CliError(f"{folder} cannot be written: {error.strerror}") from error
+    return target
+
+
+async def _convert(folder: Path, target: Path, display: Display) -> list[str]:
+    """Write the GGUF file; sentences about what is not exact."""
+    display.step("writing GGUF")
+    notes: list[str] = []
+    try:
+        async with aclosing(run_job(ExportGguf(str(folder), str(target)))) as steps:
+            async for step in steps:
+                if isinstance(step, JobResult):
+                    notes = step.result["notes"]
+                elif step.total:
+                    display.restate(f"writing GGUF {100 * step.completed // step.total}%")
+    except CreateError as error:
+        raise CliError(error.message) from error
+    return notes
 
 
 async def fetch(client: Client, display: Display, model: str, folder: Path) -> admin.ExportResponse:

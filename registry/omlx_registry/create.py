@@ -15,28 +15,24 @@ from typing import Any, Final
 import msgspec
 
 from omlx_registry.acceptance import accept
-from omlx_registry.adapter_fit import check_fit
-from omlx_registry.architecture import model_info
+from omlx_registry.adapters import block_count, check_adapter, convert_adapter
 from omlx_registry.assemble import Overrides, Texts, assemble, overrides_of, read_texts, text_layers
 from omlx_registry.blobs import canonical_digest
 from omlx_registry.describe import read_config
 from omlx_registry.errors import CreateError, Damaged, InvalidDigest, InvalidModel, ModelfileError, reason
 from omlx_registry.folders import file_layers, model_file_names
-from omlx_registry.lora import CONFIG_FILE, MLX_WEIGHTS, adapter_layers
+from omlx_registry.lora import adapter_layers
 from omlx_registry.manifest import ADAPTER, DRAFT, FILE, FOLDERS, LICENSE, WEIGHTS, Layer
 from omlx_registry.metadata import Files, find_out
 from omlx_registry.model_files import is_safe_path
-from omlx_registry.model_json import decode_object
 from omlx_registry.modelfile import SEMVER, check_backend
 from omlx_registry.names import Name
 from omlx_registry.options import stops_excess
 from omlx_registry.quantize import recipe, require_unquantized
-from omlx_registry.sanitized_folder import read_bytes
 from omlx_registry.spec import Progress
 from omlx_registry.store import ManifestFile, Store
 from omlx_registry.templates import ChatTemplates
-from omlx_registry.weights import read_header
-from omlx_registry.worker_client import ImportAdapter, ImportGguf, Job, JobProgress, Quantize, run_job
+from omlx_registry.worker_client import ImportGguf, Job, JobProgress, Quantize, run_job
 
 LONG_WORK: Final = "0000000000000000000"
 """The digest Ollama gives to lines about converting and quantizing."""
@@ -316,14 +312,13 @@ async def _add_extras(store: Store, request: CreateSpec, made: _Making, space: P
         yield Progress("converting adapter")
         _require_blobs(store, request.adapters)
         config = Files(made.layers, store.blobs).config()
-        info = model_info(config, 0)
-        blocks = info.get(f"{info['general.architecture']}.block_count", 0)
+        blocks = block_count(config)
         if len(request.adapters) == 1 and _is_gguf(store, *next(iter(request.adapters.items()))):
             path = store.blobs.path(next(iter(request.adapters.values())))
             layers = await convert_adapter(store, path, config, space / "adapter")
         else:
-            layers = await asyncio.to_thread(adapter_layers, store.blobs, request.adapters, int(blocks))
-        await asyncio.to_thread(check_adapter, store, made.layers, layers, int(blocks))
+            layers = await asyncio.to_thread(adapter_layers, store.blobs, request.adapters, blocks)
+        await asyncio.to_thread(check_adapter, store, made.layers, layers, blocks)
         made.layers = [layer for layer in made.layers if layer.media_type != ADAPTER] + layers
         made.new |= {layer.digest for layer in layers} - set(request.adapters.values())
     if request.draft_files:
@@ -341,32 +336,6 @@ async def _add_extras(store: Store, request: CreateSpec, made: _Making, space: P
         layers = [Layer(DRAFT, layer.digest, layer.size, name=layer.name) for layer in draft.layers]
         made.layers = [layer for layer in made.layers if layer.media_type != DRAFT] + layers
         made.new |= draft.new
-
-
-async def convert_adapter(
-    store: Store, path: Path, config: Mapping[str, Any], folder: Path, *, check: dict[str, str] | None = None
-) -> list[Layer]:
-    """Layers of a GGUF adapter for the model with this config.json; `folder` is for the files in the making.
-
-    `check`: as in `ImportAdapter`. The caller holds `Store.working()`. Raises CreateError.
-    """
-    async with aclosing(run_job(ImportAdapter(str(path), str(folder), dict(config), check or {}))) as steps:
-        async for _ in steps:
-            pass
-    layers = []
-    for name in (CONFIG_FILE, MLX_WEIGHTS):
-        placed = await asyncio.to_thread(store.blobs.put_file, folder / name, "move")
-        layers.append(Layer(ADAPTER, placed.digest, placed.size, name=name))
-    return layers
-
-
-def check_adapter(store: Store, base: list[Layer], adapter: list[Layer], blocks: int) -> None:
-    """Raises CreateError where the adapter is for another model."""
-    paths = {layer.name: store.blobs.path(layer.digest) for layer in adapter}
-    files = Files(base, store.blobs)
-    settings = decode_object(read_bytes(paths[CONFIG_FILE], CONFIG_FILE), CONFIG_FILE)
-    tensors = read_header(paths[MLX_WEIGHTS], MLX_WEIGHTS)
-    check_fit(settings, tensors, files.config(), files.tensors(), blocks)
 
 
 def take_folder(store: Store, folder: Path) -> tuple[list[Layer], set[str]]:

@@ -39,8 +39,8 @@ from omlx_registry.manifest_cache import CachedManifest, Memory
 from omlx_registry.modelfile import is_newer
 from omlx_registry.names import Name, at_revision, parse_name
 from omlx_registry.ollama.importer import ImportSpec, import_models
-from omlx_registry.ollama.store import OllamaModel, OllamaStore, is_store
-from omlx_registry.ollama.store import folders as ollama_folders
+from omlx_registry.ollama.locate import locate, why_none
+from omlx_registry.ollama.store import OllamaModel, OllamaStore
 from omlx_registry.spec import ImportStep, ModelFile, ModelShow, ModelSpec, Progress, PulledModel
 from omlx_registry.store import (
     PARTIAL_GRACE_S,
@@ -365,15 +365,14 @@ class Registry:
                     yield ImportStep(f"skipping {name}: {error.message}", model=name)
         yield ImportStep("success")
 
-    def find_ollama(self, folder: str = "") -> Path | None:
+    def find_ollama(self, folder: str = "") -> OllamaStore | None:
         """The store of an Ollama on this machine, or in `folder`; None where there is none, or it is this one."""
-        candidates = [Path(folder).expanduser()] if folder else ollama_folders(os.environ, Path.home())
-        return next((it for it in candidates if is_store(it) and not _is_same(it, self.store.root)), None)
+        return locate(folder, self.store.root)
 
     def count_ollama(self) -> tuple[int, int]:
         """How many models an Ollama on this machine has that are not here yet, and their bytes."""
-        root = self.find_ollama()
-        models = OllamaStore(root).models() if root else []
+        ollama = self.find_ollama()
+        models = ollama.models() if ollama else []
         sizes = [it.size for it in models if isinstance(it, OllamaModel) and not self.has(it.name.full)]
         return len(sizes), sum(sizes)
 
@@ -382,12 +381,12 @@ class Registry:
 
         Imports run one after the other: a second one finds what the first has made.
         """
-        root = await asyncio.to_thread(self.find_ollama, folder)
-        if root is None:
-            raise CreateError(_no_ollama(folder, self.store.root))
+        ollama = await asyncio.to_thread(self.find_ollama, folder)
+        if ollama is None:
+            raise CreateError(why_none(folder, self.store.root))
         async with self._importing:
             with storage_errors(self.store.root):
-                async with aclosing(import_models(self.store, OllamaStore(root), request, self.pull)) as steps:
+                async with aclosing(import_models(self.store, ollama, request, self.pull)) as steps:
                     async for step in steps:
                         yield step
         yield ImportStep("success")
@@ -430,17 +429,3 @@ class Registry:
                 return None  # Not learned: a blob may come back without the manifest changing.
             self._memory.learn(known)
         return known.spec
-
-
-def _is_same(one: Path, other: Path) -> bool:
-    return one.resolve() == other.resolve()
-
-
-def _no_ollama(folder: str, own: Path) -> str:
-    candidates = [Path(folder).expanduser()] if folder else ollama_folders(os.environ, Path.home())
-    if any(is_store(it) and _is_same(it, own) for it in candidates):
-        return (
-            "oMLX keeps its models in Ollama's folder, so their names are taken: give oMLX a folder of its own with "
-            "OMLX_MODELS, then import"
-        )
-    return "there are no models of an Ollama here: name the folder, as OLLAMA_MODELS does for Ollama"

@@ -26,6 +26,7 @@ from omlx_registry.gguf.container import GgufError
 from omlx_registry.ollama.store import damaged
 from omlx_registry.open_files import limits_kept
 from omlx_registry.worker_client import (
+    ExportGguf,
     ImportAdapter,
     ImportGguf,
     ImportTensors,
@@ -92,6 +93,12 @@ def do_job(job: Job, reporter: Reporter) -> dict[str, Any]:
             _verify(check, reporter)
             return import_tensors(
                 blobs, files, Path(folder), lambda done, total: reporter.progress("copying", done, total), link=link
+            )
+        case ExportGguf(folder, path):
+            from omlx_registry.gguf.exporter import export_gguf  # as above
+
+            return export_gguf(
+                Path(folder), Path(path), lambda done, total: reporter.progress("writing tensors", done, total)
             )
         case Quantize(source, folder, recipe):
             from omlx_registry.quantize_model import quantize_model  # as above

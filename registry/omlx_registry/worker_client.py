@@ -76,6 +76,13 @@ class ImportTensors(msgspec.Struct, tag_field="job", tag="import_tensors", froze
     check: dict[str, str] = {}
 
 
+class ExportGguf(msgspec.Struct, tag_field="job", tag="export_gguf", frozen=True):
+    """Write the MLX model in `folder` as the GGUF file `path`; the result is `gguf.exporter.export_gguf`'s."""
+
+    folder: str
+    path: str
+
+
 class Quantize(msgspec.Struct, tag_field="job", tag="quantize", frozen=True):
     """Quantize the model folder `source` into the new folder `folder`, by a name of `omlx_registry.quantize`."""
 
@@ -138,7 +145,18 @@ class LatestHub(msgspec.Struct, tag_field="job", tag="latest_hub", frozen=True):
     states: list[RepositoryState]
 
 
-Job = ImportGguf | InspectGguf | ImportAdapter | ImportTensors | Quantize | PullHub | PushHub | SearchHub | LatestHub
+Job = (
+    ImportGguf
+    | InspectGguf
+    | ImportAdapter
+    | ImportTensors
+    | ExportGguf
+    | Quantize
+    | PullHub
+    | PushHub
+    | SearchHub
+    | LatestHub
+)
 
 
 class FetchedFile(msgspec.Struct, frozen=True):

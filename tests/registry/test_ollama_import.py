@@ -403,6 +403,13 @@ async def test_names_of_the_catalog_can_be_pulled_instead(
     assert outcomes(steps) == dict.fromkeys(("qwen3:8b", "llama3.2:1b", "mine:1b"), "imported")
 
 
+async def test_what_cannot_be_imported_can_perhaps_be_pulled(tmp_path: Path, registry: Registry) -> None:
+    folder = OllamaFolder(tmp_path / "ollama")
+    folder.add("qwen3:8b", [("model", b"GGUF of something else")])
+    (step,) = [step for step in await run(registry, folder) if step.outcome]
+    assert step.status.endswith("; `omlx pull qwen3:8b` fetches its MLX repository")
+
+
 async def test_a_folder_that_both_share_is_refused(tmp_path: Path, files: dict[str, list[bytes]]) -> None:
     folder = OllamaFolder(tmp_path / "ollama")
     folder.add("a:1b", [("model", files["q8_0"][0])])
@@ -419,14 +426,19 @@ async def test_an_ollama_is_found_where_it_usually_is(
     tmp_path: Path, files: dict[str, list[bytes]], registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
-    assert registry.find_ollama() is None or registry.find_ollama() == Path("/usr/share/ollama/.ollama/models")
+    assert _root(registry) in (None, Path("/usr/share/ollama/.ollama/models"))
     folder = OllamaFolder(tmp_path / "home" / ".ollama" / "models")
     folder.add("a:1b", [("model", files["q8_0"][0])])
-    assert registry.find_ollama() == folder.root
+    assert _root(registry) == folder.root
     assert registry.count_ollama()[0] == 1
     other = OllamaFolder(tmp_path / "elsewhere")
     monkeypatch.setenv("OLLAMA_MODELS", f'"{other.root}"')
-    assert registry.find_ollama() == other.root
+    assert _root(registry) == other.root
+
+
+def _root(registry: Registry) -> Path | None:
+    found = registry.find_ollama()
+    return found.root if found else None
 
 
 _DRIVER = """

@@ -265,6 +265,16 @@ def _byte_level(metadata: Mapping[str, Any], ids: dict[str, int]) -> tuple[dict[
             raise GgufError(f"the GGUF file's vocabulary is damaged: the merge {merge!r} forms no token")
         pairs.append([left, right])
 
+    body = {
+        "normalizer": {"type": "NFC"} if cut.nfc else None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": _pretokenizers(cut)},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        "model": _bpe(ids, pairs, ignore_merges=cut.whole_words),
+    }
+    return body, cut.adds_bos
+
+
+def _pretokenizers(cut: _Cut) -> list[dict[str, Any]]:
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": cut.pattern is None}
     steps: list[dict[str, Any]] = []
     if cut.digits:
@@ -274,13 +284,24 @@ def _byte_level(metadata: Mapping[str, Any], ids: dict[str, int]) -> tuple[dict[
         {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
         for pattern in patterns
     ]
-    body = {
-        "normalizer": {"type": "NFC"} if cut.nfc else None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*steps, level]},
-        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
-        "model": _bpe(ids, pairs, ignore_merges=cut.whole_words),
-    }
-    return body, cut.adds_bos
+    return [*steps, level]
+
+
+def cut_name(tokenizer: Mapping[str, Any]) -> str | None:
+    """The pre-tokenizer's name for a byte-level tokenizer.json that cuts text as one of ours; None: there is none."""
+    pre = tokenizer.get("pre_tokenizer") or {}
+    steps = pre.get("pretokenizers") if pre.get("type") == "Sequence" else [pre]
+    normalizer = tokenizer.get("normalizer") or {}
+    if normalizer.get("type") not in (None, "NFC"):
+        return None
+    # Where offsets are trimmed is no matter of which tokens there are.
+    found = [{key: value for key, value in step.items() if key != "trim_offsets"} for step in steps or []]
+    whole = bool((tokenizer.get("model") or {}).get("ignore_merges"))
+    for name, cut in _CUTS.items():
+        ours = [{key: value for key, value in step.items() if key != "trim_offsets"} for step in _pretokenizers(cut)]
+        if ours == found and cut.nfc == bool(normalizer) and cut.whole_words == whole:
+            return name
+    return None
 
 
 def _likely_cut(metadata: Mapping[str, Any], ids: Mapping[str, int]) -> str:

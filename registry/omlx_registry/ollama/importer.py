@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import msgspec
 
-from omlx_registry.architecture import model_info
+from omlx_registry.adapters import block_count, check_adapter, convert_adapter
 from omlx_registry.assemble import Overrides, assemble, text_layers
 from omlx_registry.catalog import resolve
-from omlx_registry.create import check_adapter, convert_adapter, take_folder
+from omlx_registry.create import take_folder
 from omlx_registry.describe import read_config
 from omlx_registry.errors import CreateError, Damaged, InvalidModel, NotFound, PullError, RegistryError, reason
 from omlx_registry.gguf.encoders import without_encoder
@@ -74,7 +74,8 @@ async def import_models(
                 async for step in steps:
                     yield msgspec.structs.replace(step, model=name)
         except RegistryError as error:
-            yield ImportStep(f"skipping {name}: {error.message}", model=name, outcome="refused")
+            hint = f"; `omlx pull {name}` fetches its MLX repository" if _in_catalog(model.name) else ""
+            yield ImportStep(f"skipping {name}: {error.message}{hint}", model=name, outcome="refused")
         except OSError as error:
             yield ImportStep(f"skipping {name}: {reason(error, ollama.root)}", model=name, outcome="refused")
     for text in request.models:
@@ -335,9 +336,7 @@ async def _adapter(
     if len(adapters) > 1:
         raise CreateError("it has several adapters, of which MLX models take one")
     config = Files(base, store.blobs).config()
-    info = model_info(config, 0)
-    blocks = int(info.get(f"{info['general.architecture']}.block_count", 0))
     path = ollama.path(adapters[0])
     layers = await convert_adapter(store, path, config, space / "adapter", check=_digests([path]))
-    await asyncio.to_thread(check_adapter, store, base, layers, blocks)
+    await asyncio.to_thread(check_adapter, store, base, layers, block_count(config))
     return layers

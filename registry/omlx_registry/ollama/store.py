@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,22 +77,6 @@ class _Config(msgspec.Struct):
     requires: str = ""
     remote_host: str = ""
     remote_model: str = ""
-
-
-def folders(environ: Mapping[str, str], home: Path) -> list[Path]:
-    """Where Ollama may keep its models on this machine, the likeliest first."""
-    named = environ.get("OLLAMA_MODELS", "").strip(" \t\"'")
-    usual = [home / ".ollama" / "models", Path("/usr/share/ollama/.ollama/models")]
-    found = [Path(named).expanduser(), *usual] if named else usual
-    return list(dict.fromkeys(found))
-
-
-def is_store(folder: Path) -> bool:
-    """Whether the folder holds models of an Ollama."""
-    try:
-        return (folder / "manifests").is_dir() and (folder / "blobs").is_dir()
-    except OSError:
-        return False
 
 
 class OllamaStore:
