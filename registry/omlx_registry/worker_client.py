@@ -84,6 +84,12 @@ class Quantize(msgspec.Struct, tag_field="job", tag="quantize", frozen=True):
     recipe: str
 
 
+class CheckLoads(msgspec.Struct, tag_field="job", tag="check_loads", frozen=True):
+    """Find out whether the model in `folder` loads; a failure says why not."""
+
+    folder: str
+
+
 class PullHub(msgspec.Struct, tag_field="job", tag="pull_hub", frozen=True):
     """Fetch what a model needs of a Hugging Face repository into the folder `blobs`; the result is a `Fetched`.
 
@@ -138,7 +144,18 @@ class LatestHub(msgspec.Struct, tag_field="job", tag="latest_hub", frozen=True):
     states: list[RepositoryState]
 
 
-Job = ImportGguf | InspectGguf | ImportAdapter | ImportTensors | Quantize | PullHub | PushHub | SearchHub | LatestHub
+Job = (
+    ImportGguf
+    | InspectGguf
+    | ImportAdapter
+    | ImportTensors
+    | Quantize
+    | PullHub
+    | PushHub
+    | SearchHub
+    | LatestHub
+    | CheckLoads
+)
 
 
 class FetchedFile(msgspec.Struct, frozen=True):
