@@ -21,6 +21,7 @@ from omlx_registry.blobs import canonical_digest
 from omlx_registry.describe import read_config
 from omlx_registry.errors import CreateError, Damaged, InvalidDigest, InvalidModel, ModelfileError, reason
 from omlx_registry.folders import file_layers, model_file_names
+from omlx_registry.loadable import require_loadable
 from omlx_registry.lora import adapter_layers
 from omlx_registry.manifest import ADAPTER, DRAFT, FILE, FOLDERS, LICENSE, WEIGHTS, Layer
 from omlx_registry.metadata import Files, find_out
@@ -200,6 +201,8 @@ async def create(
             async with aclosing(_add_extras(store, request, made, space)) as lines:
                 async for progress in lines:
                     yield progress
+            if request.files:
+                await require_loadable(store, made.layers, space / "loads")
             for layer in made.layers:
                 yield _layer_line(layer, new=layer.digest in made.new)
             texts = plan_texts(request, made.texts)
@@ -331,7 +334,7 @@ async def _add_extras(store: Store, request: CreateSpec, made: _Making, space: P
             async with aclosing(_quantize(store, draft, request.draft_quantize, space / "draft-quantized")) as lines:
                 async for progress in lines:
                     yield progress
-        await asyncio.to_thread(accept, draft.layers, store.blobs)
+        await require_loadable(store, draft.layers, space / "draft-loads")
         await asyncio.to_thread(find_out, draft.layers, store.blobs, template=None, explicit_capabilities=[])
         layers = [Layer(DRAFT, layer.digest, layer.size, name=layer.name) for layer in draft.layers]
         made.layers = [layer for layer in made.layers if layer.media_type != DRAFT] + layers

@@ -34,6 +34,7 @@ from omlx_registry.errors import (
 from omlx_registry.folders import add_model_folder
 from omlx_registry.hub.source import HubSource, push, search
 from omlx_registry.jobs import Jobs
+from omlx_registry.loadable import require_loadable_folder
 from omlx_registry.local_models import find, places
 from omlx_registry.manifest_cache import CachedManifest, Memory
 from omlx_registry.modelfile import is_newer
@@ -360,6 +361,7 @@ class Registry:
                     continue
                 yield ImportStep(f"importing {name}", model=name)
                 try:
+                    await require_loadable_folder(found.folder)
                     await asyncio.to_thread(self.add_model_folder, name, found.folder, trusted=[found.root])
                 except RegistryError as error:
                     yield ImportStep(f"skipping {name}: {error.message}", model=name)

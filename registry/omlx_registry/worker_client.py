@@ -91,6 +91,12 @@ class Quantize(msgspec.Struct, tag_field="job", tag="quantize", frozen=True):
     recipe: str
 
 
+class CheckLoads(msgspec.Struct, tag_field="job", tag="check_loads", frozen=True):
+    """Find out whether the model in `folder` loads; a failure says why not."""
+
+    folder: str
+
+
 class PullHub(msgspec.Struct, tag_field="job", tag="pull_hub", frozen=True):
     """Fetch what a model needs of a Hugging Face repository into the folder `blobs`; the result is a `Fetched`.
 
@@ -156,6 +162,7 @@ Job = (
     | PushHub
     | SearchHub
     | LatestHub
+    | CheckLoads
 )
 
 

@@ -16,7 +16,26 @@ CONFIG = {
     "hidden_size": 8,
     "num_hidden_layers": 2,
     "max_position_embeddings": 4096,
+    "intermediate_size": 8,
+    "num_attention_heads": 2,
+    "rms_norm_eps": 1e-5,
+    "vocab_size": 16,
+    "tie_word_embeddings": True,
 }
+_SQUARE = (
+    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj",
+    "mlp.down_proj",
+)  # fmt: skip
+TENSORS: dict[str, tuple[str, tuple[int, ...]]] = {
+    "model.embed_tokens.weight": ("F32", (16, 8)),
+    "model.norm.weight": ("F32", (8,)),
+    **{
+        f"model.layers.{layer}.{part}.weight": ("F32", (8, 8) if part in _SQUARE else (8,))
+        for layer in range(2)
+        for part in (*_SQUARE, "input_layernorm", "post_attention_layernorm")
+    },
+}
+"""Of a model that mlx-lm loads."""
 TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 
 
@@ -47,7 +66,7 @@ def make_folder(
     (folder / "config.json").write_text(json.dumps(dict(CONFIG if config is None else config)))
     (folder / "tokenizer.json").write_text(json.dumps({"added_tokens": [{"content": "<s>"}]}))
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template} if template else {}))
-    write_safetensors(folder / "model.safetensors", tensors or {"model.embed_tokens.weight": ("F32", (16, 8))}, fill)
+    write_safetensors(folder / "model.safetensors", tensors or TENSORS, fill)
     return folder
 
 

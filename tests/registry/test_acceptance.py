@@ -158,7 +158,6 @@ TAKEN: list[Change] = [
     config(model_file=None),
     config(max_position_embeddings=10**9, sliding_window=2**62, attention_window_size=2**31),
     config(vision_config__hidden_size=4096, vision_config__num_hidden_layers=48, audio_config__vocab_size=262_144),
-    config(num_hidden_layers=6),
     lambda folder: write("config.json", b"\xef\xbb\xbf" + (folder / "config.json").read_bytes())(folder),
     config(time_step_limit=[0.0, float("inf")], partial=float("nan")),
     rename("model.safetensors", "weights.00.safetensors"),
@@ -225,6 +224,40 @@ async def test_what_real_repositories_have_is_taken(change: Change, registry: Re
     assert registry.show("guest").spec.capabilities
 
 
+DOES_NOT_LOAD: list[tuple[Change, str]] = [
+    (config(num_hidden_layers=6), r"Missing 44 parameters: model\.layers\.2\.input_layernorm\.weight, "),
+    (config(num_hidden_layers=1), r"Received 11 parameters not in model: model\.layers\.1\."),
+    (config(intermediate_size=48), r"Expected shape \(48, 64\) but received shape \(256, 64\) for parameter model\."),
+    (config(num_attention_heads=None), r"qwen3 model that loads: "),
+]
+
+
+@pytest.mark.parametrize(("change", "sentence"), DOES_NOT_LOAD)
+async def test_names_and_shapes_of_weights_are_those_of_the_network(
+    change: Change, sentence: str, registry: Registry, folder: Path
+) -> None:
+    change(folder)
+    with pytest.raises(CreateError, match=sentence) as caught:
+        await create(registry, model="guest", files=uploaded(registry, folder))
+    assert caught.value.status == 400
+    assert "/tmp" not in caught.value.message and len(caught.value.message) < 600
+    assert registry.list() == []
+
+
+async def test_what_does_not_load_is_not_imported(
+    registry: Registry, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config(num_hidden_layers=6)(folder)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    shutil.copytree(folder, tmp_path / ".lmstudio" / "models" / "org" / "broken")
+    lines = [line.status async for line in registry.import_found()]
+    assert any(
+        line.startswith("skipping hf.co/org/broken:latest: the weights and config.json make no") for line in lines
+    )
+    assert registry.list() == []
+
+
 async def test_a_hostile_draft_is_refused(registry: Registry, folder: Path) -> None:
     registry.add_model_folder("base", folder)
     config(num_hidden_layers=10**9)(folder)
@@ -237,6 +270,7 @@ async def test_a_pull_refuses_and_lists_nothing(tmp_path: Path, monkeypatch: pyt
     for name, change in (
         ("code", config(model_file="modeling_x.py")),
         ("layers", config(num_hidden_layers=10**9)),
+        ("unlike", config(num_hidden_layers=6)),
         ("doubling", tokenizer(normalizer=chain(*[DOUBLE] * 40))),
     ):
         change(Path(shutil.copytree(tiny_model("qwen3"), root / "org" / name)))
@@ -249,6 +283,7 @@ async def test_a_pull_refuses_and_lists_nothing(tmp_path: Path, monkeypatch: pyt
         for name, sentence in (
             ("code", "names a Python file"),
             ("layers", "but they have 2 layers"),
+            ("unlike", "model that loads: Missing 44 parameters"),
             ("doubling", "times as long"),
         ):
             with pytest.raises(RegistryError, match=sentence):

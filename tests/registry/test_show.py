@@ -294,7 +294,8 @@ def test_what_a_modelfile_cannot_say_does_not_end_up_as_an_instruction(tmp_path:
 
 def test_show_has_info_always_and_tensors_only_when_asked(tmp_path: Path) -> None:
     registry = Registry(tmp_path / "models", [])
-    spec = registry.add_model_folder("m", make_folder(tmp_path / "m"))
+    tensors = {"model.embed_tokens.weight": ("F32", (16, 8))}
+    spec = registry.add_model_folder("m", make_folder(tmp_path / "m", tensors=tensors))
     assert (spec.details.family, spec.details.families, spec.details.format) == ("llama", ["llama"], "safetensors")
     assert (spec.details.parameter_size, spec.details.quantization_level) == ("128", "F32")
     assert (spec.context_length, spec.embedding_length, spec.capabilities) == (4096, 8, ["completion"])

@@ -23,10 +23,11 @@ from omlx_registry.conversion import convert, run_lines
 from omlx_registry.create import check_request, create
 from omlx_registry.describe import read_config
 from omlx_registry.errors import CreateError, Damaged, InvalidModel, NotFound, PullError, PullRefused
-from omlx_registry.folders import add_model_blobs
+from omlx_registry.folders import add_model_blobs, file_layers
 from omlx_registry.hub.gguf_choice import TEXT_FILES, is_kind
 from omlx_registry.hub.outdated import commit_of, compare, plan, questions
 from omlx_registry.hub.pushed import DESCRIPTION, request_of, write_pushed
+from omlx_registry.loadable import require_loadable
 from omlx_registry.names import DEFAULT_HOST, Name
 from omlx_registry.quantize import find_recipe
 from omlx_registry.spec import ModelSpec, Progress, PulledModel
@@ -165,8 +166,14 @@ async def _register(name: Name, store: Store, target: PullTarget, fetched: Fetch
                 yield step
         return
     if not ggufs and target.quantize is None:
-        yield Progress("writing manifest")
         files = {file.path: f"sha256:{file.digest}" for file in fetched.files}
+        with store.workspace() as place:
+            try:
+                layers = await asyncio.to_thread(file_layers, store.blobs, files)
+                await require_loadable(store, layers, place / "loads")
+            except CreateError as error:
+                raise (PullRefused if error.status == 400 else PullError)(error.message) from error
+        yield Progress("writing manifest")
         await asyncio.to_thread(add_model_blobs, store, name, files, overrides=overrides)
         return
     texts, notes = await asyncio.to_thread(_texts, store, fetched) if ggufs else (None, [])
