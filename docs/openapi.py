@@ -27,6 +27,7 @@ from omlx.protocols.admin import overview
 from omlx.protocols.admin import wire as admin
 from omlx.protocols.anthropic import wire as anthropic
 from omlx.protocols.ollama import wire as wire
+from omlx.protocols.openai import audio_wire
 from omlx.protocols.openai import responses_wire as openai_responses
 from omlx.protocols.openai import wire as openai
 from omlx.protocols.rerank import wire as rerank
@@ -44,6 +45,7 @@ KNOWN: dict[str, tuple[Struct | None, Struct | None]] = {
     "/v1/chat/completions": (openai.ChatCompletionRequest, openai.ChatCompletion),
     "/v1/completions": (openai.CompletionRequest, openai.Completion),
     "/v1/embeddings": (openai.EmbeddingsRequest, openai.EmbeddingList),
+    **dict.fromkeys(("/v1/audio/transcriptions", "/v1/audio/translations"), (None, audio_wire.VerboseTranscription)),
     "/v1/models": (None, openai.ModelList),
     "/v1/models/{name:path}": (None, openai.Model),
     "/v1/responses": (openai_responses.ResponsesRequest, openai_responses.Response),
@@ -84,10 +86,35 @@ STREAMS = {
         ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/api/omlx/events"),
         "text/event-stream",
     ),
+    **dict.fromkeys(("/v1/audio/transcriptions", "/v1/audio/translations"), "text/event-stream"),
 }
 """What some or all answers of a route are, beside JSON."""
 
-TEXTS = {"/": ("text/plain", "text/html"), "/metrics": ("text/plain", "application/openmetrics-text")}
+TEXTS = {
+    "/": ("text/plain", "text/html"),
+    "/metrics": ("text/plain", "application/openmetrics-text"),
+    **dict.fromkeys(
+        ("/v1/audio/transcriptions", "/v1/audio/translations"), ("text/plain", "application/x-subrip", "text/vtt")
+    ),
+}
+
+_AUDIO_FORM = {
+    "type": "object",
+    "required": ["file", "model"],
+    "properties": {
+        "file": {"type": "string", "format": "binary"},
+        "model": {"type": "string"},
+        "language": {"type": "string"},
+        "prompt": {"type": "string"},
+        "response_format": {"type": "string", "enum": ["json", "text", "srt", "vtt", "verbose_json"]},
+        "temperature": {"type": "number", "minimum": 0, "maximum": 1},
+        "timestamp_granularities[]": {"type": "array", "items": {"type": "string", "enum": ["segment", "word"]}},
+        "stream": {"type": "boolean"},
+        "progress": {"type": "boolean"},
+    },
+}
+FORMS: dict[str, dict[str, Any]] = dict.fromkeys(("/v1/audio/transcriptions", "/v1/audio/translations"), _AUDIO_FORM)
+"""What a route reads that takes no JSON but a form."""
 
 QUERIES: dict[str, dict[str, dict[str, Any]]] = {
     "/api/omlx/search": {"q": {"type": "string"}, "limit": {"type": "integer", "default": 20}},
@@ -144,6 +171,8 @@ def _item(path: str, methods: Sequence[str], told: dict[Struct, dict[str, Any]])
             operation["parameters"] = parameters
         if asked is not None and method not in ("GET", "HEAD"):
             operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": told[asked]}}}
+        if path in FORMS and method not in ("GET", "HEAD"):
+            operation["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": FORMS[path]}}}
         item[method.lower()] = operation
     return item
 

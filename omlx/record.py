@@ -126,6 +126,9 @@ class RequestRecord:
             PROMPTS.info("prompt: %s", text[:_SHOWN_CHARS])
         return Generation(self)
 
+    def transcribe(self) -> Generation:
+        return Generation(self)
+
     def read(self, tokens: int) -> None:
         """Texts were embedded or ranked."""
         self.prompt_tokens += tokens

@@ -15,6 +15,7 @@ import msgspec
 from omlx.messages.load_checks import LoadChecks
 from omlx.messages.load_spec import LoadSpec
 from omlx.messages.request import Delta, Failure, Finish, GenerateRequest, Priority
+from omlx.messages.speech import Segments, Transcribe, Transcribed
 
 MAX_FRAME = 1 << 30
 """Bytes. A longer frame is a protocol error (images travel in frames, so the bound is generous)."""
@@ -93,7 +94,7 @@ class Shutdown(msgspec.Struct, tag="shutdown"):
     """Finish nothing, free the model, exit 0."""
 
 
-ToRunner = Load | Generate | Embed | Rerank | Cancel | CacheOp | HotCacheShare | GetStats | Shutdown
+ToRunner = Load | Generate | Embed | Rerank | Transcribe | Cancel | CacheOp | HotCacheShare | GetStats | Shutdown
 
 
 # ---------------------------------------------------------------- runner -> server
@@ -145,6 +146,8 @@ class Events(msgspec.Struct, tag="events"):
 
 
 class PrefillProgress(msgspec.Struct, tag="prefill"):
+    """How much of a prompt has been read, in tokens; or of an audio file, in hundredths of a second."""
+
     id: int
     done: int
     total: int
@@ -206,7 +209,20 @@ class Heartbeat(msgspec.Struct, tag="heartbeat", kw_only=True, omit_defaults=Tru
     """None: the model caches no prefixes."""
 
 
-FromRunner = Hello | Loading | Ready | LoadFailed | Events | PrefillProgress | Embedded | Ranked | Reply | Heartbeat
+FromRunner = (
+    Hello
+    | Loading
+    | Ready
+    | LoadFailed
+    | Events
+    | PrefillProgress
+    | Embedded
+    | Ranked
+    | Segments
+    | Transcribed
+    | Reply
+    | Heartbeat
+)
 
 _HEADER = struct.Struct(">I")
 HEADER_SIZE = _HEADER.size

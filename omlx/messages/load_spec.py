@@ -18,6 +18,8 @@ Backend = Literal["ring", "jaccl", "mpi", "nccl"]
 """How the processes of a distributed model talk: MLX's names."""
 Parallel = Literal["auto", "tensor", "pipeline"]
 """How a model is divided: every layer over all processes, or whole layers to each; auto: the first that it can."""
+ModelKind = Literal["generate", "embed", "rerank", "transcribe"]
+"""What a runner does with its model."""
 RUNNER_OVERHEAD = 300_000_000
 """Bytes of a runner process beside the model: the interpreter, MLX, the tokenizer."""
 
@@ -42,7 +44,7 @@ class LoadSpec(msgspec.Struct, kw_only=True, omit_defaults=True):
     path: str
     fingerprint: str
     """Digest over weights, quantization, tokenizer and KV-relevant config: it keys the KV store."""
-    kind: Literal["generate", "embed", "rerank"] = "generate"
+    kind: ModelKind = "generate"
     """What the model is for. One that generates can embed too."""
     template: str | None = None
     """Go template from the Modelfile; None: the model's own chat template."""

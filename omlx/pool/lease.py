@@ -13,9 +13,12 @@ from contextlib import AbstractContextManager, aclosing, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from omlx.messages.frames import CacheCall, Embedded, Ranked
+import msgspec
+
+from omlx.messages.frames import CacheCall, Embedded, PrefillProgress, Ranked
 from omlx.messages.request import Delta, Finish, GenerateRequest
 from omlx.messages.selftest import Feature
+from omlx.messages.speech import Segments, Transcribe, Transcribed
 from omlx.pool.errors import PoolError
 from omlx.pool.slot import Slot
 from omlx.record import current
@@ -150,6 +153,40 @@ class Lease:
         record.read(found.prompt_tokens)
         return found
 
+    async def transcribe(
+        self, request: Transcribe, *, whole: bool = False
+    ) -> AsyncGenerator[Segments | PrefillProgress | Transcribed, None]:
+        """What is heard in an audio file, ending with Transcribed. Raises RequestFailed; closing it cancels the
+        request. `whole`: as in `generate`."""
+        record = current()
+        timing = record.transcribe()
+        request = msgspec.structs.replace(request, priority=record.priority or "batch", trace=record.id)
+        replayed = False
+        while True:
+            host, started = self._host, False
+            kept: list[Segments | PrefillProgress | Transcribed] = []
+            try:
+                async with aclosing(host.transcribe(request, deadline=record.deadline)) as events:
+                    async for event in events:
+                        if isinstance(event, Transcribed):
+                            self._pool.worked(self._held)
+                            timing.finish(_finish(event))
+                        elif isinstance(event, Segments):
+                            timing.piece()
+                            started = not whole
+                        if whole:
+                            kept.append(event)
+                        else:
+                            yield event
+                for event in kept:
+                    yield event
+                return
+            except RequestFailed as failure:
+                if failure.kind != "crashed" or started or replayed:
+                    raise
+            replayed = True
+            await self._revive(host)
+
     async def stats(self) -> dict[str, Any]:
         """The runner's own counters. Raises RequestFailed."""
         return await self._host.stats()
@@ -196,6 +233,18 @@ class Lease:
         if host is None:
             raise RequestFailed("crashed", CRASHED)
         return host
+
+
+def _finish(end: Transcribed) -> Finish:
+    """The end of a transcription as the record takes it."""
+    return Finish(
+        id=end.id,
+        reason="stop",
+        completion_tokens=end.completion_tokens,
+        prompt_ns=end.prompt_ns,
+        generation_ns=end.generation_ns,
+        queue_ns=end.queue_ns,
+    )
 
 
 def refuse_what_is_off(request: GenerateRequest, off: Collection[Feature]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import msgspec
 from omlx_cache.config import StoreConfig
@@ -12,7 +12,7 @@ from omlx_registry import InvalidName, parse_name
 
 from omlx.messages.context import effective_context
 from omlx.messages.load_checks import LoadChecks
-from omlx.messages.load_spec import Backend, EngineConfig, LoadSpec
+from omlx.messages.load_spec import Backend, EngineConfig, LoadSpec, ModelKind
 from omlx.messages.selftest import Feature
 from omlx.pool import admission
 from omlx.pool.admission import Estimate, Machine
@@ -123,8 +123,10 @@ def keep_alive_for(spec: ModelSpec, settings: Settings) -> float:
     return settings.keep_alive
 
 
-def kind_of(capabilities: Sequence[str]) -> Literal["generate", "embed", "rerank"]:
+def kind_of(capabilities: Sequence[str]) -> ModelKind:
     """What a runner is to do with a model of these capabilities."""
+    if "transcription" in capabilities:
+        return "transcribe"
     if "completion" in capabilities:
         return "generate"
     if "rerank" in capabilities:

@@ -143,6 +143,12 @@ def check_capabilities(name: str, model: ModelFacts, verb: str, needed: Sequence
         raise HTTPError(400, f"{model.full_name} does not support " + "\n".join(missing))
 
 
+def check_embedding(name: str, model: ModelFacts) -> None:
+    """Raises HTTPError where the model takes no texts at all. Chat models embed too."""
+    if "transcription" in model.capabilities:
+        raise HTTPError(400, f'"{name}" does not support embeddings')
+
+
 def check_sight(model: ModelFacts, *, images: bool, videos: bool = False) -> None:
     """Raises HTTPError where a text model is shown something."""
     if (images or videos) and "vision" not in model.capabilities:

@@ -33,6 +33,7 @@ from omlx.messages.frames import (
 )
 from omlx.messages.load_spec import LoadSpec
 from omlx.messages.request import Failure
+from omlx.messages.speech import Transcribe
 from omlx.runner.channel import Channel
 from omlx.runner.encode_jobs import Answer, EncodeJobs
 
@@ -122,6 +123,8 @@ class EncoderService:
             case Generate(request):
                 failure = Failure(request.id, "unsupported", "this model does not generate text")
                 self._channel.send(Events([failure]))
+            case Transcribe(id=id):
+                self._channel.send(Events([Failure(id, "unsupported", "this model does not support transcription")]))
             case HotCacheShare():
                 pass  # an encoder caches no prefixes
             case _:

@@ -53,6 +53,7 @@ from omlx.messages.frames import (
 )
 from omlx.messages.load_spec import LoadSpec
 from omlx.messages.request import Delta, Failure, FailureKind, Finish, GenerateRequest, Priority
+from omlx.messages.speech import Segments, Transcribe, Transcribed
 from omlx.record import current
 from omlx.runner import launch
 from omlx.runner import process as runner_process
@@ -306,6 +307,27 @@ class RunnerHost:
             await self._submit(Rerank(id=number, query=query, documents=documents, priority=priority, trace=trace))
             return await _answer(mailbox, Ranked, deadline)
 
+    async def transcribe(
+        self, request: Transcribe, *, deadline: float | None = None
+    ) -> AsyncGenerator[Segments | PrefillProgress | Transcribed, None]:
+        """What is heard in an audio file, window by window, ending with Transcribed. Raises RequestFailed; closing it
+        cancels the request."""
+        with self._request() as (number, mailbox):
+            await self._submit(msgspec.structs.replace(request, id=number))
+            while True:
+                item = await in_time(mailbox.get(), deadline)
+                match item:
+                    case Segments():
+                        yield item
+                    case PrefillProgress():
+                        current().reads(item.done, item.total)
+                        yield item
+                    case Transcribed():
+                        yield item
+                        return
+                    case Failure():
+                        raise RequestFailed(item.kind, item.message)
+
     async def stats(self) -> dict[str, Any]:
         """The runner's own counters. Raises RequestFailed, also when no answer comes within seconds."""
         return await self._ask(lambda number: GetStats(number))
@@ -419,7 +441,7 @@ class RunnerHost:
                 if frame.steps != self.heartbeat.steps:
                     self.last_progress = self._now()
                 self.heartbeat = frame
-            case PrefillProgress() | Embedded() | Ranked() | Reply():
+            case PrefillProgress() | Embedded() | Ranked() | Segments() | Transcribed() | Reply():
                 self.last_progress = self._now()
                 self._deliver(frame.id, frame)
             case Loading() | Ready() | LoadFailed():

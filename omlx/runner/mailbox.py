@@ -13,6 +13,7 @@ import msgspec
 
 from omlx.messages.frames import Embedded, PrefillProgress, Ranked, Reply
 from omlx.messages.request import Delta, Failure, Finish
+from omlx.messages.speech import Segments, Transcribed
 
 JOIN_FROM = 16
 """Waiting items from which on neighbouring deltas are joined."""
@@ -20,7 +21,7 @@ JOINED_CHARS = 4096
 """Size at which a joined delta is left alone: joining copies, so it must not grow for ever."""
 MAX_WAITING_CHARS = 16 * 1024 * 1024
 
-Item = Delta | Finish | Failure | PrefillProgress | Embedded | Ranked | Reply
+Item = Delta | Finish | Failure | PrefillProgress | Embedded | Ranked | Segments | Transcribed | Reply
 
 
 class Mailbox:
@@ -38,14 +39,14 @@ class Mailbox:
     def put(self, item: Item) -> None:
         if self.closed:
             return
+        self._chars += _size(item)
         if isinstance(item, Delta):
-            self._chars += len(item.content) + len(item.thinking) + 64 * len(item.logprobs)
             if len(self._items) >= JOIN_FROM:
                 joined = join(self._items[-1], item)
                 if joined is not None:
                     self._items[-1] = joined
                     return
-        elif not isinstance(item, PrefillProgress):
+        elif not isinstance(item, PrefillProgress | Segments):
             self.closed = True
         self._items.append(item)
         if self._waiter is not None and not self._waiter.done():
@@ -60,9 +61,17 @@ class Mailbox:
             finally:
                 self._waiter = None
         item = self._items.popleft()
-        if isinstance(item, Delta):
-            self._chars -= len(item.content) + len(item.thinking) + 64 * len(item.logprobs)
+        self._chars -= _size(item)
         return item
+
+
+def _size(item: Item) -> int:
+    """About how much there is in an item, in characters."""
+    if isinstance(item, Delta):
+        return len(item.content) + len(item.thinking) + 64 * len(item.logprobs)
+    if isinstance(item, Segments):
+        return len(item.text) + sum(256 + 8 * len(it.tokens) + 64 * len(it.words) for it in item.items)
+    return 0
 
 
 def join(first: Item, second: Delta) -> Delta | None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import mlx.core as mx
 import msgspec
@@ -45,7 +45,8 @@ from omlx.messages.frames import (
     ToRunner,
 )
 from omlx.messages.load_spec import LoadSpec
-from omlx.messages.request import Event
+from omlx.messages.request import Event, Failure
+from omlx.messages.speech import Transcribe
 from omlx.runner import encode
 from omlx.runner.build import BuiltModel, kv_budget, prepare
 from omlx.runner.channel import Channel
@@ -59,6 +60,13 @@ _BEAT_S = 0.1
 """How old what a heartbeat says may be: making one costs as much as sending a token."""
 CLOSE_BUDGET_S = 8.0
 """Most time for writing cached prefixes to disk at the end; the server waits a little longer than this."""
+
+
+class LoadedService(Protocol):
+    """What serves a model that is loaded."""
+
+    def run(self) -> int:
+        """Returns the exit code."""
 
 
 class Runner:
@@ -99,9 +107,9 @@ class Runner:
             device_memory=0 if device == "cpu" else loader.free_memory(),
         )
 
-    def _load(self, spec: LoadSpec) -> Service | encode.EncoderService | None:
+    def _load(self, spec: LoadSpec) -> LoadedService | None:
         """Load and say `Ready`, or say why not; the server decides what happens then."""
-        service: Service | encode.EncoderService
+        service: LoadedService
         try:
             ranks = self._ranks = self._ranks or self._join()
             if spec.kind == "generate":
@@ -109,6 +117,11 @@ class Runner:
                 ready, service = _ready(spec, served), Service(self._channel, served)
             elif ranks.size > 1:
                 raise LoadError(f"{spec.name} cannot be loaded: only text generators run distributed")
+            elif spec.kind == "transcribe":
+                from omlx.runner import transcribe  # mlx-audio, which other models do without
+
+                speech = transcribe.load(spec, self._channel)
+                ready, service = transcribe.ready(spec, speech), transcribe.SpeechService(self._channel, speech)
             else:
                 encoding = encode.load(spec, self._channel)
                 ready = encode.ready(spec, encoding)
@@ -213,6 +226,8 @@ class Service:
                 self._cache(frame)
             case Embed() | Rerank():
                 served.vectors.submit(frame)
+            case Transcribe(id=id):
+                self._channel.send(Events([Failure(id, "unsupported", "this model does not support transcription")]))
             case Load() | Shutdown():
                 log.warning("a %s frame came out of turn", type(frame).__name__)
 

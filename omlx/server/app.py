@@ -26,6 +26,7 @@ from omlx.server.route_info import RouteTable, routes_of
 from omlx.server.routes import (
     admin,
     anthropic,
+    audio,
     cache,
     dashboard,
     ollama_account,
@@ -52,7 +53,7 @@ HANDLERS: Sequence[ControllerRouterHandler] = (
     *(ollama_models.has_blob, ollama_models.put_blob),
     *(ollama_account.me, ollama_account.signout, ollama_account.remove_key),
     *(ollama_account.web_search, ollama_account.web_fetch, ollama_account.recommendations),
-    *(*openai.HANDLERS, *openai_responses.HANDLERS, *anthropic.HANDLERS),
+    *(*openai.HANDLERS, *openai_responses.HANDLERS, *audio.HANDLERS, *anthropic.HANDLERS),
     *(admin.health, admin.ready, admin.omlx_status, admin.aliases, admin.set_alias, admin.search),
     *(
         admin.context,

@@ -18,6 +18,7 @@ from omlx_registry.manifest import Layer
 from omlx_registry.metadata import Files
 from omlx_registry.model_json import check_config, check_shards
 from omlx_registry.sanitized_folder import INDEX
+from omlx_registry.speech import check_speech, is_speech
 from omlx_registry.tokenizer_limits import check_size, check_tokenizer
 
 _TOKENIZERS: Final = re.compile(r"(?:tokenizer\.json|tekken\.json|vocab\.(?:json|txt)|.*\.(?:model|tiktoken))\Z")
@@ -32,7 +33,10 @@ def accept(layers: list[Layer], blobs: BlobStore) -> None:
     config = files.config()
     check_config(config)
     _check_weight_files(files)
-    check_plausible(config, files.tensors())
+    tensors = files.tensors()
+    check_plausible(config, tensors)
+    if is_speech(config):
+        check_speech(config, tensors)
     _check_tokenizer(files)
 
 

@@ -15,10 +15,13 @@ import msgspec
 _TEXT_SECTIONS: Final = ("text_config", "llm_config", "language_config", "thinker_config")
 _FIELDS: Final = (
     ("context_length", ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx",
-                        "max_sequence_length", "model_max_length")),
-    ("embedding_length", ("hidden_size", "n_embd", "d_model", "dim")),
-    ("block_count", ("num_hidden_layers", "n_layer", "n_layers", "num_layers")),
-    ("attention.head_count", ("num_attention_heads", "n_head", "n_heads")),
+                        "max_sequence_length", "model_max_length", "max_target_positions",
+                        "n_text_ctx")),
+    ("embedding_length", ("hidden_size", "n_embd", "d_model", "dim", "n_text_state")),
+    ("block_count", ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers",
+                     "n_text_layer")),
+    ("attention.head_count", ("num_attention_heads", "n_head", "n_heads", "decoder_attention_heads",
+                              "n_text_head")),
     ("attention.head_count_kv", ("num_key_value_heads", "n_kv_heads", "num_kv_heads")),
     ("attention.key_length", ("head_dim",)),
     ("attention.layer_norm_rms_epsilon", ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon")),
@@ -27,7 +30,7 @@ _FIELDS: Final = (
     ("rope.freq_base", ("rope_theta",)),
     ("expert_count", ("num_local_experts", "num_experts", "n_routed_experts")),
     ("expert_used_count", ("num_experts_per_tok", "num_experts_per_token")),
-    ("vocab_size", ("vocab_size",)),
+    ("vocab_size", ("vocab_size", "n_vocab")),
 )  # fmt: skip
 _IRRELEVANT_TO_KV: Final = frozenset(
     {"_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache", "architectures", "auto_map",

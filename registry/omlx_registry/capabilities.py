@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
+from omlx_registry.speech import is_speech
 from omlx_registry.thinking import markers_in, thinks
 
 COMPLETION: Final = "completion"
@@ -19,6 +20,7 @@ AUDIO: Final = "audio"
 THINKING: Final = "thinking"
 EMBEDDING: Final = "embedding"
 RERANK: Final = "rerank"
+TRANSCRIPTION: Final = "transcription"
 
 _EMBEDDING_TYPES: Final = frozenset(
     {"bert", "distilbert", "roberta", "xlm-roberta", "mpnet", "nomic_bert", "modernbert", "gemma3_embedding", "siglip",
@@ -56,6 +58,9 @@ def derive_capabilities(
     """
     explicit = list(explicit)
     said_to_embed = EMBEDDING in explicit and COMPLETION not in explicit
+    if is_speech(config):
+        # It answers no chats, whatever its maker says.
+        return [TRANSCRIPTION, AUDIO]
     if is_reranker(config) or (RERANK in explicit and COMPLETION not in explicit):
         found = [RERANK]
     elif pooling or said_to_embed or (chat_template is None and is_embedder(config)):

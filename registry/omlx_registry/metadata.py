@@ -24,7 +24,7 @@ from omlx_registry.thinking import is_marker_token
 from omlx_registry.tokenizer_limits import check_size
 from omlx_registry.weights import Census, TensorHeader, read_header, take_census
 
-REVISION: Final = 3
+REVISION: Final = 4
 """Raise it when capabilities, counting or the fingerprint are derived in another way than before."""
 
 _TOKENIZER_FILES: Final = (

@@ -25,6 +25,7 @@ from omlx_registry import mxfp4
 from omlx_registry.errors import CreateError, InvalidModel
 from omlx_registry.quantize import DType, Recipe, quantization_config, recipe, require_unquantized
 from omlx_registry.sanitized_folder import inert_folder, without_inert_folder
+from omlx_registry.speech import is_speech
 from omlx_registry.weights import Quantization
 from omlx_registry.weights_file import MAX_SHARD_BYTES, TensorSlot, WeightsWriter, require_space
 
@@ -59,6 +60,8 @@ def _quantize_folder(
     config = _read_config(source)
     if "quantization" in config or "quantization_config" in config:
         require_unquantized("quantized")
+    if is_speech(config):
+        raise CreateError("speech models are not quantized here: use a repository with quantized weights")
     mx.set_cache_limit(_CACHE_BYTES)
     model = _build(source, config)
     level, original = _level(model)

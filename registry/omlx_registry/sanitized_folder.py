@@ -18,6 +18,7 @@ from typing import Any, Final
 from omlx_registry.config_limits import check_plausible
 from omlx_registry.errors import InvalidModel
 from omlx_registry.model_json import MAX_CONFIG_BYTES, check_config, check_shards, decode_object, has_inert_form, inert
+from omlx_registry.speech import check_speech, is_speech
 from omlx_registry.tokenizer_limits import check_tokenizer_files
 from omlx_registry.weights import read_header
 
@@ -66,7 +67,10 @@ def _fill(source: Path, target: Path) -> None:
         check_shards(read_object(source / INDEX, INDEX))
     if (source / "config.json").is_file():
         tensors = [tensor for file in sorted(source.glob("*.safetensors")) for tensor in read_header(file)]
-        check_plausible(read_object(source / "config.json", "config.json"), tensors)
+        config = read_object(source / "config.json", "config.json")
+        check_plausible(config, tensors)
+        if is_speech(config):
+            check_speech(config, tensors)
 
 
 def _loadable_names(weights: list[Path]) -> dict[Path, str]:

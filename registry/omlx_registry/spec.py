@@ -42,7 +42,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Aware, in the local offset."""
     details: Details
     capabilities: list[str]
-    """Of completion, tools, insert, vision, audio, thinking, embedding."""
+    """Of completion, tools, insert, vision, audio, thinking, embedding, rerank, transcription."""
     context_length: int = 0
     """What the model was trained for; 0 where its configuration does not say."""
     embedding_length: int = 0

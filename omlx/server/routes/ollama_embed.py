@@ -9,6 +9,7 @@ from litestar import post
 from omlx_registry import ModelSpec
 
 from omlx.pool import Pool, RequestFailed
+from omlx.protocols.generation import check_embedding
 from omlx.protocols.http_error import HTTPError
 from omlx.protocols.ollama import wire as wire
 from omlx.protocols.options import parse_options
@@ -30,6 +31,7 @@ async def embed(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, 
         raise HTTPError(404, single_quoted(""))
 
     def made(spec: ModelSpec) -> Answer:
+        check_embedding(asked.model, spec)
         num_ctx = parse_options(asked.options).limits.num_ctx
         return LiveObject(_embed(pool, spec, asked, texts, num_ctx, started))
 
@@ -41,6 +43,7 @@ async def embeddings(request: HttpRequest, registry: GivenRegistry, pool: GivenP
     asked = await read_json(request, wire.EmbeddingRequest, settings.max_body)
 
     def made(spec: ModelSpec) -> Answer:
+        check_embedding(asked.model, spec)
         num_ctx = parse_options(asked.options).limits.num_ctx
         return LiveObject(_embed_one(pool, spec, asked, num_ctx))
 

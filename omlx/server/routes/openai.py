@@ -10,7 +10,7 @@ from litestar.params import FromPath
 from omlx_registry import ModelSpec
 
 from omlx.pool import Pool, RequestFailed
-from omlx.protocols.generation import check_top_logprobs
+from omlx.protocols.generation import check_embedding, check_top_logprobs
 from omlx.protocols.http_error import HTTPError
 from omlx.protocols.openai import chat as dialect
 from omlx.protocols.openai import completions as completions_dialect
@@ -74,9 +74,12 @@ async def embeddings(request: HttpRequest, registry: GivenRegistry, pool: GivenP
     asked = await read_json(request, wire.EmbeddingsRequest, settings.max_body)
     inputs = await aside(lambda: completions_dialect.read_inputs(asked.input))
     completions_dialect.check_encoding(asked.encoding_format)
-    return await served(
-        registry, required(asked.model), lambda spec: LiveObject(_embed(pool, spec, asked, inputs)), double_quoted
-    )
+
+    def made(spec: ModelSpec) -> Answer:
+        check_embedding(asked.model, spec)
+        return LiveObject(_embed(pool, spec, asked, inputs))
+
+    return await served(registry, required(asked.model), made, double_quoted)
 
 
 async def _embed(

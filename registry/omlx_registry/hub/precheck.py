@@ -22,6 +22,7 @@ from omlx_registry.gguf.container import GgufError, GgufFile
 from omlx_registry.gguf.split import open_gguf
 from omlx_registry.manifest import FILE, WEIGHTS, Layer
 from omlx_registry.partial_file import PARALLEL
+from omlx_registry.speech import WHISPER
 from omlx_registry.transfer import RemoteFile
 
 _GGUF_FRONT: Final = (4 << 20, 32 << 20, 128 << 20)
@@ -32,7 +33,7 @@ _READABLE: Final = frozenset(
     {"awq", "gptq", "bitnet", "mxfp4", "mxfp8", "fp8", "compressed-tensors", "modelopt", "nvfp4"}
 )
 """Quantization methods of other libraries whose weights mlx-lm reads."""
-_OWN: Final = frozenset({"nomic_bert", "new"})
+_OWN: Final = frozenset({"nomic_bert", "new", WHISPER})
 """Architectures that neither mlx-lm nor mlx-vlm has by this name, and that are left to the loader."""
 
 

@@ -1,0 +1,237 @@
+"""The transcription *jobs* of a runner, from the frame with a file to segments of text.
+
+Helper threads have files decoded, by processes that can be ended. The main thread does one step of one job per `step`,
+the jobs taking turns, so that between two steps it can do other things: of two files neither waits for the other. A
+fault in one job ends that job alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import mlx.core as mx
+import numpy as np
+
+from omlx.engine.speech import audio_decoder
+from omlx.engine.speech.audio_file import AudioError
+from omlx.engine.speech.network import Network, language_code
+from omlx.engine.speech.transcription import SpeechOptions, Step, Transcription
+from omlx.messages.failures import running_failed
+from omlx.messages.frames import PrefillProgress
+from omlx.messages.request import Failure
+from omlx.messages.speech import Segments, Transcribe, Transcribed
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+log = logging.getLogger("omlx.runner")
+
+_HELPERS = 2
+_HELD_BYTES = 512 << 20
+"""Of decoded audio that waits for its turn; the next file is decoded once there is less."""
+_RANK = {"interactive": 0, "batch": 1, "background": 2}
+
+Answer = Segments | PrefillProgress | Transcribed | Failure
+
+
+class _Cancelled(Exception):
+    """Nobody waits for the job any more."""
+
+
+class _Job:
+    def __init__(self, request: Transcribe) -> None:
+        self.id = request.id
+        self.rank = _RANK[request.priority]
+        self.request = request
+        self.arrived = time.monotonic_ns()
+        self.samples: NDArray[np.float32] = np.zeros(0, np.float32)
+        self.failure: Failure | None = None
+        self.work: Transcription | None = None
+        self.steps: Iterator[Step] = iter(())
+        self.begun = 0
+        self.led_at = 0
+        self.told = 0
+        """The frames of the last progress that was told."""
+
+
+class TranscribeJobs:
+    """See the module text. `wake` makes the main thread look again."""
+
+    def __init__(self, wake: Callable[[], None], network: Network) -> None:
+        self._wake = wake
+        self._network = network
+        self._helpers = ThreadPoolExecutor(_HELPERS, thread_name_prefix="audio")
+        self._preparing: dict[int, _Job] = {}
+        self._prepared: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        self._jobs: dict[int, _Job] = {}
+        self._refused: list[Answer] = []
+        self._held = 0
+        self._room = threading.Condition()
+        self._steps = self._decoded = 0
+        self.most_running = 0
+        self.generated = 0
+        """Tokens since the load."""
+
+    @property
+    def progress(self) -> int:
+        """Grows with whatever is done for any job."""
+        return self._steps + self._decoded
+
+    @property
+    def open(self) -> int:
+        return len(self._preparing) + len(self._jobs)
+
+    @property
+    def running(self) -> int:
+        return len(self._jobs)
+
+    @property
+    def waiting(self) -> int:
+        """Jobs whose files are not decoded yet."""
+        return len(self._preparing)
+
+    @property
+    def has_work(self) -> bool:
+        """`step` has something to do now."""
+        return bool(self._jobs or self._refused) or not self._prepared.empty()
+
+    def submit(self, request: Transcribe) -> None:
+        """Take a job; its answers come from `step`."""
+        code = language_code(request.language)
+        if code and code not in self._network.languages:
+            message = f"this model does not know the language {request.language[:50]!r}"
+            self._refused.append(Failure(request.id, "invalid", message))
+            return
+        request.language = code
+        job = _Job(request)
+        self._preparing[job.id] = job
+        self._helpers.submit(self._prepare, job)
+
+    def cancel(self, number: int) -> None:
+        """Forget a job; nothing is said about it any more."""
+        self._preparing.pop(number, None)
+        job = self._jobs.pop(number, None)
+        if job is not None:
+            self._drop(job)
+
+    def close(self) -> None:
+        self._preparing.clear()
+        with self._room:
+            self._room.notify_all()
+        self._helpers.shutdown(wait=False, cancel_futures=True)
+
+    def step(self) -> list[Answer]:
+        """Do one step of the job whose turn it is; returns what there is to say."""
+        answers, self._refused = self._refused, []
+        answers += self._take_prepared()
+        if self._jobs:
+            answers += self._advance(min(self._jobs.values(), key=lambda job: (job.rank, job.led_at)))
+        return answers
+
+    # ------------------------------------------------------------ files
+    def _prepare(self, job: _Job) -> None:
+        """Runs in a helper thread."""
+        try:
+            with self._room:
+                while self._held > _HELD_BYTES:
+                    self._check(job)
+                    self._room.wait(0.5)
+            job.samples = audio_decoder.decode(job.request.audio, lambda: self._check(job))
+            job.request.audio = b""
+            with self._room:
+                self._held += job.samples.nbytes
+        except _Cancelled:
+            return
+        except AudioError as error:
+            job.failure = Failure(job.id, "invalid", str(error))
+        except Exception:
+            log.exception("[%s] an audio file could not be decoded", job.request.trace)
+            job.failure = Failure(job.id, "internal", "the audio file could not be decoded: the server's log has more")
+        self._prepared.put(job)
+        self._wake()
+
+    def _check(self, job: _Job) -> None:
+        """Decoding a long file is progress too. Raises _Cancelled."""
+        self._decoded += 1
+        self._wake()
+        if job.id not in self._preparing:
+            raise _Cancelled
+
+    def _take_prepared(self) -> list[Answer]:
+        answers: list[Answer] = []
+        while True:
+            try:
+                job = self._prepared.get_nowait()
+            except queue.Empty:
+                return answers
+            if self._preparing.pop(job.id, None) is None:
+                self._drop(job)
+            elif job.failure is not None:
+                answers.append(job.failure)
+            else:
+                self._begin(job)
+
+    def _begin(self, job: _Job) -> None:
+        asked = job.request
+        job.begun = time.monotonic_ns()
+        job.led_at = self._steps
+        job.work = Transcription(
+            self._network,
+            job.samples,
+            SpeechOptions(asked.task, asked.language, asked.prompt, asked.temperature, asked.words),
+        )
+        job.steps = job.work.steps()
+        self._jobs[job.id] = job
+        self.most_running = max(self.most_running, len(self._jobs))
+
+    def _drop(self, job: _Job) -> None:
+        with self._room:
+            self._held -= job.samples.nbytes
+            self._room.notify_all()
+        job.samples, job.work, job.steps = np.zeros(0, np.float32), None, iter(())
+
+    # ------------------------------------------------------------ steps
+    def _advance(self, job: _Job) -> list[Answer]:
+        self._steps += 1
+        job.led_at = self._steps
+        assert job.work is not None
+        before = job.work.generated
+        try:
+            step = next(job.steps, None)
+        except Exception as error:
+            log.exception("[%s] a transcription failed", job.request.trace)
+            return self._end(job, Failure(job.id, "internal", running_failed(error)))
+        self.generated += job.work.generated - before
+        if step is None:
+            return self._end(job, self._result(job, job.work))
+        answers: list[Answer] = []
+        if step.text or step.segments:
+            answers.append(Segments(id=job.id, text=step.text, items=list(step.segments)))
+        if step.done > job.told:
+            job.told = step.done
+            answers.append(PrefillProgress(job.id, step.done, max(job.work.frames, 1)))
+        return answers
+
+    def _result(self, job: _Job, work: Transcription) -> Transcribed:
+        return Transcribed(
+            id=job.id,
+            text=work.text,
+            language=work.language,
+            duration=work.duration,
+            completion_tokens=work.generated,
+            generation_ns=time.monotonic_ns() - job.begun,
+            queue_ns=job.begun - job.arrived,
+        )
+
+    def _end(self, job: _Job, answer: Answer) -> list[Answer]:
+        del self._jobs[job.id]
+        self._drop(job)
+        if not self._jobs:
+            mx.clear_cache()
+        return [answer]

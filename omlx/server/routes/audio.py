@@ -1,0 +1,113 @@
+"""/v1/audio/transcriptions and /v1/audio/translations: an audio file in a form in, text or subtitles out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+from litestar import post
+from omlx_registry import ModelSpec
+
+from omlx.messages.frames import PrefillProgress
+from omlx.messages.speech import Segment, Segments, SpeechTask, Transcribed
+from omlx.pool import Pool
+from omlx.protocols.http_error import HTTPError
+from omlx.protocols.openai import audio as dialect
+from omlx.protocols.openai import audio_wire as wire
+from omlx.server.dependencies import GivenPool, GivenRegistry, GivenSettings, HttpRequest
+from omlx.server.error_formats import OPENAI
+from omlx.server.forms import Form, read_form
+from omlx.server.names import double_quoted, required
+from omlx.server.resolve_model import served
+from omlx.server.route_info import route_opt
+from omlx.server.stream import Answer, LiveObject, LiveStream, encode, event
+
+_FRAMES_PER_SECOND = 100.0
+
+
+@post("/v1/audio/transcriptions", status_code=200, opt=route_opt("openai", "passed", body="media"))
+async def transcriptions(
+    request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings
+) -> Answer:
+    return await _answer(await read_form(request, settings.max_body), "transcribe", registry, pool)
+
+
+@post("/v1/audio/translations", status_code=200, opt=route_opt("openai", "passed", body="media"))
+async def translations(
+    request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings
+) -> Answer:
+    return await _answer(await read_form(request, settings.max_body), "translate", registry, pool)
+
+
+async def _answer(form: Form, task: SpeechTask, registry: GivenRegistry, pool: Pool) -> Answer:
+    fields = dialect.AudioFields(
+        model=required(form.text("model")),
+        language=form.text("language"),
+        prompt=form.text("prompt"),
+        response_format=form.text("response_format"),
+        temperature=form.text("temperature"),
+        granularities=[
+            *form.fields.get("timestamp_granularities[]", []),
+            *form.fields.get("timestamp_granularities", []),
+        ],
+        stream=form.text("stream"),
+        progress=form.text("progress"),
+    )
+    asked = dialect.read_request(fields, _file(form), task)
+
+    def made(spec: ModelSpec) -> Answer:
+        dialect.check_speech(asked.model, spec.capabilities)
+        if asked.stream:
+            return LiveStream(_stream(pool, spec, asked), OPENAI)
+        return LiveObject(_whole(pool, spec, asked), dialect.content_type(asked.format))
+
+    return await served(registry, asked.model, made, double_quoted)
+
+
+def _file(form: Form) -> bytes:
+    """Raises HTTPError."""
+    files = form.files.get("file")
+    if not files:
+        raise HTTPError(400, "file is required: an audio file as a part of the form")
+    if not files[-1].content:
+        raise HTTPError(400, "audio file is empty")
+    return files[-1].content
+
+
+async def _whole(pool: Pool, spec: ModelSpec, asked: dialect.AudioRequest) -> bytes:
+    segments: list[Segment] = []
+    async with (
+        await pool.acquire(spec) as lease,
+        aclosing(lease.transcribe(asked.transcribe, whole=True)) as events,
+    ):
+        async for said in events:
+            if isinstance(said, Segments):
+                segments += said.items
+            elif isinstance(said, Transcribed):
+                heard = dialect.Heard(segments, said)
+    if asked.format in {"json", "verbose_json"}:
+        return encode(dialect.whole(asked, heard))
+    return dialect.plain(asked.format, heard).encode()
+
+
+async def _stream(pool: Pool, spec: ModelSpec, asked: dialect.AudioRequest) -> AsyncIterator[bytes]:
+    segments: list[Segment] = []
+    texts = dialect.DeltaTexts()
+    last = b""
+    async with await pool.acquire(spec) as lease, aclosing(lease.transcribe(asked.transcribe)) as events:
+        async for said in events:
+            if isinstance(said, Segments):
+                segments += said.items
+                if text := texts.next(said.text):
+                    yield event(wire.TranscriptTextDelta(delta=text))
+            elif isinstance(said, Transcribed):
+                last = event(dialect.done(asked, dialect.Heard(segments, said)))
+            elif isinstance(said, PrefillProgress) and asked.progress:
+                yield event(
+                    wire.TranscriptProgress(done=said.done / _FRAMES_PER_SECOND, total=said.total / _FRAMES_PER_SECOND)
+                )
+    # The lease is released before the client reads the end.
+    yield last
+
+
+HANDLERS = (transcriptions, translations)
