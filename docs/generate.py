@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parent
 
 _INTRO = """# Configuration
 
-Generated from `omlx/settings.py` by `make docs`.
+Generated from `omlx/settings/fields.py` by `make docs`.
 
 A value comes from the first of: flag of `omlx serve`, `OMLX_…` variable, Ollama's variable, config file, default.
 The config file is TOML, one `name = value` a line, at `~/.config/omlx/config.toml` (Linux) or

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from omlx.errors import UserError
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: this process's) and return the exit code: 0, 1 for an error, 130 for Ctrl+C."""
     _replace_closed_streams()
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words in (["--version"], ["-v"]):
+        with contextlib.suppress(UserError):  # told below, as those of all commands are
+            from omlx.cli.version import print_version  # for this alone
+
+            print_version()
+            return 0
     from omlx.cli.app import run_command_line  # it asks stdout for its width at import
 
-    return run_command_line(list(sys.argv[1:] if arguments is None else arguments))
+    return run_command_line(words)
 
 
 def _replace_closed_streams() -> None:

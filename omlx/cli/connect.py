@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from omlx.cli.command import CliError
 from omlx.cli.console import effective, err
 from omlx.client import Client, Unreachable
-from omlx.service.autostart import may_start, start_server
 
 
 def own_client() -> Client:
@@ -24,6 +23,9 @@ async def connected() -> AsyncIterator[Client]:
             if not await client.alive():
                 err(f"note: the server at {client.url} is Ollama, not oMLX")
         except Unreachable as error:
+            # 30 ms that help and a call of a running server do without.
+            from omlx.service.autostart import may_start, start_server
+
             if not may_start(effective()):
                 raise CliError(
                     f"could not connect to omlx server at {client.url}, run 'omlx serve' to start it"

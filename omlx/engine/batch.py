@@ -15,7 +15,7 @@ import mlx.core as mx
 import numpy as np
 
 from omlx.engine import caches
-from omlx.engine.capture_rows import Place
+from omlx.engine.capture_rows import RowPlace
 from omlx.engine.guide import Bits
 from omlx.engine.ranks import Ranks
 from omlx.engine.sampling import Sample, Sampler
@@ -135,14 +135,14 @@ class Batch:
         self.rows = [self.rows[at] for at in keep]
         self.lengths = [self.lengths[at] for at in keep]
 
-    def places_of(self, sequences: list[Sequence]) -> list[Place]:
+    def places_of(self, sequences: list[Sequence]) -> list[RowPlace]:
         """Where these lie in `held`, with the tokens that are sure to be theirs."""
         end, found = caches.end_of(self.held, self.lengths), []
         for sequence in sequences:
             at = self.rows.index(sequence)
             # Guesses of a draft beyond the reply's end are left out.
             length = min(self.lengths[at], len(sequence.tokens))
-            found.append(Place(sequence, at, end - self.lengths[at], length))
+            found.append(RowPlace(sequence, at, end - self.lengths[at], length))
         return found
 
     def forward(self, tokens: mx.array) -> mx.array:

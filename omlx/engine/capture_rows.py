@@ -24,7 +24,7 @@ _MOST_BYTES = 1 << 29
 """Of a stack: beyond, each row is taken by itself."""
 
 
-class Place(NamedTuple):
+class RowPlace(NamedTuple):
     """Where a sequence lies in caches of several rows."""
 
     sequence: Sequence
@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
 
 def capture(
-    store: PrefixStore, held: caches.Caches, places: list[Place], take: Callable[[Place, LiveCaches], None]
+    store: PrefixStore, held: caches.Caches, places: list[RowPlace], take: Callable[[RowPlace, LiveCaches], None]
 ) -> None:
     """Have `take` capture each sequence that is followed, from the rows of `held`. Never raises."""
     followed = [place for place in places if place.sequence.capture is not None]
@@ -53,11 +53,11 @@ def capture(
             place.sequence.capture = None
 
 
-def _row(held: caches.Caches, place: Place) -> caches.Caches:
+def _row(held: caches.Caches, place: RowPlace) -> caches.Caches:
     return caches.cut(held, place.row, place.column + place.length, place.length)
 
 
-def _stacked(layout: CacheLayout, held: caches.Caches, places: list[Place]) -> list[StackedRow] | None:
+def _stacked(layout: CacheLayout, held: caches.Caches, places: list[RowPlace]) -> list[StackedRow] | None:
     """Stand-ins for the rows' caches; None where the model keeps more than keys and values, or they are too many."""
     first = max(min(place.column + place.sequence.capture.first_wanted for place in places), 0)
     end = max(place.column + place.length for place in places)
@@ -70,11 +70,11 @@ def _stacked(layout: CacheLayout, held: caches.Caches, places: list[Place]) -> l
     return [StackedRow(arrays, at, place.column - first, place.length) for at, place in enumerate(places)]
 
 
-def finished(store: PrefixStore, held: caches.Caches, places: list[Place]) -> None:
+def finished(store: PrefixStore, held: caches.Caches, places: list[RowPlace]) -> None:
     """Capture all of sequences that have ended."""
 
     capture(store, held, places, lambda place, row: place.sequence.capture.finish(row, _tokens(place)))
 
 
-def _tokens(place: Place) -> list[int]:
+def _tokens(place: RowPlace) -> list[int]:
     return place.sequence.tokens[: place.length]

@@ -18,7 +18,7 @@ from omlx_cache.store import Match, PrefixStore
 
 from omlx.engine import caches
 from omlx.engine.batch import Newcomers
-from omlx.engine.capture_rows import Place, capture
+from omlx.engine.capture_rows import RowPlace, capture
 from omlx.engine.ranks import Ranks
 from omlx.engine.scheduler import chunk_end
 from omlx.engine.sequence import Sequence
@@ -127,7 +127,7 @@ class Prefill:
         unfinished = [at for at, row in enumerate(rows) if row.remaining > 1]
         if self._store is not None:
             columns = caches.places(held, lengths, sizes)
-            places = [Place(row, at, columns[at], row.position) for at, row in enumerate(rows)]
+            places = [RowPlace(row, at, columns[at], row.position) for at, row in enumerate(rows)]
             capture(
                 self._store, held, places, lambda place, held: place.sequence.capture.after_chunk(held, place.length)
             )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from omlx.messages.request import Video
+if TYPE_CHECKING:
+    from omlx.messages.request import Video
 
 
 class CommonFields(msgspec.Struct, kw_only=True):

@@ -20,7 +20,7 @@ _REMEDY = "correct it among the model's files, or give the model a TEMPLATE of i
 
 def check_go_template(source: str) -> None:
     """Raises ValueError, with Go's message, where a Modelfile's TEMPLATE does not parse or fails."""
-    from omlx.prompting.template import PromptTemplate
+    from omlx.prompting.template import PromptTemplate  # see above
 
     try:
         PromptTemplate.from_go(source).render(_plain())
@@ -35,6 +35,7 @@ def check_chat_templates(templates: ChatTemplates, names: Mapping[str, str]) -> 
     """
     if not templates.default:
         return
+    # See above.
     from omlx.prompting.template import PromptTemplate
     from omlx.runner.rendering import IsolatedTemplate, Renderers
 

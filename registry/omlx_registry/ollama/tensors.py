@@ -32,7 +32,7 @@ _PIECE: Final = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class _TensorSource:
     """One tensor in its file: `begin` is the place of its first byte."""
 
     path: Path
@@ -49,7 +49,7 @@ def import_tensors(
     """
     folder.mkdir(parents=True, exist_ok=True)
     modules: dict[str, Quantization] = {}
-    copied: list[_Source] = []
+    copied: list[_TensorSource] = []
     linked: list[Path] = []
     drafts = 0
     for blob in map(Path, blobs):
@@ -71,7 +71,7 @@ def import_tensors(
     return {"shared": shared, "notes": notes}
 
 
-def _read(path: Path) -> tuple[list[_Source], dict[str, Quantization], bool]:
+def _read(path: Path) -> tuple[list[_TensorSource], dict[str, Quantization], bool]:
     """The tensors of a file under mlx-lm's names, how its modules are quantized, and whether a name changed."""
     tensors = {tensor.name: tensor for tensor in read_header(path, "a tensor of the model")}
     with path.open("rb") as file:
@@ -92,7 +92,7 @@ def _read(path: Path) -> tuple[list[_Source], dict[str, Quantization], bool]:
         else:
             name_here = name
         slot = TensorSlot(name_here, tensor.dtype, tensor.shape)
-        sources.append(_Source(path, slot, 8 + length + header[name]["data_offsets"][0]))
+        sources.append(_TensorSource(path, slot, 8 + length + header[name]["data_offsets"][0]))
     return sources, modules, renamed
 
 
@@ -120,7 +120,7 @@ def _link(paths: list[Path], folder: Path) -> int:
     return shared
 
 
-def _copy(sources: list[_Source], folder: Path, beside_others: bool, report: Callable[[int, int], None]) -> None:
+def _copy(sources: list[_TensorSource], folder: Path, beside_others: bool, report: Callable[[int, int], None]) -> None:
     total = sum(source.slot.nbytes for source in sources)
     if not sources:
         return
