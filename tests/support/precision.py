@@ -52,13 +52,18 @@ def within(tolerance: float, scale: float = 1.0) -> float:
 class Reference:
     """The logits behind `prompt` while `answer` is fed, computed by mlx-lm's model alone, in several chunkings.
 
-    `logits`: [chunkings, len(answer), vocabulary] in float32.
+    `logits`: [chunkings, len(answer), vocabulary] in float32. `most`: no chunk is longer than so many tokens, for tests
+    of what longer ones compute.
     """
 
-    def __init__(self, model: Any, prompt: Sequence[int], answer: Sequence[int], dtype: str = "float32") -> None:
+    def __init__(
+        self, model: Any, prompt: Sequence[int], answer: Sequence[int], dtype: str = "float32", most: int = 0
+    ) -> None:
         self.dtype = dtype
         tokens = [*prompt, *answer[:-1]]
         ways = ([len(tokens)], [48] * (len(tokens) // 48 + 1), [len(prompt), *[1] * (len(answer) - 1)])
+        if most:
+            ways = ([most] * (len(tokens) // most + 1), [1] * len(tokens))
         rows = [_logits(model, tokens, chunks)[len(prompt) - 1 :] for chunks in ways]
         self.logits = mx.stack(rows)
         mx.eval(self.logits)
