@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from omlx.bench.machine import Nvml
+from omlx.power.nvml import Nvml
 
 
 class Energy:

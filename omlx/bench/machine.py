@@ -6,16 +6,16 @@ Nothing here asks for rights that the user does not have: what the system does n
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import platform
 import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import psutil
+
+from omlx.power.nvml import Nvml
 
 _SAMPLE_S = 1.0
 
@@ -60,58 +60,6 @@ def tree_bytes(pid: int) -> int:
             with contextlib.suppress(psutil.Error):
                 total += process.memory_info().rss
     return total
-
-
-class Nvml:
-    """NVIDIA's management library, by its C interface: all GPUs of the machine together."""
-
-    def __init__(self, library: Any, devices: list[Any]) -> None:
-        self._library, self._devices = library, devices
-
-    @classmethod
-    def open(cls) -> Nvml | None:
-        """None where there is no driver."""
-        try:
-            library = ctypes.CDLL("libnvidia-ml.so.1")
-            if library.nvmlInit_v2() != 0:
-                return None
-            count = ctypes.c_uint()
-            library.nvmlDeviceGetCount_v2(ctypes.byref(count))
-        except (OSError, AttributeError):
-            return None
-        devices = []
-        for index in range(count.value):
-            device = ctypes.c_void_p()
-            if library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)) == 0:
-                devices.append(device)
-        return cls(library, devices) if devices else None
-
-    def names(self) -> str:
-        found = []
-        for device in self._devices:
-            text = ctypes.create_string_buffer(96)
-            if self._library.nvmlDeviceGetName(device, text, 96) == 0:
-                found.append(text.value.decode("utf-8", "replace"))
-        return " + ".join(found)
-
-    def used_bytes(self) -> int:
-        """Memory in use, whoever uses it."""
-        total = 0
-        for device in self._devices:
-            sizes = (ctypes.c_ulonglong * 3)()  # total, free, used
-            if self._library.nvmlDeviceGetMemoryInfo(device, sizes) == 0:
-                total += sizes[2]
-        return total
-
-    def joules(self) -> float | None:
-        """Energy since the driver was loaded; None where a GPU does not count it."""
-        total = 0
-        for device in self._devices:
-            millijoules = ctypes.c_ulonglong()
-            if self._library.nvmlDeviceGetTotalEnergyConsumption(device, ctypes.byref(millijoules)) != 0:
-                return None
-            total += millijoules.value
-        return total / 1000
 
 
 class Watch:

@@ -19,13 +19,15 @@ from omlx.messages.failures import LoadError
 from omlx.messages.frames import Hello
 from omlx.migration import find, listener
 from omlx.pool import admission
+from omlx.power import Readings, sensors
 from omlx.runner.host import RunnerHost
 from omlx.settings import Settings, bind_address
-from omlx.units import human_bytes
+from omlx.units import format_duration, human_bytes
 
 _LITTLE_DISK = 20_000_000_000
 _NO_DISK = 2_000_000_000
 _LITTLE_MEMORY = 2_000_000_000
+_ACTIVE_S = 60
 _AGENT_TOKENS = 32_768
 """Context below which coding agents fail or forget what they do."""
 
@@ -41,6 +43,7 @@ async def examine(settings: Settings, *, server_runs: bool) -> list[Finding]:
         _models(settings),
         *_cache(settings),
         *([] if server_runs else [_port(settings)]),
+        await asyncio.to_thread(_power),
         *await asyncio.to_thread(_ollama, settings),
         await asyncio.to_thread(_token),
     ]
@@ -183,6 +186,39 @@ def _ollama(settings: Settings) -> list[Finding]:
     how = [*(["`omlx import --from ollama` converts them"] if count else []),
            *(["`omlx migrate` takes over its settings"] if set_there else [])]  # fmt: skip
     return [Finding("ollama", "ok", text, "; ".join(how))]
+
+
+def _power() -> Finding:
+    """What the machine tells about its power, its heat and its user, and what it does not."""
+    found = sensors()
+    readings = found.read()
+    told = [text for text in (_supply(readings), _heat(readings), _user(readings), _gpu(readings)) if text]
+    absent = found.absent(readings)
+    text = ", ".join(told) or "no sensor can be read"
+    return Finding("power", "ok", text + (f"; not told here: {', '.join(absent)}" if told and absent else ""))
+
+
+def _supply(readings: Readings) -> str:
+    text = {None: "", True: "on battery", False: "on mains"}[readings.on_battery]
+    if readings.battery is not None:
+        text += f" ({readings.battery:.0%} full)"
+    return f"{text}, low-power mode" if readings.low_power else text
+
+
+def _heat(readings: Readings) -> str:
+    return f"heat {readings.thermal}" if readings.thermal else ""
+
+
+def _user(readings: Readings) -> str:
+    if readings.idle_s is None:
+        return ""
+    return "user active" if readings.idle_s < _ACTIVE_S else f"user idle for {format_duration(int(readings.idle_s))}"
+
+
+def _gpu(readings: Readings) -> str:
+    if readings.gpu_watts is None:
+        return ""
+    return f"GPU {readings.gpu_watts:.0f} W{', its clock held down' if readings.gpu_throttled else ''}"
 
 
 def _token() -> Finding:

@@ -18,6 +18,9 @@ from omlx.bench import energy, machine
 from omlx.doctor import machine as doctor
 from omlx.menubar import tray
 from omlx.messages.frames import Hello
+from omlx.migration import PortOwner
+from omlx.migration.port import how_to_free
+from omlx.power import Readings, sensors
 from omlx.settings import Settings
 
 assert urllib.request  # what it imports exists on the real platform only
@@ -30,6 +33,8 @@ BRANCHES = {
     "omlx/engine/blas.py": ("test_accelerate_is_the_blas", 1),
     "omlx/menubar/login.py": ("test_what_starts_at_login_is_this_program", 2),
     "omlx/menubar/tray.py": ("test_the_status_item_is_drawn_by_appkit_on_its_main_thread", 2),
+    "omlx/migration/port.py": ("test_an_ollama_without_a_job_is_the_app", 1),
+    "omlx/power/readings.py": ("test_the_sensors_of_a_mac", 1),
     "omlx/service/manager.py": ("test_launchd_is_told", 1),
 }
 """File: the test that runs its branches, here or beside the rest of that package, and how many there are."""
@@ -95,6 +100,30 @@ def test_the_processor_comes_from_sysctl(tmp_path: Path, monkeypatch: pytest.Mon
     assert "Apple M4 Max" in machine.describe_machine()
     program(tmp_path, "sysctl", "exit 1", monkeypatch)
     assert "Apple" not in machine.describe_machine()
+
+
+def test_an_ollama_without_a_job_is_the_app(tmp_path: Path) -> None:
+    how = how_to_free(PortOwner("Ollama", 7), tmp_path, tmp_path)
+    assert "quit Ollama in the menu bar" in how and "login items" in how
+
+
+def test_the_sensors_of_a_mac(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    battery = "Now drawing from 'Battery Power'\\n -InternalBattery-0 (id=1)\\t85%%; discharging; 5:12 remaining"
+    pmset = f"""case "$*" in "-g batt") printf "{battery}\\n";; "-g") echo " lowpowermode 1";; *) exit 1;; esac"""
+    program(tmp_path, "pmset", pmset, monkeypatch)
+    program(tmp_path, "ioreg", """echo '    "HIDIdleTime" = 2500000000'""", monkeypatch)
+    monkeypatch.setattr(energy.Nvml, "open", lambda: None)
+    monkeypatch.setitem(sys.modules, "Quartz", None)
+    monkeypatch.setitem(sys.modules, "Foundation", None)
+    plain = sensors().read()
+    assert plain == Readings(on_battery=True, battery=0.85, low_power=True, idle_s=2.5)
+    info = types.SimpleNamespace(thermalState=lambda: 2, isLowPowerModeEnabled=lambda: False)
+    foundation = types.SimpleNamespace(NSProcessInfo=types.SimpleNamespace(processInfo=lambda: info))
+    quartz = types.SimpleNamespace(CGMainDisplayID=lambda: 1, CGDisplayIsAsleep=lambda display: True)
+    monkeypatch.setitem(sys.modules, "Foundation", foundation)
+    monkeypatch.setitem(sys.modules, "Quartz", quartz)
+    told = sensors().read()
+    assert (told.thermal, told.low_power, told.display_on) == ("serious", False, False)
 
 
 def test_a_cpu_build_is_told_to_use_the_arm64_python() -> None:
