@@ -20,6 +20,7 @@ from mlx_audio.stt.utils import load_audio
 
 from omlx.engine.speech import audio_decoder
 from omlx.engine.speech.audio_file import SAMPLE_RATE, AudioError, kind
+from tests.support.processes import command_line
 from tests.support.tiny_whisper import as_wav, sound
 
 
@@ -40,7 +41,7 @@ def encoded(container: str, codec: str, *, rate: int = 44_100, seconds: float = 
 
 
 def children() -> set[int]:
-    return {child.pid for child in psutil.Process().children() if "audio_decoder" in " ".join(child.cmdline())}
+    return {child.pid for child in psutil.Process().children() if "audio_decoder" in command_line(child)}
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from omlx.engine.vision import image_decoder as picture_decoder
 from omlx.engine.vision import images as pictures
 from omlx.engine.vision.images import PictureError
 from omlx.engine.vision.jpeg_scans import count_scans
+from tests.support.processes import command_line
 
 
 def as_file(image: Image.Image, kind: str, **options: Any) -> bytes:
@@ -48,7 +49,7 @@ def many_chunks(count: int, kind: bytes = b"abCd", content: bytes = b"") -> byte
 
 
 def children() -> set[int]:
-    return {child.pid for child in psutil.Process().children() if "image_decoder" in " ".join(child.cmdline())}
+    return {child.pid for child in psutil.Process().children() if "image_decoder" in command_line(child)}
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "AVIF"])

@@ -17,6 +17,7 @@ from omlx_registry.errors import CreateError, RegistryError
 from omlx_registry.worker_client import ImportGguf, Job, JobProgress, JobResult, Quantize, run_job
 
 from tests.registry.tiny_gguf import make_pair
+from tests.support.processes import command_line
 
 pytestmark = pytest.mark.anyio
 
@@ -39,14 +40,8 @@ async def events(job: Job) -> list[JobProgress | JobResult]:
 
 def workers() -> list[psutil.Process]:
     """Our worker children, and theirs."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if "omlx_registry.worker" in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.NoSuchProcess:
-            continue
-    return found
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if "omlx_registry.worker" in command_line(child)]
 
 
 async def test_a_job_reports_progress_and_ends_with_its_result(gguf: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from omlx.messages.load_spec import EngineConfig, LoadSpec
 from omlx.messages.request import Finish, GenerateRequest, Limits, Sampling
 from omlx.runner.host import RequestFailed, RunnerHost
 from omlx.runner.launch import GroupPlan, find_machines
+from tests.support.processes import command_line
 from tests.support.tiny import tiny_model
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
@@ -159,7 +160,7 @@ async def test_the_store_of_every_rank_survives_and_a_lost_part_is_computed_agai
 async def test_a_rank_that_dies_ends_the_group_with_an_error() -> None:
     host = await RunnerHost.spawn_group(RING)
     await host.load(load_spec("qwen3"), stall_timeout=120)
-    ranks = [process for process in children(host) if "omlx.runner.rank" in " ".join(process.cmdline())]
+    ranks = [process for process in children(host) if "omlx.runner.rank" in command_line(process)]
     ranks = [process for process in ranks if process.environ().get("MLX_RANK") == "1"]
     assert len(ranks) == 1
     everybody = children(host)

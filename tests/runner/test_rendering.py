@@ -18,6 +18,7 @@ from omlx.prompting.jinja import JinjaTemplate
 from omlx.prompting.template import PromptTemplate
 from omlx.runner.rendering import MEMORY_BYTES, IsolatedTemplate, Renderers
 from tests.prompting.families import FAMILIES
+from tests.support.processes import command_line
 from tests.support.tiny_template import CHATML
 
 CONVERSATION = {
@@ -147,7 +148,7 @@ def test_all_renderings_of_a_request_share_its_time(renderers: Renderers) -> Non
 def test_a_renderer_that_was_killed_is_replaced(renderers: Renderers) -> None:
     template = IsolatedTemplate("{{ a }}", renderers)
     for child in psutil.Process().children():
-        if "omlx.runner.rendering" in child.cmdline():
+        if "omlx.runner.rendering" in command_line(child):
             child.send_signal(signal.SIGKILL)
             child.wait()
     assert template.render({"a": 1}) == "1"

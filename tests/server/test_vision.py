@@ -28,6 +28,7 @@ from omlx.server.image_urls import ImageFetcher, is_public
 from omlx.settings import Settings
 from tests.server.local import LocalServer
 from tests.support.chat import content, text_of
+from tests.support.processes import command_line
 from tests.support.tiny import DATA
 from tests.support.tiny_vlm import as_file, draw, tiny_vlm
 
@@ -225,7 +226,9 @@ def test_hostile_files_get_a_sentence(http_client: httpx.Client, name: str) -> N
 
 def test_hostile_files_harm_nobody_and_take_no_memory(http_client: httpx.Client) -> None:
     expected = content(chat(http_client, as_file(BLUE)))
-    runners = [child for child in psutil.Process().children(recursive=True) if "omlx.runner" in child.cmdline()]
+    runners = [
+        child for child in psutil.Process().children(recursive=True) if "omlx.runner" in command_line(child).split()
+    ]
     before = sum(runner.memory_info().rss for runner in runners)
     with ThreadPoolExecutor(8) as helpers:
         bad = [helpers.submit(chat, http_client, HOSTILE[name]) for name in ("40k x 40k", "one long line") * 6]

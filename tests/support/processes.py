@@ -11,11 +11,17 @@ HELPERS = ("omlx.runner.rendering", "image_decoder", "audio_decoder", "omlx.serv
 """Processes that are kept for templates, images and large bodies; they belong to no model."""
 
 
-def is_helper(process: psutil.Process) -> bool:
+def command_line(process: psutil.Process) -> str:
+    """Its words with blanks between; "" for one that has ended, whether or not anybody has waited for it."""
     try:
-        return any(helper in " ".join(process.cmdline()) for helper in HELPERS)
+        return " ".join(process.cmdline())
     except psutil.Error:
-        return False
+        return ""
+
+
+def is_helper(process: psutil.Process) -> bool:
+    words = command_line(process)
+    return any(helper in words for helper in HELPERS)
 
 
 class Children:
