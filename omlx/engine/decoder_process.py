@@ -44,10 +44,11 @@ class DecoderDied(Exception):
 
 # ---------------------------------------------------------------- the runner's side
 class DecoderPool:
-    """The processes of one kind: `python -m MODULE`."""
+    """The processes of one kind: `python -m MODULE`. `memory_bytes` is all that one may have."""
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, module: str, memory_bytes: int) -> None:
         self._command = (sys.executable, "-P", "-m", module)
+        self._memory_bytes = memory_bytes
         self._idle: list[DecoderProcess] = []
         self._lock = threading.Lock()
         atexit.register(self._end_all)
@@ -58,7 +59,7 @@ class DecoderPool:
         with self._lock:
             decoder = self._idle.pop() if self._idle else None
         if decoder is None or not decoder.alive:
-            decoder = DecoderProcess(self._command)
+            decoder = DecoderProcess(self._command, self._memory_bytes)
         try:
             yield decoder
         except BaseException:
@@ -80,7 +81,8 @@ class DecoderPool:
 class DecoderProcess:
     """One process, used by one thread at a time."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], memory_bytes: int) -> None:
+        self._memory_bytes = memory_bytes
         own = {name: os.environ[name] for name in _KEPT if name in os.environ} | {"OPENBLAS_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=own, bufsize=0
@@ -112,6 +114,8 @@ class DecoderProcess:
                 late = time.monotonic() - started > seconds * _CLOCK_FACTOR
                 if late or self._processor_seconds() - used > seconds:
                     raise TooSlow
+                if self._resident_bytes() > self._memory_bytes:  # macOS takes a limit of address space and keeps none
+                    raise DecoderDied
             return receive(stdout)
         except (OSError, EOFError) as error:
             raise DecoderDied from error
@@ -123,6 +127,12 @@ class DecoderProcess:
             return receive(self._process.stdout)
         except (OSError, EOFError) as error:
             raise DecoderDied from error
+
+    def _resident_bytes(self) -> int:
+        try:
+            return int(psutil.Process(self._process.pid).memory_info().rss)
+        except psutil.Error:
+            return 0
 
     def _processor_seconds(self) -> float:
         try:

@@ -27,6 +27,7 @@ from typing import IO, Any
 
 from omlx.prompting.errors import MAX_CPU_S, TemplateError, TemplateRefused, TemplateTooSlow
 from omlx.prompting.jinja import JinjaTemplate
+from omlx.runner.watched import wait_for_answer
 
 _ASKED, _ANSWERED = struct.Struct(">Q"), struct.Struct(">cdQ")
 _GOOD, _FAILED, _REFUSED, _TOO_SLOW = b"g", b"f", b"r", b"s"
@@ -38,7 +39,9 @@ _SPARE_CPU_S = 1
 REQUEST_CPU_S = 3 * MAX_CPU_S
 """For all renderings of one request: a long conversation is rendered again for each shortening that is tried."""
 MEMORY_BYTES = 1 << 30
-"""Beyond what the process has at its start. Kept by Linux; macOS knows the limit and does not enforce it."""
+"""Beyond what the process has at its start. Kept by Linux; elsewhere see `watched`."""
+WATCHED_BYTES = MEMORY_BYTES + (1 << 28)
+"""In memory, what it has at its start among them."""
 _MOST_WALL_S = 120.0
 _KEPT = 8
 """Compiled templates."""
@@ -121,6 +124,7 @@ class _Renderer:
         deadline = time.monotonic() + _MOST_WALL_S
         try:
             _write(process.stdin, _ASKED.pack(len(asked)) + asked)
+            wait_for_answer(process, deadline, WATCHED_BYTES)
             outcome, seconds, size = _ANSWERED.unpack(_read(process.stdout, _ANSWERED.size, deadline))
             return outcome, seconds, _read(process.stdout, size, deadline).decode("utf-8", "surrogatepass")
         except (OSError, EOFError, TimeoutError):

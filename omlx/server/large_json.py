@@ -3,7 +3,8 @@
 A call into a JSON decoder holds Python's lock until it returns: numbers of thousands of digits, escapes without end or
 damaged UTF-8 take seconds of it, with every open stream waiting. A reader has limits of CPU time and memory, both kept
 by the kernel, and returns MessagePack of the same values, which takes no longer to decode than to copy. Readers are
-started as they are needed, kept for the next body, and end themselves when none comes.
+started as they are needed, kept for the next body, and end themselves when none comes. What `watched` says of memory
+holds for them.
 
 Frames: to the reader a length and a body; back an outcome, two counts, a length, and a value or a sentence.
 """
@@ -27,6 +28,7 @@ import msgspec
 
 from omlx.protocols.http_error import HTTPError
 from omlx.protocols.ollama import gojson
+from omlx.runner.watched import wait_for_answer
 from omlx.server.body_counts import Tally, tally
 
 LARGE = 8_000_000
@@ -41,8 +43,9 @@ _VALUE, _EMPTY, _MALFORMED, _EXCESS = b"v", b"e", b"m", b"x"
 _CPU_S, _CPU_S_PER_BYTE = 2.0, 30e-9
 """Three times what a body of ordinary JSON takes on a slow core."""
 _MEMORY_BYTES, _MEMORY_PER_BYTE = 1 << 30, 10
-"""Beyond what the process has at its start: a character of text may take four bytes. Kept by Linux; macOS knows the
-limit and does not enforce it."""
+"""Beyond what the process has at its start: a character of text may take four bytes."""
+_AT_START = 1 << 28
+"""More than it has then."""
 _CLOCK_FACTOR = 10
 """By the clock a body may take so many times as long: other work shares the cores."""
 _IDLE_S = 60.0
@@ -104,6 +107,7 @@ class _Reader:
             try:
                 for part in (_ASKED.pack(len(body)), body):
                     _write(process.stdin, part)
+                wait_for_answer(process, due, _AT_START + _MEMORY_BYTES + len(body) * _MEMORY_PER_BYTE)
                 outcome, values, many, size = _ANSWERED.unpack(_read(process.stdout, _ANSWERED.size, due))
                 return outcome, values, many, _read(process.stdout, size, due)
             except (OSError, EOFError, TimeoutError):

@@ -14,6 +14,7 @@ import psutil
 import pytest
 from PIL import Image
 
+from omlx.engine.decoder_process import DecoderPool
 from omlx.engine.vision import image_decoder as picture_decoder
 from omlx.engine.vision import images as pictures
 from omlx.engine.vision.images import PictureError
@@ -209,3 +210,10 @@ def test_a_decoder_that_has_ended_is_replaced() -> None:
         process.kill()
     assert psutil.wait_procs(ended, timeout=60)[1] == []
     assert picture_decoder.decode(sound).size == NOISE.size
+
+
+def test_memory_is_watched_where_the_kernel_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS, where the limit of address space is taken and not kept."""
+    monkeypatch.setattr(picture_decoder, "_pool", DecoderPool("omlx.engine.vision.image_decoder", 1))
+    with pytest.raises(PictureError, match="takes too much memory"):
+        picture_decoder.decode(many_segments(3_000_000))

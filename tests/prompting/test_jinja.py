@@ -59,6 +59,14 @@ def test_a_malformed_template_is_an_error_at_once(source: str) -> None:
         "{{ 1 / 0 }}",
         "{{ messages | tojson(indent='x') + 1 }}",
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{% block a %}{{ self.a() }}{% endblock %}",
+        "{% for i in [1] recursive %}{{ loop([1]) }}{% endfor %}",
+        "{% include '/etc/passwd' %}",
+        "{% include ['x', '/etc/passwd'] ignore missing %}",
+        "{% include messages %}",
+        "{% import '/etc/passwd' as x %}",
+        "{% from '/etc/passwd' import x %}",
+        "{% extends '/etc/passwd' %}",
     ],
 )
 def test_what_foreign_code_may_not_or_cannot_do_is_a_template_error(source: str) -> None:

@@ -16,6 +16,7 @@ from omlx.messages.request import GenerateRequest, Message, ToolCall
 from omlx.prompting.errors import TemplateError, TemplateTooSlow
 from omlx.prompting.jinja import JinjaTemplate
 from omlx.prompting.template import PromptTemplate
+from omlx.runner import rendering
 from omlx.runner.rendering import MEMORY_BYTES, IsolatedTemplate, Renderers
 from tests.prompting.families import FAMILIES
 from tests.support.processes import command_line
@@ -152,3 +153,15 @@ def test_a_renderer_that_was_killed_is_replaced(renderers: Renderers) -> None:
             child.send_signal(signal.SIGKILL)
             child.wait()
     assert template.render({"a": 1}) == "1"
+
+
+def test_memory_is_watched_where_the_kernel_does_not(renderers: Renderers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS, where the limit of address space is taken and not kept."""
+    template = IsolatedTemplate(
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", renderers
+    )
+    monkeypatch.setattr(rendering, "WATCHED_BYTES", 1)
+    with pytest.raises(TemplateTooSlow, match="more time or memory than it may"):
+        template.render({})
+    monkeypatch.undo()
+    assert IsolatedTemplate("a{{ 1 + 1 }}", renderers).render({}) == "a2"

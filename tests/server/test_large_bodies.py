@@ -11,6 +11,7 @@ from typing import Any, Self
 import httpx
 import pytest
 
+from omlx.server import large_json
 from tests.server.local import LocalServer
 
 
@@ -217,3 +218,15 @@ def test_a_route_takes_as_much_as_it_has_use_for(own_server: LocalServer) -> Non
                 assert answer.status_code == 413, path
                 assert said.partition(" MB")[0] in answer.text
                 assert said.rpartition(" ")[2] in answer.text
+
+
+def test_memory_of_a_reader_is_watched_where_the_kernel_does_not(
+    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on macOS, where the limit of address space is taken and not kept."""
+    slow = b'{"model":"nope","prompt":"' + b"\\ud800\\n" * 1_200_000 + b'"}'
+    with own_server.client() as client:
+        assert client.post("/api/generate", content=slow, timeout=120).status_code == 404
+        monkeypatch.setattr(large_json, "_AT_START", -(1 << 40))
+        refused = client.post("/api/generate", content=slow, timeout=120)
+    assert (refused.status_code, "more time or memory" in refused.text) == (413, True)

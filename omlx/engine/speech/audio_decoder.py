@@ -55,7 +55,7 @@ class _Refused(msgspec.Struct, tag=True):
 
 
 # ---------------------------------------------------------------- the runner's side
-_pool = DecoderPool("omlx.engine.speech.audio_decoder")
+_pool = DecoderPool("omlx.engine.speech.audio_decoder", _MEMORY_BYTES)
 
 
 def decode(data: bytes, check: Callable[[], None] = lambda: None) -> NDArray[np.float32]:

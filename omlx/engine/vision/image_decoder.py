@@ -69,7 +69,7 @@ def frames(
     return [found.frames[number] for number in found.shown], found.fps
 
 
-_pool = DecoderPool("omlx.engine.vision.image_decoder")
+_pool = DecoderPool("omlx.engine.vision.image_decoder", _MEMORY_BYTES)
 
 
 def _ask(order: _Decode | _Frames, seconds: int, check: Callable[[], None], kind: type[T]) -> T:
