@@ -76,6 +76,10 @@ class Rules:
     def grammar(self, start: str) -> CallGrammar:
         return CallGrammar("\n".join([f"start: {start}", *self._rules]), self._schemas, self._texts)
 
+    @property
+    def count(self) -> int:
+        return len(self._rules)
+
     def knows(self, mark: str) -> bool:
         """Whether the vocabulary has this token."""
         return mark in self._tokens
