@@ -35,7 +35,8 @@ def schemas_in(folders: list[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
                 value = json.loads(path.read_text())
             except (ValueError, OSError):
                 continue
-            for name, schema in value if isinstance(value, list) else [(str(path), value)]:
+            pairs = value if isinstance(value, list) else [[str(path), value]]
+            for name, schema in (pair for pair in pairs if isinstance(pair, list) and len(pair) == 2):
                 if isinstance(schema, dict) and _KEYWORDS & schema.keys():
                     digest = hashlib.sha256(json.dumps(schema, sort_keys=True).encode()).hexdigest()
                     if digest not in seen:

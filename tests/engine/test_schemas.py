@@ -391,3 +391,9 @@ def test_what_is_no_schema_is_refused_with_the_keys_that_lead_to_it(schema: dict
     with pytest.raises(GrammarError) as refused:
         matcher(schema)
     assert named in str(refused.value)
+
+
+def test_a_reference_to_the_whole_may_be_written_with_a_slash() -> None:
+    schema = obj({"n": INTEGER, "child": {"$ref": "#/"}}, "n")
+    assert takes(schema, {"n": 1, "child": {"n": 2}})
+    assert not takes(schema, {"n": 1, "child": {}})

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from omlx.engine.grammar import GrammarCompiler
+from omlx.engine.grammar import GrammarCompiler, GrammarError
 from omlx.engine.guide import make_guide
 from omlx.messages.constraint import Grammar, ThinkLimit
 from omlx.messages.request import GenerateRequest, Limits, Message, ToolCall
@@ -393,3 +393,41 @@ def test_a_reply_with_strict_tools_may_be_text_or_a_call_that_obeys(family: Fami
     number = re.search(r"10[0-5]", call)
     assert number is not None
     assert not accepts(call[: number.start()] + "999" + call[number.end() :])
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"a": {"type": "string"}}, "required": 3},
+        {"type": "object", "properties": {"a": {"type": "string"}}, "required": [["x"]]},
+        {"type": "array", "items": {"type": "string"}, "minItems": "2"},
+        {"type": "array", "items": {"type": "string"}, "maxItems": 10**9},
+        {"type": "array", "items": {"type": "string"}, "maxItems": True},
+        {"type": "string", "pattern": 3, "minLength": None},
+        {"$ref": "#/properties/odd"},
+    ],
+)
+def test_an_odd_schema_of_one_argument_ends_nothing(schema: dict[str, Any]) -> None:
+    """It is written in some form, or refused where it is compiled."""
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"odd": schema}}}}]
+    for family in FAMILIES:
+        wild = Wild(family)
+        wanted = GenerateRequest(id=1, tools=tools, think=False, must_call=True)
+        found = constrain(wanted, dialect_of(family, wild), wild.added, opens_thinking=False)
+        assert found is not None
+        try:
+            wild.compiler.matcher(found)
+        except GrammarError as error:
+            assert "odd" in str(error) or '"' in str(error)
+
+
+def test_a_schema_that_multiplies_by_references_stays_small() -> None:
+    node = {"type": "object", "properties": {f"p{at}": {"$ref": "#/$defs/node"} for at in range(40)}}
+    parameters = {"$defs": {"node": node}, "properties": {"tree": {"$ref": "#/$defs/node"}}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    family = next(one for one in FAMILIES if one.name == "minimax-m3")
+    wild = Wild(family)
+    wanted = GenerateRequest(id=1, tools=tools, think=False, must_call=True)
+    found = constrain(wanted, dialect_of(family, wild), wild.added, opens_thinking=False)
+    assert found is not None
+    assert len(found.source) < 100_000 and len(found.schemas) < 300

@@ -81,6 +81,9 @@ class References:
             # Many count from the root in spite of a name in between.
             ways = [(start, way) for start in (place, self.root) for way in (unquote(fragment), fragment)]
             found = next(filter(None, (_follow(*way) for way in ways)), None)
+            if fragment == "/":
+                # Meant is the whole, not its property of the name "".
+                found = found or place
         if found is None:
             raise SchemaError(f'"{keyword}" leads to {shown}, which is not in the schema')
         return found

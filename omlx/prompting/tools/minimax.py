@@ -23,6 +23,10 @@ _ITEM = "item"
 """The element of each item of an array."""
 _WRITTEN_LEVELS = 6
 """Levels of elements; what is deeper, say in a schema that contains itself, is JSON."""
+_WRITTEN_RULES = 200
+"""Rules of a grammar from which on no further elements are written, since references multiply them."""
+_WRITTEN_ITEMS = 100
+"""Items that are counted; arrays with other limits are JSON."""
 _Node = str | list[tuple[str, Any]]
 """The text of an element, or its children: names and nodes."""
 
@@ -127,20 +131,25 @@ def _write_element(rules: Rules, tool: OfferedTool, key: str, schema: Any, level
     """An element. Objects and arrays whose schemas say no more than what stands in them are elements, others JSON."""
     opening, closing = rules.text(f"{_TOKEN}<{key}>"), f"{_TOKEN}</{key}>"
     plain = resolved(schema, tool.schema)
-    keywords = (plain.keys() - ANNOTATIONS) if isinstance(plain, Mapping) and level < _WRITTEN_LEVELS else {""}
+    simple = isinstance(plain, Mapping) and level < _WRITTEN_LEVELS and rules.count < _WRITTEN_RULES
+    keywords = (plain.keys() - ANNOTATIONS) if simple else {""}
     inner: list[str] | None = None
     if keywords <= {"type", "properties", "required", "additionalProperties"} and plain.get("type") == "object":
         parameters = parameters_of(plain, tool.schema)
         listed = {parameter.name for parameter in parameters if _OPEN.fullmatch(parameter.name + ">")}
-        if listed and listed >= {*plain.get("required", ())} and not plain.get("additionalProperties"):
+        required = plain.get("required", [])
+        whole = isinstance(required, list) and all(name in listed for name in required if isinstance(name, str))
+        if listed and whole and not plain.get("additionalProperties"):
             inner = [
-                _write_element(rules, tool, name, value, level + 1) + ("" if required else "?")
-                for name, value, required in parameters
+                _write_element(rules, tool, name, value, level + 1) + ("" if needed else "?")
+                for name, value, needed in parameters
                 if name in listed
             ]
     elif keywords <= {"type", "items", "minItems", "maxItems"} and plain.get("type") == "array":
         least, most = plain.get("minItems", 0), plain.get("maxItems", "")
-        if isinstance(plain.get("items"), Mapping):
+        counts = [count for count in (least, most) if count != ""]
+        few = all(type(count) is int and 0 <= count <= _WRITTEN_ITEMS for count in counts)
+        if few and isinstance(plain.get("items"), Mapping):
             inner = [f"{_write_element(rules, tool, _ITEM, plain['items'], level + 1)}{{{least},{most}}}"]
     if inner is None:
         return rules.rule(f"{opening} {rules.value(tool, schema, closing)}")

@@ -68,6 +68,8 @@ class Rules:
         self._rules: list[str] = []
         self._schemas: dict[str, dict[str, Any]] = {}
         self._texts: dict[str, TextTerminal] = {}
+        self._properties: dict[tuple[int, str], str] = {}
+        """Names of arguments' schemas, by the tool and what they say: many are the same."""
         self._opened = ""
         """A text that calls begin with, and that is there already."""
         self._left_out = False
@@ -75,6 +77,10 @@ class Rules:
 
     def grammar(self, start: str) -> CallGrammar:
         return CallGrammar("\n".join([f"start: {start}", *self._rules]), self._schemas, self._texts)
+
+    @property
+    def count(self) -> int:
+        return len(self._rules)
 
     def knows(self, mark: str) -> bool:
         """Whether the vocabulary has this token."""
@@ -162,7 +168,13 @@ class Rules:
 
     def property(self, tool: OfferedTool, schema: Any) -> str:
         """One argument as JSON; it may refer to other parts of the whole."""
-        return self.json(by_itself(schema, tool.schema))
+        try:
+            key = (id(tool), json.dumps(schema, sort_keys=True, default=str))
+        except RecursionError:  # refused where it is compiled
+            return self.json(by_itself(schema, tool.schema))
+        if key not in self._properties:
+            self._properties[key] = self.json(by_itself(schema, tool.schema))
+        return self._properties[key]
 
     def each(self, one: Callable[[OfferedTool], str]) -> str:
         """Any of the tools."""
