@@ -231,6 +231,8 @@ def test_normal_answers_are_not_red_and_the_name_asked_for_is_shown(page: Any, h
     page.locator("#journal tr", has_text="500").first.wait_for()
     shown = page.locator("#journal tr", has_text="400").get_by_role("button").all_inner_texts()
     assert sorted(shown) == ["early:1b", "–"]
+    page.set_viewport_size({"width": 390, "height": 844})  # where the column of routes has no room
+    assert page.get_by_role("button", name="– /v1/chat/completions").is_visible()
     red = page.locator("#journal .badge.bad").all_inner_texts()
     assert red and "404" not in red
 

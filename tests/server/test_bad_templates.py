@@ -56,8 +56,10 @@ def test_a_jinja_template_that_cannot_be_used_is_refused(http: httpx.Client, tem
     assert error.startswith("the model's chat template ") and "give the model a TEMPLATE of its own" in error
     assert all(word in error for word in words), error
     assert "made:latest" not in {model["name"] for model in http.get("/api/tags").json()["models"]}
-    # The remedy it names.
-    assert create(http, template, template="{{ .Prompt }}") == ""
+
+
+def test_a_template_of_its_own_takes_the_place_of_a_bad_one(http: httpx.Client) -> None:
+    assert create(http, "{{ messages | no_such_filter }}", template="{{ .Prompt }}") == ""
     http.request("DELETE", "/api/delete", json={"model": "made"}).raise_for_status()
 
 
@@ -74,6 +76,7 @@ def test_a_jinja_template_that_cannot_be_used_is_refused(http: httpx.Client, tem
 )
 def test_one_that_works_or_wants_another_conversation_is_taken(http: httpx.Client, template: str | None) -> None:
     assert create(http, template) == ""
+    http.request("DELETE", "/api/delete", json={"model": "made"}).raise_for_status()
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ class Pulls:
                 async with aclosing(_follow(pull, steps)) as followed:
                     async for _ in followed:
                         pass
-            log.info("The pull of %s is %s%s", name, pull.state, f": {pull.error}" if pull.error else "")
+            log.info("The pull of %s has ended: %s%s", name, pull.state, f": {pull.error}" if pull.error else "")
 
         task = asyncio.create_task(run(), name=f"pull {name}", context=contextvars.Context())
         self._tasks[pull.number] = task

@@ -27,7 +27,7 @@ function line(row, open) {
   return el("tr", { class: "pick", "data-key": row.number, onclick: () => open(row.number) },
     el("td", { "data-name": "Time" }, clock(row.at)),
     el("th", { scope: "row" }, el("button", { class: "plain", type: "button", "data-act": "open",
-      onclick: (event) => { event.stopPropagation(); open(row.number); } }, row.model || "–")),
+      onclick: (event) => { event.stopPropagation(); open(row.number); } }, row.model || ["–", el("small", { class: "narrow" }, ` ${row.route}`)])),
     el("td", { "data-name": "Route" }, el("small", {}, row.route)),
     el("td", { "data-name": "Result" }, badge(row)),
     el("td", { class: "num", "data-name": "First token" }, duration(row.first_token)),
