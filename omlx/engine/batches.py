@@ -10,7 +10,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 
+from omlx_cache.store import PrefixStore
+
 from omlx.engine.batch import Batch, Newcomers
+from omlx.engine.capture_rows import finished as capture_finished
 from omlx.engine.scheduler import choose_group
 from omlx.engine.sequence import Sequence
 
@@ -97,6 +100,15 @@ class Batches:
         if batch not in self._batches:
             self._batches.append(batch)
         return []
+
+    def capture(self, store: PrefixStore, finished: list[Sequence]) -> None:
+        """Hand the whole of these sequences' caches to the store. Where that fails, they are not stored."""
+        for batch in self:
+            rows = [sequence for sequence in finished if sequence in batch.rows]
+            try:
+                capture_finished(store, batch.held, batch.places_of(rows))
+            except Exception:
+                log.warning("the contexts of finished requests could not be stored", exc_info=True)
 
     def leave(self, gone: set[int]) -> list[Sequence]:
         """Drop the rows of the sequences with these ids. Returns others that lost their batch and must be restarted."""

@@ -10,6 +10,7 @@ ones.
 from __future__ import annotations
 
 from bisect import bisect_left
+from typing import NamedTuple
 
 CHUNKS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 """Sizes that are chosen: few, so that the device sees few shapes."""
@@ -20,6 +21,24 @@ _MOST = 4.0
 """A measurement counts as at most so many times the expected: the first run of a shape compiles for seconds."""
 _WORTH = 0.85
 """Of the best rate (tokens per second) that a time allows."""
+
+
+class PrefillChunks(NamedTuple):
+    """Chunks that were read of prompts, by their tokens: all, and those for which decode steps are to be given time."""
+
+    chunks: tuple[int, ...] = ()
+    owing: tuple[int, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.chunks)
+
+    def plus(self, tokens: int, *, owing: bool) -> PrefillChunks:
+        """One more chunk."""
+        return self.joined(PrefillChunks((tokens,), (tokens,) if owing else ()))
+
+    def joined(self, other: PrefillChunks) -> PrefillChunks:
+        return PrefillChunks(self.chunks + other.chunks, self.owing + other.owing)
 
 
 class LatencyModel:

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
-from omlx.engine.latency import CHUNKS, ROWS, LatencyModel
+from omlx.engine.latency import CHUNKS, ROWS, LatencyModel, PrefillChunks
 from omlx.engine.scheduler import DECODE_SHARE, EAGER_S, EAGER_TOKENS, IDLE_S
 
 MOST_TOKENS = 8192
@@ -25,24 +24,6 @@ _SPILL = 2
 """Steps until a chunk has shown in the time between two reads."""
 _WINDOW = 6
 """Steps with chunks after which a window ends anyway."""
-
-
-class PrefillChunks(NamedTuple):
-    """Chunks that were read of prompts, by their tokens: all, and those for which decode steps are to be given time."""
-
-    chunks: tuple[int, ...] = ()
-    owing: tuple[int, ...] = ()
-
-    @property
-    def tokens(self) -> int:
-        return sum(self.chunks)
-
-    def plus(self, tokens: int, *, owing: bool) -> PrefillChunks:
-        """One more chunk."""
-        return self.joined(PrefillChunks((tokens,), (tokens,) if owing else ()))
-
-    def joined(self, other: PrefillChunks) -> PrefillChunks:
-        return PrefillChunks(self.chunks + other.chunks, self.owing + other.owing)
 
 
 class PrefillBudget:

@@ -8,9 +8,10 @@ both.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple, Protocol
 
+from omlx.engine.latency import PrefillChunks
 from omlx.engine.sequence import Sequence
 from omlx.messages.request import Priority
 
@@ -43,6 +44,12 @@ class FairShare:
         chosen = min(paid, key=lambda name: (paid[name], -WEIGHTS[name]))
         self._floor = paid[chosen]
         return chosen
+
+    def copy(self) -> FairShare:
+        """One that can be charged for what is only planned."""
+        other = FairShare()
+        other._paid, other._floor = {**self._paid}, self._floor
+        return other
 
     def charge(self, name: Priority, tokens: int) -> None:
         self._paid[name] = max(self._paid[name], self._floor) + tokens / WEIGHTS[name]
@@ -87,15 +94,140 @@ class WaitingLine:
         return removed
 
 
-def next_prefill(prefilling: list[Sequence], share: FairShare, turn: int) -> Sequence:
+class Candidate(NamedTuple):
+    """A prompt that is being prefilled, as the plan sees it."""
+
+    id: int
+    remaining: int
+    """Tokens that are still to be computed, as far as that is known: none may have been restored yet."""
+    computed: int
+    """Tokens that have been, not counting restored ones."""
+    priority: Priority = "interactive"
+    ready: bool = True
+    """Nothing of it is on its way from disk."""
+    fresh: bool = True
+    """Nothing of it has been computed or restored."""
+    shares: bool = True
+    """It may be prefilled with others."""
+
+
+class PrefillState(NamedTuple):
+    """What the plan of a step starts from."""
+
+    candidates: tuple[Candidate, ...]
+    """In order of their arrival."""
+    decoding: bool
+    """Other sequences are decoded meanwhile."""
+    turn: int
+    """Forwards planned so far."""
+    share: FairShare
+    padding: Callable[[bool], bool | None] | None
+    """As in `choose_together`; None: each forward has one prompt."""
+    logits_rows: int = 1 << 20
+    """As in `chunk_end`."""
+
+
+class PrefillCosts(Protocol):
+    """What prompts cost and how long they may take (`PrefillBudget`). Seconds and tokens."""
+
+    @property
+    def owes(self) -> bool: ...
+    @property
+    def eager_tokens(self) -> int: ...
+    def seconds(self, *, decoding: bool, eager: bool) -> float: ...
+    def left(self, seconds: float, read: PrefillChunks) -> float: ...
+    def tokens(self, seconds: float) -> int: ...
+    def forward_tokens(self, seconds: float) -> int: ...
+
+
+class PlannedForward(NamedTuple):
+    """A forward of the step: that of prompt `id`, with others where they fit."""
+
+    id: int
+    tokens: int
+    """Most of one prompt."""
+    together: int
+    """Most of all prompts in it, padding included."""
+    eager: bool
+    """The prompt is in its first tokens, for which decode steps are owed nothing."""
+
+
+class StepPlan(NamedTuple):
+    """What a step does with prompts, in this order. What is restored meanwhile makes it less."""
+
+    forwards: tuple[PlannedForward, ...] = ()
+
+
+def plan(state: PrefillState, costs: PrefillCosts) -> StepPlan:
+    """The forwards of one step: eager prompts before long ones, in the time that decode steps leave.
+
+    A step in which the first prompt of all ends is over with it, and one beside decodes with a chunk that owes them.
+    """
+    line = {candidate.id: candidate for candidate in state.candidates}
+    eager_tokens, spent = costs.eager_tokens, PrefillChunks()
+    eager = {candidate.id: candidate.computed < eager_tokens for candidate in state.candidates}
+    seconds = costs.seconds(decoding=state.decoding, eager=any(eager.values()))
+    share, forwards = state.share.copy(), list[PlannedForward]()
+    while (left := costs.left(seconds, spent)) > 0:
+        readable = readable_now([*line.values()], eager, decoding=state.decoding, owes=costs.owes)
+        if not readable:
+            break
+        first = next_prefill(readable, share, state.turn + len(forwards))
+        forward = PlannedForward(first.id, costs.tokens(left), costs.forward_tokens(left), eager[first.id])
+        forwards.append(forward)
+        alike = [one for one in readable if one.priority == first.priority and eager[one.id] == forward.eager]
+        taken = _expected(first, alike, forward, state)
+        spent = spent.plus(len(taken) * max(taken.values()), owing=not forward.eager)
+        ended = False
+        for id, tokens in taken.items():
+            before = line[id]
+            share.charge(before.priority, tokens)
+            rest, computed = before.remaining - tokens, before.computed + tokens
+            line[id], eager[id] = (
+                before._replace(remaining=rest, computed=computed, fresh=False),
+                computed < eager_tokens,
+            )
+            if rest <= (1 if len(taken) > 1 else 0):  # the last token of several is left to the first decode step
+                del line[id]
+                ended = True
+        if (ended and not state.decoding) or (spent.owing and state.decoding):
+            break
+    return StepPlan(tuple(forwards))
+
+
+def readable_now(line: list[Candidate], eager: Mapping[int, bool], *, decoding: bool, owes: bool) -> list[Candidate]:
+    """Prompts that may be prefilled now: while decodes are owed time, only `eager` ones.
+
+    One that is still on its way from disk waits while there is anything else to do.
+    """
+    wanted = [candidate for candidate in line if not (decoding and owes) or eager[candidate.id]]
+    ready = [candidate for candidate in wanted if candidate.ready]
+    return ready if ready or decoding else wanted
+
+
+def _expected(first: Candidate, alike: list[Candidate], forward: PlannedForward, state: PrefillState) -> dict[int, int]:
+    """The tokens that each prompt of a forward will probably take, by id."""
+
+    def chunk(candidate: Candidate) -> Chunk:
+        return Chunk(candidate.id, min(candidate.remaining - 1, forward.tokens), candidate.fresh)
+
+    alone = {first.id: chunk_end(0, first.remaining, forward.tokens, logits_rows=state.logits_rows)}
+    if state.padding is None or not first.shares or first.remaining <= 1:
+        return alone
+    others = (chunk(one) for one in alike if one.id != first.id and one.shares and one.remaining > 1)
+    taken = choose_together(chunk(first), others, forward.together, padding=state.padding)
+    return taken if len(taken) > 1 else alone
+
+
+def next_prefill(candidates: list[Candidate], share: FairShare, turn: int) -> Candidate:
     """Whose prompt is read next: in turn the oldest of its class and the one with the fewest tokens left.
 
     So a short prompt waits for at most as many chunks of long ones as it has itself, and a long one keeps at least half
     of the device however many short ones arrive.
     """
-    name = share.choose({sequence.spec.priority for sequence in prefilling})
-    line = [sequence for sequence in prefilling if sequence.spec.priority == name]
-    return line[0] if turn % 2 == 0 else min(line, key=lambda sequence: sequence.remaining)
+    name = share.choose({candidate.priority for candidate in candidates})
+    line = [candidate for candidate in candidates if candidate.priority == name]
+    return line[0] if turn % 2 == 0 else min(line, key=lambda candidate: candidate.remaining)
 
 
 def chunk_end(position: int, total: int, budget: int, *, logits_rows: int) -> int:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omlx.engine.encode import chunks
-from omlx.engine.latency import CHUNKS, LatencyModel
-from omlx.engine.prefill_budget import PrefillBudget, PrefillChunks
+from omlx.engine.latency import CHUNKS, LatencyModel, PrefillChunks
+from omlx.engine.prefill_budget import PrefillBudget
 
 
 def test_the_largest_chunk_within_a_time() -> None:

@@ -97,7 +97,7 @@ def test_a_forward_that_fails_ends_only_the_prompt_that_causes_it(monkeypatch: p
     model = loaded("llama", endless=True)
     culprit = prompt(44, 2)
     machine = Engine(model, EngineConfig(context_length=4096, max_concurrent_requests=16))
-    real = machine._prefill._model
+    real = machine._prompts.prefill._model
 
     class Network:
         layers = real.layers
@@ -107,7 +107,7 @@ def test_a_forward_that_fails_ends_only_the_prompt_that_causes_it(monkeypatch: p
                 raise RuntimeError("injected")
             return real(tokens, **options)
 
-    monkeypatch.setattr(machine._prefill, "_model", Network())
+    monkeypatch.setattr(machine._prompts.prefill, "_model", Network())
     replies = run(machine, [spec(at, prompt(40 + 2 * at, at), new=NEW) for at in range(5)])
     for at in (0, 1, 3, 4):
         assert replies.tokens[at] == bare("llama", prompt(40 + 2 * at, at), NEW)

@@ -9,8 +9,10 @@ import msgspec
 import pytest
 
 from omlx.engine.engine import Engine
-from omlx.engine.prefill_budget import PrefillBudget, PrefillChunks
+from omlx.engine.latency import PrefillChunks
+from omlx.engine.prefill_budget import PrefillBudget
 from omlx.engine.scheduler import (
+    Candidate,
     FairShare,
     WaitingLine,
     choose_group,
@@ -66,7 +68,7 @@ def test_a_class_that_was_idle_has_no_credit() -> None:
 
 
 def test_prompts_take_turns_between_the_oldest_and_the_shortest() -> None:
-    line = [waiting(0, tokens=5000), waiting(1, tokens=900), waiting(2, tokens=50)]
+    line = [Candidate(0, 5000, 0), Candidate(1, 900, 0), Candidate(2, 50, 0)]
     assert [next_prefill(line, FairShare(), turn).id for turn in range(4)] == [0, 2, 0, 2]
 
 

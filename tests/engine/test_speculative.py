@@ -210,7 +210,7 @@ def test_a_broken_draft_ends_no_reply_and_is_not_asked_again() -> None:
             raise RuntimeError("out of memory")
 
     machine = drafted()
-    machine._speculator._draft.model = Broken()  # type: ignore[union-attr]
+    machine._decoding.speculator._draft.model = Broken()  # type: ignore[union-attr]
     assert run(machine, [spec(0, prompt(20), new=20)]).tokens[0] == bare("llama", prompt(20), 20)
     assert machine.guesses is None
     assert run(machine, [spec(1, prompt(20), new=20)]).tokens[1] == bare("llama", prompt(20), 20)

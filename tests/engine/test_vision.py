@@ -136,7 +136,7 @@ def test_a_picture_may_be_read_in_pieces(kind: str) -> None:
     expected = reply(machine(kind), asked(kind, 1, text, *files))
     tokens, media = turn(kind, text, *files)
     engine = machine(kind)
-    engine._budget.tokens = lambda seconds: 7  # type: ignore[method-assign]
+    engine._prompts.budget.tokens = lambda seconds: 7  # type: ignore[method-assign]
     assert reply(engine, spec(1, tokens, new=16, media=media)) == expected
 
 
