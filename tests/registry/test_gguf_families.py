@@ -71,8 +71,15 @@ def test_the_latent_may_be_quantized(family: str, tmp_path: Path) -> None:
     _, path = make_pair(tmp_path, family, lambda name: "Q8_0")
     convert(path, tmp_path / "imported")
     convert(path, tmp_path / "dense", "float32")
-    ours, dense = logits(tmp_path / "imported"), logits(tmp_path / "dense")
-    assert mx.mean(mx.abs(ours - dense)).item() < 0.02 * mx.mean(mx.abs(dense)).item()
+    config = json.loads((tmp_path / "imported" / "config.json").read_text())
+    assert config["quantization"]["bits"] == 8
+    ours, dense = (mx.load(str(tmp_path / name / "model.safetensors")) for name in ("imported", "dense"))
+    paths = ["kv_b_proj"] if family == "deepseek2" else ["embed_q", "unembed_out"]
+    for path_of in (f"model.layers.1.self_attn.{it}" for it in paths):
+        packed = (ours[f"{path_of}.{leaf}"] for leaf in ("weight", "scales", "biases"))
+        values, wanted = mx.dequantize(*packed, group_size=32, bits=8).astype(mx.float32), dense[f"{path_of}.weight"]
+        assert mx.max(mx.abs(values - wanted)).item() < 0.02 * mx.max(mx.abs(wanted)).item()
+    assert mx.isfinite(logits(tmp_path / "imported")).all().item()
 
 
 def test_deepseek_v2_with_projections_apart_is_refused(tmp_path: Path) -> None:
