@@ -169,12 +169,13 @@ def write_gguf(
     writer.add_feed_forward_length(config.get("intermediate_size") or config["block_ff_dim"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(more.key_value_heads(config))
-    writer.add_key_length(head_dim)
-    writer.add_value_length(head_dim)
+    key, value, rotated = more.head_lengths(config)
+    writer.add_key_length(key)
+    writer.add_value_length(value)
     if arch != "cohere2":
         writer.add_layer_norm_rms_eps(config.get("rms_norm_eps") or config["norm_eps"])
     writer.add_rope_freq_base((config.get("rope_parameters") or config)["rope_theta"])
-    writer.add_rope_dimension_count(int(head_dim * config.get("partial_rotary_factor", 1.0)))
+    writer.add_rope_dimension_count(rotated)
     writer.add_name("tiny")
     if arch == "gemma3":
         writer.add_sliding_window(config["sliding_window"])
@@ -239,6 +240,8 @@ def _to_ggml(name: str, values: np.ndarray, config: dict[str, Any], arch: str) -
     if stem in _TOP:
         return f"{_TOP[stem]}.{leaf}", values
     _, _, layer, rest = stem.split(".", 3)
+    if leaf == "e_score_correction_bias":
+        return f"blk.{layer}.exp_probs_b.bias", values
     if leaf == "sinks":
         return f"blk.{layer}.attn_sinks.weight", values
     if arch in more.INTERLEAVED and rest in ("self_attn.q_proj", "self_attn.k_proj"):
@@ -253,12 +256,14 @@ def _add_rope_scaling(writer: GGUFWriter, config: dict[str, Any], head_dim: int)
     scaling = config.get("rope_scaling") or config.get("rope_parameters")
     if not scaling:
         return
-    if scaling.get("rope_type") == "yarn":
+    if "yarn" in (scaling.get("rope_type"), scaling.get("type")):
         writer.add_rope_scaling_type(RopeScalingType.YARN)
         writer.add_rope_scaling_factor(scaling["factor"])
         writer.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
         if "mscale_all_dim" in scaling:
-            writer.add_rope_scaling_yarn_log_mul(scaling["mscale_all_dim"])
+            # The converter writes a tenth for DeepSeek.
+            share = 0.1 if writer.arch == "deepseek2" else 1.0
+            writer.add_rope_scaling_yarn_log_mul(share * scaling["mscale_all_dim"])
         return
     if scaling.get("type") == "longrope":
         original = config["original_max_position_embeddings"]

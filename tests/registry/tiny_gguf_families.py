@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from gguf import GGUFWriter
+from gguf import ExpertGatingFuncType, GGUFWriter
 
 from tests.support import tiny
 
@@ -31,6 +31,21 @@ _GRANITE: dict[str, Any] = BASE | {
     "logits_scaling": 2.0,
     "attention_bias": False,
     "mlp_bias": False,
+}
+
+_DEEPSEEK: dict[str, Any] = BASE | {
+    "num_hidden_layers": 3,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 32,
+    "qk_rope_head_dim": 16,
+    "qk_nope_head_dim": 32,
+    "v_head_dim": 32,
+    "first_k_dense_replace": 1,
+    "moe_intermediate_size": 64,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "tie_word_embeddings": False,
 }
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -127,12 +142,54 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             "sliding_window_pattern": 4,
         },
     ),
+    # Keys and values are projected out of the latent apart, as in files since 2025.
+    "deepseek3": (
+        "deepseek_v3",
+        _DEEPSEEK
+        | {
+            "q_lora_rank": 64,
+            "routed_scaling_factor": 2.5,
+            "max_position_embeddings": 1024,
+            "rope_scaling": {
+                "type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 256,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+            },
+        },
+    ),
+    # Both in one projection, as before.
+    "deepseek2": (
+        "deepseek_v2",
+        _DEEPSEEK
+        | {
+            "q_lora_rank": 64,
+            "topk_method": "greedy",
+            "n_group": 1,
+            "topk_group": 1,
+            "max_position_embeddings": 1024,
+            "rope_scaling": {
+                "type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 256,
+                "mscale": 0.707,
+                "mscale_all_dim": 0.707,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+            },
+        },
+    ),
     # What llama.cpp keeps under another name though it computes the same.
     "qwen3vl": ("qwen3", BASE | {"head_dim": 32, "tie_word_embeddings": True}),
 }
 
 ARCH: dict[str, str] = {
     "qwen2_moe": "qwen2moe", "gpt_oss": "gpt-oss", "ministral3": "mistral3", "olmo3": "olmo2",
+    "deepseek_v2": "deepseek2",
+    "deepseek_v3": "deepseek2",
 }  # fmt: skip
 INTERLEAVED = ("llama", "mistral3", "granite", "granitemoe", "smollm3")
 PLUS_ONE = ("gemma", "gemma2", "gemma3")
@@ -191,6 +248,25 @@ NAMES: dict[str, dict[str, str]] = {
         "mlp.gate_up_proj": "ffn_up",
         "mlp.down_proj": "ffn_down",
     },
+    "deepseek2": _ATTENTION
+    | _MLP
+    | {
+        "self_attn.q_a_proj": "attn_q_a",
+        "self_attn.q_a_layernorm": "attn_q_a_norm",
+        "self_attn.q_b_proj": "attn_q_b",
+        "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
+        "self_attn.kv_a_layernorm": "attn_kv_a_norm",
+        "self_attn.kv_b_proj": "attn_kv_b",
+        "self_attn.embed_q": "attn_k_b",
+        "self_attn.unembed_out": "attn_v_b",
+        "mlp.gate": "ffn_gate_inp",
+        "mlp.switch_mlp.gate_proj": "ffn_gate_exps",
+        "mlp.switch_mlp.up_proj": "ffn_up_exps",
+        "mlp.switch_mlp.down_proj": "ffn_down_exps",
+        "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
+        "mlp.shared_experts.up_proj": "ffn_up_shexp",
+        "mlp.shared_experts.down_proj": "ffn_down_shexp",
+    },
     "lfm2": {
         "operator_norm": "attn_norm",
         "ffn_norm": "ffn_norm",
@@ -239,13 +315,46 @@ def add_keys(writer: GGUFWriter, arch: str, config: dict[str, Any]) -> None:
     if arch == "cohere2":
         writer.add_logit_scale(config["logit_scale"])
         writer.add_layer_norm_eps(config["layer_norm_eps"])
+    if arch == "deepseek2":
+        _add_deepseek_keys(writer, config)
     if arch == "lfm2":
         writer.add_shortconv_l_cache(config["conv_L_cache"])
     if arch == "mistral3":
         writer.add_attn_temperature_scale(config["rope_parameters"]["llama_4_scaling_beta"])
 
 
+def _add_deepseek_keys(writer: GGUFWriter, config: dict[str, Any]) -> None:
+    apart = config["model_type"] == "deepseek_v3"
+    if apart:
+        writer.add_key_length_mla(config["qk_nope_head_dim"] + config["qk_rope_head_dim"])
+        writer.add_value_length_mla(config["v_head_dim"])
+    writer.add_q_lora_rank(config["q_lora_rank"])
+    writer.add_kv_lora_rank(config["kv_lora_rank"])
+    writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+    writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    writer.add_expert_count(config["n_routed_experts"])
+    writer.add_expert_used_count(config["num_experts_per_tok"])
+    writer.add_expert_shared_count(config["n_shared_experts"])
+    writer.add_expert_weights_scale(config.get("routed_scaling_factor", 1.0))
+    writer.add_expert_weights_norm(apart)
+    writer.add_expert_gating_func(ExpertGatingFuncType.SIGMOID if apart else ExpertGatingFuncType.SOFTMAX)
+
+
+def head_lengths(config: dict[str, Any]) -> tuple[int, int, int]:
+    """Of keys and values, and how much of a key is rotated."""
+    if config["model_type"] == "deepseek_v3":
+        latent = config["kv_lora_rank"]
+        return latent + config["qk_rope_head_dim"], latent, config["qk_rope_head_dim"]
+    if config["model_type"] == "deepseek_v2":
+        rope = config["qk_rope_head_dim"]
+        return config["qk_nope_head_dim"] + rope, config["v_head_dim"], rope
+    length = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    return length, length, int(length * config.get("partial_rotary_factor", 1.0))
+
+
 def key_value_heads(config: dict[str, Any]) -> int | list[int]:
+    if config["model_type"] == "deepseek_v3":
+        return 1  # the latent
     count: int = config["num_key_value_heads"]
     if config["model_type"] != "lfm2":
         return count

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from omlx_registry.gguf.container import GgufError, GgufTensor
 from omlx_registry.gguf.keys import GgufKeys
+from omlx_registry.gguf.latent import LATENT_PARTS, absent_parts, latent_settings
 
 Config = dict[str, Any]
 Settings = Callable[[GgufKeys, Mapping[str, Any], Mapping[str, GgufTensor]], Config]
@@ -52,9 +53,13 @@ class Layout:
     bare: frozenset[str] = frozenset()
     """Parts that are parameters of their own in MLX: no `.weight` behind the path."""
     final_norm: str = "output_norm"
+    absent: Callable[[int, Mapping[str, Any]], frozenset[str]] = lambda layer, config: frozenset()
+    """Parts that a layer need not have, where it is told otherwise than by attention."""
 
     def needs(self, layer: int, config: Mapping[str, Any]) -> list[str]:
         """The parts that a layer must have."""
+        if absent := self.absent(layer, config):
+            return [part for part in self.parts if part not in absent]
         attention = config.get("full_attn_idxs")
         if attention is None:
             return [*self.parts]
@@ -366,6 +371,15 @@ LAYOUTS: Final[dict[str, Layout]] = {
         in_attention=frozenset({"attn_q", "attn_k", "attn_v", "attn_output", "attn_q_norm", "attn_k_norm"}),
         elsewhere=frozenset({"shortconv.conv", "shortconv.in_proj", "shortconv.out_proj"}),
         final_norm="token_embd_norm",
+    ),
+    "deepseek2": Layout(
+        "deepseek_v3",
+        LATENT_PARTS,
+        settings=latent_settings,
+        experts=True,
+        wide_range=True,
+        bare=frozenset({"exp_probs_b", "ffn_gate_inp"}),
+        absent=absent_parts,
     ),
     "cohere2": Layout(
         "cohere2",

@@ -168,7 +168,7 @@ def _rope_scaling(
     if factors is not None:
         return _llama3_scaling(factors, config)
     kind = keys.get("rope.scaling.type")
-    if kind in (None, "none") or "rope_parameters" in config:
+    if kind in (None, "none") or "rope_parameters" in config or "rope_scaling" in config:
         return None
     if kind == "linear":
         return {"type": "linear", "rope_type": "linear", "factor": keys.real("rope.scaling.factor")}
