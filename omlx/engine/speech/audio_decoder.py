@@ -98,6 +98,10 @@ def _by_miniaudio(data: bytes, found: AudioKind) -> NDArray[np.float32]:
     try:
         info = read_info(data)
         check_sound(info.sample_rate, info.nchannels, info.num_frames / max(info.sample_rate, 1))
+        if found == "vorbis":
+            # Its stream of a Vorbis file ends with the first packet.
+            whole = np.asarray(miniaudio.vorbis_read(data).samples, np.int16).reshape(-1, info.nchannels)
+            return _resampled(_mixed(whole, info.sample_rate), info.sample_rate, len(whole))
         chunks = miniaudio.stream_memory(
             data,
             output_format=miniaudio.SampleFormat.SIGNED16,
@@ -109,6 +113,12 @@ def _by_miniaudio(data: bytes, found: AudioKind) -> NDArray[np.float32]:
         return _resampled(pieces, info.sample_rate, info.num_frames)
     except miniaudio.MiniaudioError:
         raise AudioError(NO_AUDIO) from None
+
+
+def _mixed(whole: NDArray[np.int16], rate: int) -> Iterator[NDArray[np.float32]]:
+    """The mean of all channels, a second at a time."""
+    for start in range(0, len(whole), rate):
+        yield whole[start : start + rate].mean(axis=1, dtype=np.float32) / np.float32(_SCALE)
 
 
 def _counted(pieces: Iterator[NDArray[np.int16]], rate: int) -> Iterator[NDArray[np.float32]]:
