@@ -15,7 +15,7 @@ from omlx.cli.console import err, is_terminal, out, printable, run_async
 from omlx.cli.progress import Display
 from omlx.cli.pull import pull
 from omlx.client import Client, ClientError
-from omlx.messages.speech import Segment
+from omlx.messages.speech import SpeechSegment
 from omlx.protocols.openai import audio
 from omlx.protocols.openai import audio_wire as wire
 
@@ -144,9 +144,9 @@ def _rendered(file: str, heard: wire.TranscriptVerboseDone, form: str) -> str:
     return audio.srt(segments) if form == "srt" else audio.vtt(segments)
 
 
-def _segment(told: wire.TranscriptionSegment) -> Segment:
+def _segment(told: wire.TranscriptionSegment) -> SpeechSegment:
     """A segment as subtitles are made of it."""
-    return Segment(
+    return SpeechSegment(
         id=told.id, seek=told.seek, start=told.start, end=told.end, text=told.text, tokens=told.tokens,
         temperature=told.temperature, avg_logprob=0.0, compression_ratio=0.0, no_speech_prob=0.0,
     )  # fmt: skip
