@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlencode, urlsplit
+from uuid import uuid4
 
 import msgspec
 
@@ -26,6 +27,7 @@ from omlx.protocols.admin import cache as cachewire
 from omlx.protocols.admin import wire as admin
 from omlx.protocols.admin.overview import Overview
 from omlx.protocols.ollama import wire as wire
+from omlx.protocols.openai import audio_wire
 from omlx.settings import Settings, client_url
 
 if TYPE_CHECKING:
@@ -72,11 +74,21 @@ class ImportLine(wire.StatusLine):
     seconds: int = 0
 
 
+class _OpenAIError(msgspec.Struct):
+    message: str = ""
+
+
 class _ErrorBody(msgspec.Struct):
-    error: str = ""
+    error: str | _OpenAIError = ""
+
+    @property
+    def message(self) -> str:
+        return self.error if isinstance(self.error, str) else self.error.message
 
 
 Body = Mapping[str, Any]
+Heard = audio_wire.TranscriptTextDelta | audio_wire.TranscriptProgress | audio_wire.TranscriptVerboseDone
+"""An event of a transcription."""
 Chunk = TypeVar("Chunk", wire.GenerateResponse, wire.ChatResponse, wire.StatusLine, ImportLine)
 Reply = TypeVar("Reply")
 
@@ -176,6 +188,26 @@ class Client:
     def chat(self, body: Body) -> AsyncIterator[wire.ChatResponse]:
         """Stream an answer; `body` as in /api/chat. Closing the iterator cancels the request."""
         return self._stream("/api/chat", body, wire.ChatResponse, until_done=True)
+
+    async def transcribe(self, file: tuple[str, bytes], fields: Mapping[str, str]) -> AsyncIterator[Heard]:
+        """Stream what is heard in a file (name and content); `fields` of the form. Closing the iterator cancels it."""
+        decoder = msgspec.json.Decoder(Heard)
+        kind = f"multipart/form-data; boundary={uuid4().hex}"
+        request = self._http.build_request(
+            "POST", "/v1/audio/transcriptions", files={"file": file}, data=fields, headers={"Content-Type": kind}
+        )
+        response = await self._guarded(self._http.send(request, stream=True))
+        try:
+            await _raise_for_status(response)
+            async for line in self._lines(response):
+                data = line.removeprefix(b"data: ")
+                if data.startswith(b'{"error"'):
+                    raise ClientError(msgspec.json.decode(data, type=_ErrorBody).message)
+                yield decoder.decode(data)
+        except msgspec.DecodeError as error:
+            raise ClientError(f"the server sent a line that cannot be read: {error}") from error
+        finally:
+            await response.aclose()
 
     def pull(self, model: str, *, insecure: bool = False) -> AsyncIterator[wire.StatusLine]:
         return self._stream("/api/pull", {"model": model, "insecure": insecure}, wire.StatusLine)
@@ -336,7 +368,7 @@ class Client:
         try:
             await _raise_for_status(response, streaming=True)
             async for line in self._lines(response):
-                if b'"error"' in line and (message := msgspec.json.decode(line, type=_ErrorBody).error):
+                if b'"error"' in line and (message := msgspec.json.decode(line, type=_ErrorBody).message):
                     raise ClientError(message)
                 chunk = decoder.decode(line)
                 done = done or getattr(chunk, "done", False)
@@ -402,7 +434,7 @@ async def _raise_for_status(response: httpx.Response, *, streaming: bool = False
         return
     content = await response.aread()
     try:
-        message = msgspec.json.decode(content, type=_ErrorBody).error
+        message = msgspec.json.decode(content, type=_ErrorBody).message
     except msgspec.DecodeError:
         message = content.decode("utf-8", "replace").strip()
     if not message and not streaming:

@@ -31,6 +31,7 @@ VERBS = {
     "create": VerbEntry("create", "Create a model"),
     "show": VerbEntry("show", "Show information for a model"),
     "run": VerbEntry("run", "Run a model"),
+    "transcribe": VerbEntry("transcribe", "Write down what is said in audio files"),
     "stop": VerbEntry("stop", "Stop a running model, or the server"),
     "pull": VerbEntry("pull", "Pull a model from a registry"),
     "push": VerbEntry("push", "Push a model to a registry"),

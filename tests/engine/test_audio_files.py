@@ -30,6 +30,7 @@ def encoded(container: str, codec: str, *, rate: int = 44_100, seconds: float = 
     with av.open(buffer, "w", format=container) as file:
         stream: Any = file.add_stream(codec, rate=rate)
         stream.layout = "stereo"
+        stream.codec_context.options = {"strict": "experimental"}  # FFmpeg says so of its Vorbis
         samples = (sound(seconds, rate=rate) * 32767).astype(np.int16)
         resampler = av.AudioResampler(format=stream.format.name, layout="stereo", rate=rate)
         frame = av.AudioFrame.from_ndarray(samples[None], format="s16", layout="mono")
@@ -66,7 +67,7 @@ def test_the_samples_are_those_that_the_library_hears(tmp_path: Path, data: byte
 
 @pytest.mark.parametrize(
     ("container", "codec", "found"),
-    [("ogg", "libvorbis", "vorbis"), ("ogg", "libopus", "ogg"), ("mp4", "aac", "mp4"), ("webm", "libopus", "matroska")],
+    [("ogg", "vorbis", "vorbis"), ("ogg", "libopus", "ogg"), ("mp4", "aac", "mp4"), ("webm", "libopus", "matroska")],
 )
 def test_other_containers_are_the_same_sound(container: str, codec: str, found: str) -> None:
     data = encoded(container, codec, rate=48_000)

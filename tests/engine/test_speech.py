@@ -19,11 +19,11 @@ from mlx_audio.stt.models.whisper.audio import N_FRAMES, N_SAMPLES, log_mel_spec
 from mlx_audio.stt.models.whisper.whisper import Model, ModelDimensions
 from transformers import WhisperTokenizer
 
-from omlx.engine.loader import LoadError
 from omlx.engine.speech import mel as mel_module
 from omlx.engine.speech.mel import MelSpectrogram
 from omlx.engine.speech.network import LoadedSpeech, language_code, load_speech
 from omlx.engine.speech.transcription import SpeechOptions, Step, Transcription, temperatures
+from omlx.messages.failures import LoadError
 from omlx.messages.load_spec import EngineConfig, LoadSpec
 from tests.support.tiny_whisper import make_whisper, sound
 

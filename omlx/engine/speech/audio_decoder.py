@@ -40,7 +40,7 @@ _FFMPEG_NAMES: Final = {"ogg": "ogg", "mp4": "mp4", "matroska": "matroska", "aac
 _SCALE: Final = 32768.0
 
 
-class _Decode(msgspec.Struct):
+class _DecodeAudio(msgspec.Struct):
     data: bytes
 
 
@@ -50,7 +50,7 @@ class _Sound(msgspec.Struct, tag=True):
     samples: int
 
 
-class _Refused(msgspec.Struct, tag=True):
+class _RefusedAudio(msgspec.Struct, tag=True):
     message: str
 
 
@@ -66,7 +66,8 @@ def decode(data: bytes, check: Callable[[], None] = lambda: None) -> NDArray[np.
     try:
         with _pool.process() as decoder:
             answer = msgspec.msgpack.decode(
-                decoder.ask(msgspec.msgpack.encode(_Decode(data)), DECODE_SECONDS, check), type=_Sound | _Refused
+                decoder.ask(msgspec.msgpack.encode(_DecodeAudio(data)), DECODE_SECONDS, check),
+                type=_Sound | _RefusedAudio,
             )
             if isinstance(answer, _Sound):
                 return np.frombuffer(decoder.more(), np.float32, count=answer.samples)
@@ -98,6 +99,10 @@ def _by_miniaudio(data: bytes, found: AudioKind) -> NDArray[np.float32]:
     try:
         info = read_info(data)
         check_sound(info.sample_rate, info.nchannels, info.num_frames / max(info.sample_rate, 1))
+        if found == "vorbis":
+            # Its stream of a Vorbis file ends with the first packet.
+            whole = np.asarray(miniaudio.vorbis_read(data).samples, np.int16).reshape(-1, info.nchannels)
+            return _resampled(_mixed(whole, info.sample_rate), info.sample_rate, len(whole))
         chunks = miniaudio.stream_memory(
             data,
             output_format=miniaudio.SampleFormat.SIGNED16,
@@ -109,6 +114,12 @@ def _by_miniaudio(data: bytes, found: AudioKind) -> NDArray[np.float32]:
         return _resampled(pieces, info.sample_rate, info.num_frames)
     except miniaudio.MiniaudioError:
         raise AudioError(NO_AUDIO) from None
+
+
+def _mixed(whole: NDArray[np.int16], rate: int) -> Iterator[NDArray[np.float32]]:
+    """The mean of all channels, a second at a time."""
+    for start in range(0, len(whole), rate):
+        yield whole[start : start + rate].mean(axis=1, dtype=np.float32) / np.float32(_SCALE)
 
 
 def _counted(pieces: Iterator[NDArray[np.int16]], rate: int) -> Iterator[NDArray[np.float32]]:
@@ -166,11 +177,11 @@ def _by_ffmpeg(data: bytes, container: str) -> NDArray[np.float32]:
 
 def _answers(order: bytearray) -> Iterator[bytes | memoryview]:
     try:
-        samples = samples_of(msgspec.msgpack.decode(order, type=_Decode).data)
+        samples = samples_of(msgspec.msgpack.decode(order, type=_DecodeAudio).data)
     except AudioError as error:
-        yield msgspec.msgpack.encode(_Refused(str(error)))
+        yield msgspec.msgpack.encode(_RefusedAudio(str(error)))
     except MemoryError:
-        yield msgspec.msgpack.encode(_Refused("the audio takes too much memory to decode"))
+        yield msgspec.msgpack.encode(_RefusedAudio("the audio takes too much memory to decode"))
     else:
         yield msgspec.msgpack.encode(_Sound(len(samples)))
         yield samples.tobytes()
