@@ -42,7 +42,7 @@ class Word(msgspec.Struct, frozen=True):
     probability: float
 
 
-class Segment(msgspec.Struct, kw_only=True, omit_defaults=True):
+class SpeechSegment(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A stretch of speech. The names are those of Whisper's own output."""
 
     id: int
@@ -65,7 +65,7 @@ class Segments(msgspec.Struct, tag="segments", kw_only=True, omit_defaults=True)
 
     id: int
     text: str
-    items: list[Segment]
+    items: list[SpeechSegment]
 
 
 class Transcribed(TokenUsage, tag="transcribed", kw_only=True, omit_defaults=True):

@@ -40,7 +40,7 @@ _FFMPEG_NAMES: Final = {"ogg": "ogg", "mp4": "mp4", "matroska": "matroska", "aac
 _SCALE: Final = 32768.0
 
 
-class _Decode(msgspec.Struct):
+class _DecodeAudio(msgspec.Struct):
     data: bytes
 
 
@@ -50,7 +50,7 @@ class _Sound(msgspec.Struct, tag=True):
     samples: int
 
 
-class _Refused(msgspec.Struct, tag=True):
+class _AudioRefused(msgspec.Struct, tag=True):
     message: str
 
 
@@ -66,7 +66,8 @@ def decode(data: bytes, check: Callable[[], None] = lambda: None) -> NDArray[np.
     try:
         with _pool.process() as decoder:
             answer = msgspec.msgpack.decode(
-                decoder.ask(msgspec.msgpack.encode(_Decode(data)), DECODE_SECONDS, check), type=_Sound | _Refused
+                decoder.ask(msgspec.msgpack.encode(_DecodeAudio(data)), DECODE_SECONDS, check),
+                type=_Sound | _AudioRefused,
             )
             if isinstance(answer, _Sound):
                 return np.frombuffer(decoder.more(), np.float32, count=answer.samples)
@@ -166,11 +167,11 @@ def _by_ffmpeg(data: bytes, container: str) -> NDArray[np.float32]:
 
 def _answers(order: bytearray) -> Iterator[bytes | memoryview]:
     try:
-        samples = samples_of(msgspec.msgpack.decode(order, type=_Decode).data)
+        samples = samples_of(msgspec.msgpack.decode(order, type=_DecodeAudio).data)
     except AudioError as error:
-        yield msgspec.msgpack.encode(_Refused(str(error)))
+        yield msgspec.msgpack.encode(_AudioRefused(str(error)))
     except MemoryError:
-        yield msgspec.msgpack.encode(_Refused("the audio takes too much memory to decode"))
+        yield msgspec.msgpack.encode(_AudioRefused("the audio takes too much memory to decode"))
     else:
         yield msgspec.msgpack.encode(_Sound(len(samples)))
         yield samples.tobytes()

@@ -18,7 +18,7 @@ from mlx_audio.stt.models.whisper.timing import add_word_timestamps
 
 from omlx.engine.speech.mel import MelSpectrogram
 from omlx.engine.speech.network import Network
-from omlx.messages.speech import Segment, SpeechTask, Word
+from omlx.messages.speech import SpeechSegment, SpeechTask, Word
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,7 +52,7 @@ class Step(NamedTuple):
 
     done: int
     text: str = ""
-    segments: tuple[Segment, ...] = ()
+    segments: tuple[SpeechSegment, ...] = ()
 
 
 def temperatures(first: float) -> list[float]:
@@ -201,14 +201,14 @@ class Transcription:
             "no_speech_prob": float(result.no_speech_prob),
         }
 
-    def _keep(self, found: list[dict[str, Any]], temperature: float) -> tuple[str, tuple[Segment, ...]]:
+    def _keep(self, found: list[dict[str, Any]], temperature: float) -> tuple[str, tuple[SpeechSegment, ...]]:
         """Take the segments of a window; returns the text that they add, and them."""
         kept = []
         for segment in found:
             if segment["start"] == segment["end"] or not segment["text"].strip():
                 segment.update(text="", tokens=[], words=[])
             words = [Word(**word) for word in segment.pop("words", [])]
-            kept.append(Segment(id=self._segments, words=words, **segment))
+            kept.append(SpeechSegment(id=self._segments, words=words, **segment))
             self._segments += 1
             self._tokens += segment["tokens"]
             self._held += segment["tokens"]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, Literal, NamedTuple, get_args
 
-from omlx.messages.speech import Segment, SpeechTask, Transcribe, Transcribed
+from omlx.messages.speech import SpeechSegment, SpeechTask, Transcribe, Transcribed
 from omlx.protocols.http_error import HTTPError
 from omlx.protocols.openai import audio_wire as wire
 from omlx.protocols.openai.languages import language_name
@@ -99,7 +99,7 @@ def _flag(name: str, text: str) -> bool:
 class Heard(NamedTuple):
     """A whole transcription."""
 
-    segments: Sequence[Segment]
+    segments: Sequence[SpeechSegment]
     end: Transcribed
 
 
@@ -115,11 +115,11 @@ def plain(form: Format, heard: Heard) -> str:
     return vtt(heard.segments) if form == "vtt" else heard.end.text.strip() + "\n"
 
 
-def whole(asked: AudioRequest, heard: Heard) -> wire.Transcription | wire.VerboseTranscription:
+def whole(asked: AudioRequest, heard: Heard) -> wire.TranscriptionResponse | wire.VerboseTranscription:
     """The answer in a format that is JSON."""
     if asked.format == "verbose_json":
         return wire.VerboseTranscription(**_verbose(asked, heard))
-    return wire.Transcription(text=heard.end.text.strip(), usage=_usage(heard.end))
+    return wire.TranscriptionResponse(text=heard.end.text.strip(), usage=_usage(heard.end))
 
 
 def done(asked: AudioRequest, heard: Heard) -> wire.TranscriptTextDone | wire.TranscriptVerboseDone:
@@ -166,7 +166,7 @@ def _verbose(asked: AudioRequest, heard: Heard) -> dict[str, Any]:
     return found
 
 
-def _segment(number: int, segment: Segment) -> wire.TranscriptionSegment:
+def _segment(number: int, segment: SpeechSegment) -> wire.TranscriptionSegment:
     return wire.TranscriptionSegment(
         id=number,
         seek=segment.seek,
@@ -191,19 +191,19 @@ def _usage(end: Transcribed) -> wire.AudioUsage:
 
 
 # ---------------------------------------------------------------- subtitles
-def srt(segments: Iterable[Segment]) -> str:
+def srt(segments: Iterable[SpeechSegment]) -> str:
     """SubRip: numbered, with commas before the milliseconds."""
     spoken = [segment for segment in segments if segment.text.strip()]
     return "".join(f"{number}\n{_span(segment, ',')}\n{_line(segment)}\n\n" for number, segment in enumerate(spoken, 1))
 
 
-def vtt(segments: Iterable[Segment]) -> str:
+def vtt(segments: Iterable[SpeechSegment]) -> str:
     """WebVTT."""
     spoken = [segment for segment in segments if segment.text.strip()]
     return "WEBVTT\n\n" + "".join(f"{_span(segment, '.')}\n{_line(segment)}\n\n" for segment in spoken)
 
 
-def _span(segment: Segment, mark: str) -> str:
+def _span(segment: SpeechSegment, mark: str) -> str:
     return f"{_timestamp(segment.start, mark)} --> {_timestamp(segment.end, mark)}"
 
 
@@ -213,6 +213,6 @@ def _timestamp(seconds: float, mark: str) -> str:
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{rest // 1000:02d}{mark}{rest % 1000:03d}"
 
 
-def _line(segment: Segment) -> str:
+def _line(segment: SpeechSegment) -> str:
     """One line: an empty one would end the subtitle, and an arrow would be read as times."""
     return " ".join(segment.text.split()).replace("-->", "->")

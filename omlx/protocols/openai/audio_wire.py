@@ -9,7 +9,7 @@ class AudioUsage(msgspec.Struct, tag="duration", kw_only=True):
     seconds: float
 
 
-class Transcription(msgspec.Struct, kw_only=True):
+class TranscriptionResponse(msgspec.Struct, kw_only=True):
     """`response_format` json."""
 
     text: str

@@ -9,7 +9,7 @@ from litestar import post
 from omlx_registry import ModelSpec
 
 from omlx.messages.frames import PrefillProgress
-from omlx.messages.speech import Segment, Segments, SpeechTask, Transcribed
+from omlx.messages.speech import Segments, SpeechSegment, SpeechTask, Transcribed
 from omlx.pool import Pool
 from omlx.protocols.http_error import HTTPError
 from omlx.protocols.openai import audio as dialect
@@ -75,7 +75,7 @@ def _file(form: Form) -> bytes:
 
 
 async def _whole(pool: Pool, spec: ModelSpec, asked: dialect.AudioRequest) -> bytes:
-    segments: list[Segment] = []
+    segments: list[SpeechSegment] = []
     async with (
         await pool.acquire(spec) as lease,
         aclosing(lease.transcribe(asked.transcribe, whole=True)) as events,
@@ -91,7 +91,7 @@ async def _whole(pool: Pool, spec: ModelSpec, asked: dialect.AudioRequest) -> by
 
 
 async def _stream(pool: Pool, spec: ModelSpec, asked: dialect.AudioRequest) -> AsyncIterator[bytes]:
-    segments: list[Segment] = []
+    segments: list[SpeechSegment] = []
     texts = dialect.DeltaTexts()
     last = b""
     async with await pool.acquire(spec) as lease, aclosing(lease.transcribe(asked.transcribe)) as events:
