@@ -39,7 +39,8 @@ class Generate(msgspec.Struct, tag="generate"):
 
 
 class Embed(msgspec.Struct, tag="embed", kw_only=True, omit_defaults=True):
-    id: int
+    id: int = 0
+    """Unique within a runner connection; the host assigns it."""
     inputs: Sequence[str | list[int]]
     """Texts, or token ids of the model's own tokenizer without special tokens."""
     truncate: bool = True
@@ -52,7 +53,8 @@ class Embed(msgspec.Struct, tag="embed", kw_only=True, omit_defaults=True):
 
 
 class Rerank(msgspec.Struct, tag="rerank", kw_only=True, omit_defaults=True):
-    id: int
+    id: int = 0
+    """Unique within a runner connection; the host assigns it."""
     query: str
     documents: list[str]
     priority: Priority = "batch"

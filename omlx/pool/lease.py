@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
-from omlx.messages.frames import CacheCall, Embedded, PrefillProgress, Ranked
+from omlx.messages.frames import CacheCall, Embed, Embedded, PrefillProgress, Ranked, Rerank
 from omlx.messages.request import Delta, Finish, GenerateRequest
 from omlx.messages.selftest import Feature
 from omlx.messages.speech import Segments, Transcribe, Transcribed
 from omlx.pool.errors import PoolError
 from omlx.pool.slot import Slot
 from omlx.record import current
-from omlx.runner.host import CRASHED, RequestFailed, RunnerHost
+from omlx.runner.connection import CRASHED, RequestFailed
+from omlx.runner.host import RunnerHost
 
 if TYPE_CHECKING:
     from omlx_registry import ModelSpec
@@ -133,25 +134,21 @@ class Lease:
     ) -> Embedded:
         """One L2-normalised vector per text, or per list of token ids. Raises RequestFailed."""
         record = current()
-        found = await self._once_more(
-            lambda host: host.embed(
-                inputs, truncate=truncate, num_ctx=num_ctx, dimensions=dimensions,
-                priority=record.priority or "batch", trace=record.id, deadline=record.deadline,
-            )
+        frame = Embed(
+            inputs=inputs, truncate=truncate, num_ctx=num_ctx, dimensions=dimensions,
+            priority=record.priority or "batch", trace=record.id,
         )  # fmt: skip
-        record.read(found.prompt_tokens)
-        return found
+        embedded = await self._once_more(lambda host: host.embed(frame, record.deadline))
+        record.read(embedded.prompt_tokens)
+        return embedded
 
     async def rerank(self, query: str, documents: list[str]) -> Ranked:
         """One score per document, in their order. Raises RequestFailed."""
         record = current()
-        found = await self._once_more(
-            lambda host: host.rerank(
-                query, documents, priority=record.priority or "batch", trace=record.id, deadline=record.deadline
-            )
-        )
-        record.read(found.prompt_tokens)
-        return found
+        frame = Rerank(query=query, documents=documents, priority=record.priority or "batch", trace=record.id)
+        ranked = await self._once_more(lambda host: host.rerank(frame, record.deadline))
+        record.read(ranked.prompt_tokens)
+        return ranked
 
     async def transcribe(
         self, request: Transcribe, *, whole: bool = False

@@ -35,7 +35,8 @@ from omlx.pool.slot import Slot, SlotSnapshot
 from omlx.pool.spare import Spare
 from omlx.pool.supervisor import supervise
 from omlx.record import current
-from omlx.runner.host import CLOSE_GRACE_S, RunnerHost, in_time
+from omlx.runner.connection import in_time
+from omlx.runner.host import CLOSE_GRACE_S, RunnerHost
 from omlx.runner.launch import GroupPlan, find_machines
 from omlx.runner.process import RUNNER
 from omlx.settings import Settings

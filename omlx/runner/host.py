@@ -1,7 +1,7 @@
 """The server's handle on one runner process.
 
 A *host* starts a runner, tells it what to load, hands it requests and gives each caller its own stream of events. It
-owns the socket, the process and the table of open requests; the pool owns hosts. All methods belong to one asyncio
+owns the process and its connection; the pool owns hosts. All methods belong to one asyncio
 loop.
 
 When the runner dies, whatever the reason, every open request fails with kind "crashed" and `gone` is set.
@@ -14,20 +14,16 @@ import contextlib
 import contextvars
 import logging
 import math
-import re
 import subprocess
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from typing import Any, Literal, TypeVar
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from typing import Any, Literal
 
 import msgspec
 
 from omlx.messages.failures import LoadError
 from omlx.messages.frames import (
-    HEADER_SIZE,
     CacheCall,
     CacheOp,
-    Cancel,
     Embed,
     Embedded,
     Events,
@@ -47,51 +43,29 @@ from omlx.messages.frames import (
     Rerank,
     Shutdown,
     ToRunner,
-    body_length,
-    decode_from_runner,
-    encode,
 )
 from omlx.messages.load_spec import LoadSpec
-from omlx.messages.request import Delta, Failure, FailureKind, Finish, GenerateRequest, Priority
+from omlx.messages.request import Delta, Failure, Finish, GenerateRequest
 from omlx.messages.speech import Segments, Transcribe, Transcribed
 from omlx.record import current
 from omlx.runner import launch
 from omlx.runner import process as runner_process
 from omlx.runner.clip import clip, clip_request
+from omlx.runner.connection import CRASHED, RequestFailed, RunnerConnection, answer, in_time
 from omlx.runner.launch import GroupPlan
-from omlx.runner.mailbox import Item, Mailbox
+from omlx.runner.log_relay import relay
+from omlx.runner.mailbox import Mailbox
 from omlx.runner.process import Started
 from omlx.units import format_duration
 
 log = logging.getLogger("omlx.runner")
 
-CRASHED = (
-    "model runner has unexpectedly stopped, this may be due to resource limitations or an internal error, "
-    "check ollama server logs for details"
-)
-"""Ollama's words; clients look for them."""
 CLOSE_GRACE_S = 12.0
 """A runner writes its cached prefixes to disk before it ends."""
 _CLOSED = "the model was unloaded"
 _HELLO_TIMEOUT_S = 60.0
 _ANSWER_TIMEOUT_S = 10.0
-_LARGE_FRAME = 64 * 1024
 EndReason = Literal["crashed", "stalled", "protocol"]
-Answer = TypeVar("Answer", Embedded, Ranked, Reply)
-T = TypeVar("T")
-_PANIC = re.compile(r"thread '.*' (?:\(\d+\) )?panicked at (\S+?):?\Z")
-"""What a Rust library prints; the next lines say why, often with the text that it worked on: somebody's prompt."""
-_LEVEL = re.compile(r"(DEBUG|INFO|WARNING|ERROR): ?(?:\[([\w.-]+)\] )?(.*)", re.DOTALL)
-"""Level, the id of the request that the line is about where it is about one, and text."""
-
-
-class RequestFailed(Exception):
-    """A request ended badly; `message` is a sentence for the user."""
-
-    def __init__(self, kind: FailureKind, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.message = message
 
 
 class RunnerHost:
@@ -104,11 +78,7 @@ class RunnerHost:
         writer: asyncio.StreamWriter,
     ) -> None:
         self._process = process
-        self._reader = reader
-        self._writer = writer
-        self._open: dict[int, Mailbox] = {}
-        self._next_id = 0
-        self._draining = asyncio.Lock()
+        self._connection = RunnerConnection(reader, writer)
         self._hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         self._loading: asyncio.Queue[Loading | Ready | LoadFailed | None] = asyncio.Queue()
         self._closing = False
@@ -169,7 +139,7 @@ class RunnerHost:
         # A runner outlives the request that started it, and its log lines are not about that one.
         host._tasks = [
             asyncio.create_task(work, name=f"runner {process.pid} {what}", context=contextvars.Context())
-            for work, what in ((host._read(), "frames"), (host._relay_log(output, log_writer), "log"))
+            for work, what in ((host._read(), "frames"), (relay(output, log_writer, lambda: host.name), "log"))
         ]
         return host
 
@@ -188,12 +158,12 @@ class RunnerHost:
 
     @property
     def open_requests(self) -> int:
-        return len(self._open)
+        return self._connection.open_requests
 
     @property
     def stalled_for(self) -> float:
         """Seconds without any progress while requests are open; 0 when none is."""
-        return self._now() - self.last_progress if self._open else 0.0
+        return self._now() - self.last_progress if self.open_requests else 0.0
 
     @property
     def starting(self) -> bool:
@@ -227,7 +197,7 @@ class RunnerHost:
         """Load a model. `stall_timeout` is the longest time in s without progress (inf: none). Raises LoadError."""
         self.name = spec.name
         await self.hello()
-        self._post(Load(spec))
+        self._connection.post(Load(spec))
         done = -1
         deadline = self._now() + stall_timeout
         while True:
@@ -257,7 +227,7 @@ class RunnerHost:
         """The events of one generation, ending with a Finish. Raises RequestFailed; closing it cancels the request."""
         with self._request() as (number, mailbox):
             fitting = clip_request(request, self._longest_text)
-            await self._submit(Generate(msgspec.structs.replace(fitting, id=number)))
+            await self._connection.submit(Generate(msgspec.structs.replace(fitting, id=number)))
             while True:
                 item = await in_time(mailbox.get(), request.deadline)
                 match item:
@@ -271,41 +241,18 @@ class RunnerHost:
                     case Failure():
                         raise RequestFailed(item.kind, item.message)
 
-    async def embed(
-        self,
-        inputs: Sequence[str | list[int]],
-        *,
-        truncate: bool = True,
-        num_ctx: int = 0,
-        dimensions: int = 0,
-        priority: Priority = "batch",
-        trace: str = "",
-        deadline: float | None = None,
-    ) -> Embedded:
-        """One L2-normalised vector per input. `trace` and `deadline`: as in GenerateRequest. Raises RequestFailed."""
+    async def embed(self, frame: Embed, deadline: float | None = None) -> Embedded:
+        """One L2-normalised vector per input. `deadline`: as in GenerateRequest. Raises RequestFailed."""
+        inputs = [clip(text, self._longest_text) if isinstance(text, str) else text for text in frame.inputs]
         with self._request() as (number, mailbox):
-            await self._submit(
-                Embed(
-                    id=number,
-                    inputs=[clip(text, self._longest_text) if isinstance(text, str) else text for text in inputs],
-                    truncate=truncate, num_ctx=num_ctx, dimensions=dimensions, priority=priority, trace=trace,
-                )
-            )  # fmt: skip
-            return await _answer(mailbox, Embedded, deadline)
+            await self._connection.submit(msgspec.structs.replace(frame, id=number, inputs=inputs))
+            return await answer(mailbox, Embedded, deadline)
 
-    async def rerank(
-        self,
-        query: str,
-        documents: list[str],
-        *,
-        priority: Priority = "batch",
-        trace: str = "",
-        deadline: float | None = None,
-    ) -> Ranked:
-        """One score per document. `trace` and `deadline`: as in GenerateRequest. Raises RequestFailed."""
+    async def rerank(self, frame: Rerank, deadline: float | None = None) -> Ranked:
+        """One score per document. `deadline`: as in GenerateRequest. Raises RequestFailed."""
         with self._request() as (number, mailbox):
-            await self._submit(Rerank(id=number, query=query, documents=documents, priority=priority, trace=trace))
-            return await _answer(mailbox, Ranked, deadline)
+            await self._connection.submit(msgspec.structs.replace(frame, id=number))
+            return await answer(mailbox, Ranked, deadline)
 
     async def transcribe(
         self, request: Transcribe, *, deadline: float | None = None
@@ -313,7 +260,7 @@ class RunnerHost:
         """What is heard in an audio file, window by window, ending with Transcribed. Raises RequestFailed; closing it
         cancels the request."""
         with self._request() as (number, mailbox):
-            await self._submit(msgspec.structs.replace(request, id=number))
+            await self._connection.submit(msgspec.structs.replace(request, id=number))
             while True:
                 item = await in_time(mailbox.get(), deadline)
                 match item:
@@ -348,36 +295,29 @@ class RunnerHost:
 
     async def _ask(self, frame: Callable[[int], ToRunner]) -> dict[str, Any]:
         with self._request() as (number, mailbox):
-            await self._submit(frame(number))
+            await self._connection.submit(frame(number))
             try:
                 async with asyncio.timeout(_ANSWER_TIMEOUT_S):
-                    reply = await _answer(mailbox, Reply)
+                    reply = await answer(mailbox, Reply)
             except TimeoutError:
                 raise RequestFailed("timeout", "the model runner is too busy to answer") from None
         return reply.body
 
     @contextlib.contextmanager
     def _request(self) -> Iterator[tuple[int, Mailbox]]:
-        """A number and a mailbox; a request left before its last word is cancelled, and what comes later is dropped."""
+        """A request of a runner that is alive; from now on it has to make progress."""
         if not self.alive:
             raise RequestFailed("crashed", CRASHED)
-        if not self._open:
+        if not self.open_requests:
             self.last_progress = self._now()
-        self._next_id += 1
-        number, mailbox = self._next_id, Mailbox()
-        self._open[number] = mailbox
-        try:
-            yield number, mailbox
-        finally:
-            self._open.pop(number, None)
-            if not mailbox.closed:
-                self._post(Cancel(number))
+        with self._connection.request() as opened:
+            yield opened
 
     # ------------------------------------------------------------ the end
     def share(self, *, hot_bytes: int, memory_bytes: int) -> None:
         """Change what this model may use: all of its memory, and the RAM of it for cached prefixes."""
         if self.alive:
-            self._post(HotCacheShare(hot_bytes=hot_bytes, memory_bytes=memory_bytes))
+            self._connection.post(HotCacheShare(hot_bytes=hot_bytes, memory_bytes=memory_bytes))
 
     def kill(self, why: str = "it did not end in time and was killed", reason: EndReason = "crashed") -> None:
         """SIGKILL, which ends a stopped or hanging process too; `why` is for the log, `reason` for the counters."""
@@ -397,7 +337,7 @@ class RunnerHost:
 
     async def _end(self, grace: float) -> None:
         if not self.gone.is_set():
-            self._post(Shutdown())
+            self._connection.post(Shutdown())
             for wait, insist in ((grace, self._process.terminate), (1.0, self.kill)):
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wait):
@@ -408,23 +348,10 @@ class RunnerHost:
         await self.gone.wait()
 
     # ------------------------------------------------------------ frames
-    def _post(self, frame: ToRunner) -> None:
-        if not self._writer.is_closing():
-            self._writer.write(encode(frame))
-
-    async def _submit(self, frame: ToRunner) -> None:
-        data = encode(frame)
-        self._writer.write(data)
-        if len(data) > _LARGE_FRAME:
-            async with self._draining:
-                with contextlib.suppress(ConnectionError):  # the reader will tell all open requests
-                    await self._writer.drain()
-
     async def _read(self) -> None:
         try:
             while True:
-                header = await self._reader.readexactly(HEADER_SIZE)
-                self._dispatch(decode_from_runner(await self._reader.readexactly(body_length(header))))
+                self._dispatch(await self._connection.receive())
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         except (ValueError, msgspec.MsgspecError) as error:
@@ -436,32 +363,23 @@ class RunnerHost:
             case Events():
                 self.last_progress = self._now()
                 for event in frame.items:
-                    self._deliver(event.id, event)
+                    self._connection.deliver(event.id, event)
             case Heartbeat():
                 if frame.steps != self.heartbeat.steps:
                     self.last_progress = self._now()
                 self.heartbeat = frame
             case PrefillProgress() | Embedded() | Ranked() | Segments() | Transcribed() | Reply():
                 self.last_progress = self._now()
-                self._deliver(frame.id, frame)
+                self._connection.deliver(frame.id, frame)
             case Loading() | Ready() | LoadFailed():
                 self._loading.put_nowait(frame)
             case Hello():
                 if not self._hello.done():
                     self._hello.set_result(frame)
 
-    def _deliver(self, number: int, item: Item) -> None:
-        mailbox = self._open.get(number)
-        if mailbox is None:
-            return
-        mailbox.put(item)
-        if mailbox.overfull:
-            self._post(Cancel(number))
-            mailbox.put(Failure(number, "internal", "the answer was given up: the client reads too slowly"))
-
     async def _bury(self) -> None:
         """The socket has ended: reap the process, then tell everyone who waits."""
-        self._writer.close()
+        self._connection.close()
         deadline = self._now() + (10.0 if self._closing else 2.0)
         while self._process.poll() is None:
             if self._now() > deadline:
@@ -475,67 +393,11 @@ class RunnerHost:
             self._hello.set_exception(LoadError(f"the model runner did not start: {self.exit_text}"))
             self._hello.exception()  # nobody has to be waiting for it
         self._loading.put_nowait(None)
-        for number, mailbox in self._open.items():
-            mailbox.put(Failure(number, "crashed", message))
-
-    async def _relay_log(self, output: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """What the runner prints becomes log lines of the server, with the model's name."""
-        after_panic = False
-        try:
-            async for text in _lines(output):
-                match = _LEVEL.fullmatch(text)
-                panicked = _PANIC.match(text)
-                if panicked is None and match is None and after_panic:
-                    continue
-                after_panic = panicked is not None
-                if panicked is not None:
-                    text = f"a library panicked at {panicked[1]}"
-                level, about, message = match.groups() if match else ("INFO", None, text)
-                log.log(
-                    logging.getLevelNamesMapping()[level], "%s: %s", self.name, message, extra={"request_id": about}
-                )
-        finally:
-            writer.close()
+        self._connection.fail_all(message)
 
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
-
-
-async def _lines(output: asyncio.StreamReader) -> AsyncIterator[str]:
-    """Lines without blanks at the end; one that does not fit the buffer comes in pieces."""
-    rest = b""
-    while chunk := await output.read(1 << 16):
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            if line.strip():
-                yield line.decode("utf-8", "replace").rstrip()
-        if len(rest) > 1 << 16:
-            yield rest.decode("utf-8", "replace")
-            rest = b""
-    if rest.strip():
-        yield rest.decode("utf-8", "replace").rstrip()
-
-
-async def in_time(work: Coroutine[Any, Any, T], deadline: float | None) -> T:
-    """The result of `work`; RequestFailed "timeout" when the deadline comes first (of `time.monotonic`; None: none)."""
-    if deadline is None:
-        return await work
-    try:
-        async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)):
-            return await work
-    except TimeoutError:
-        raise RequestFailed("timeout", "the request took longer than its deadline") from None
-
-
-async def _answer(mailbox: Mailbox, kind: type[Answer], deadline: float | None = None) -> Answer:
-    """The one answer to a question; RequestFailed where it is a failure."""
-    while True:
-        item = await in_time(mailbox.get(), deadline)
-        if isinstance(item, kind):
-            return item
-        if isinstance(item, Failure):
-            raise RequestFailed(item.kind, item.message)
 
 
 def _end_unwanted(making: asyncio.Task[RunnerHost]) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from omlx.messages.request import Delta, Finish
 from omlx.pool import PoolError, RequestFailed
-from omlx.runner.host import CRASHED
+from omlx.runner.connection import CRASHED
 from tests.pool.support import answer, ask, exists, faulty, names, question, running_pool, spec, touch, until
 
 pytestmark = pytest.mark.anyio

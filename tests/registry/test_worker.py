@@ -41,7 +41,7 @@ async def events(job: Job) -> list[JobProgress | JobResult]:
 def workers() -> list[psutil.Process]:
     """Our worker children, and theirs."""
     children = psutil.Process().children(recursive=True)
-    return [child for child in children if "omlx_registry.worker" in command_line(child)]
+    return [child for child in children if "omlx_registry.worker" in command_line(child).split()]
 
 
 async def test_a_job_reports_progress_and_ends_with_its_result(gguf: Path, tmp_path: Path) -> None:

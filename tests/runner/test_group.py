@@ -17,7 +17,8 @@ from omlx_cache import StoreConfig
 from omlx.messages.failures import LoadError
 from omlx.messages.load_spec import EngineConfig, LoadSpec
 from omlx.messages.request import Finish, GenerateRequest, Limits, Sampling
-from omlx.runner.host import RequestFailed, RunnerHost
+from omlx.runner.connection import RequestFailed
+from omlx.runner.host import RunnerHost
 from omlx.runner.launch import GroupPlan, find_machines
 from tests.support.processes import command_line
 from tests.support.tiny import tiny_model

@@ -17,7 +17,8 @@ import uvloop
 from omlx.messages.failures import LoadError
 from omlx.messages.load_spec import EngineConfig, LoadSpec
 from omlx.messages.request import Delta, Finish, GenerateRequest, Message
-from omlx.runner.host import CRASHED, RequestFailed, RunnerHost
+from omlx.runner.connection import CRASHED, RequestFailed
+from omlx.runner.host import RunnerHost
 from tests.support.processes import Children
 
 pytestmark = pytest.mark.anyio
@@ -129,7 +130,7 @@ async def test_a_client_that_does_not_read_costs_bounded_memory_and_nobody_else(
         events = host.generate(request("word " * 20))
         first = await anext(events)
         assert isinstance(first, Delta)
-        (mailbox,) = host._open.values()
+        (mailbox,) = host._connection._mailboxes.values()
         while not mailbox.closed:
             await asyncio.sleep(0.05)
         assert len(mailbox._items) < 100

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from omlx.messages.load_spec import EngineConfig
-from omlx.runner.host import RequestFailed, RunnerHost
+from omlx.runner.connection import RequestFailed
+from omlx.runner.host import RunnerHost
 from tests.runner.test_runner import load_spec, request, run, settled
 from tests.support.tiny import ARCHITECTURES, make
 

@@ -21,9 +21,11 @@ import pytest
 from omlx_cache import StoreConfig
 from tokenizers import Tokenizer
 
+from omlx.messages.frames import Embed
 from omlx.messages.load_spec import EngineConfig, LoadSpec
 from omlx.messages.request import Delta, Finish, GenerateRequest, Limits, Message, Sampling
-from omlx.runner.host import CRASHED, RequestFailed, RunnerHost
+from omlx.runner.connection import CRASHED, RequestFailed
+from omlx.runner.host import RunnerHost
 from tests.support.lessons import LESSONS, STORY, lesson
 from tests.support.tiny import tiny_model
 
@@ -247,7 +249,7 @@ async def test_long_texts_do_not_stop_a_running_stream(host: RunnerHost) -> None
         "save": lambda: host.cache("save", text, session="s"),
         "count": lambda: run(host, request("", render_only=True, **raw)),
         "generate": lambda: run(host, request("", **raw)),
-        "embed": lambda: host.embed([text, text], truncate=False),
+        "embed": lambda: host.embed(Embed(inputs=[text, text], truncate=False)),
         "tokens": lambda: run(host, request("", **{**raw, "raw_prompt": "", "context": [5] * 1_000_000})),
     }
     gaps = {}
@@ -379,7 +381,7 @@ async def test_a_tokenizer_that_gives_up_ends_its_own_request(tmp_path: Path, ca
                 async for _ in host.generate(request("secret-" + "x" * 5000)):
                     pass
         with pytest.raises(RequestFailed):
-            await host.embed(["secret-" + "x" * 5000])
+            await host.embed(Embed(inputs=["secret-" + "x" * 5000]))
         assert (await run(host, request("hello", tokens=4)))[2].prompt_tokens > 0
     finally:
         await host.close()

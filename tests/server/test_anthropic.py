@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.runner.host import CRASHED
+from omlx.runner.connection import CRASHED
 from tests.server.local import LocalServer, eventually
 from tests.server.sse import Event, events
 

@@ -9,7 +9,7 @@ from typing import Any
 import ollama
 import pytest
 
-from omlx.runner.host import CRASHED
+from omlx.runner.connection import CRASHED
 from tests.server.local import LocalServer
 
 

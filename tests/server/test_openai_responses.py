@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from omlx.messages.request import Message
-from omlx.runner.host import CRASHED
+from omlx.runner.connection import CRASHED
 from omlx.server.responses_store import ResponsesStore, StoredResponse
 from tests.server.sse import Event, events
 

@@ -15,7 +15,7 @@ import pytest
 from omlx_registry import Registry
 from prometheus_client.parser import text_string_to_metric_families
 
-from omlx.runner.host import CRASHED
+from omlx.runner.connection import CRASHED
 from omlx.server.telemetry.reading import MetricsReading
 from omlx.settings import Settings
 from tests.server.local import LocalServer, eventually
