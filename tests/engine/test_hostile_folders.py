@@ -31,12 +31,14 @@ from omlx.engine.draft.speculative import open_draft
 from omlx.engine.encode.embed import load_embedder
 from omlx.engine.encode.rerank import load_reranker
 from omlx.engine.loader import load_model
+from omlx.engine.speech.network import load_speech
 from omlx.messages.failures import LoadError
 from omlx.messages.load_spec import EngineConfig, LoadSpec
 from tests.engine.support import loaded
 from tests.support.tiny import tiny_model
 from tests.support.tiny_encoder import make_encoder
 from tests.support.tiny_vlm import tiny_vlm
+from tests.support.tiny_whisper import make_whisper
 
 ROOT = Path(__file__).parents[2]
 CODE = "import pathlib\npathlib.Path({mark!r}).touch()\n"
@@ -71,6 +73,14 @@ def reranker_folder(place: Path) -> Path:
     return place
 
 
+def speech_folder(place: Path) -> Path:
+    return make_whisper(place)
+
+
+def as_speech(folder: Path, made: Path) -> None:
+    load_speech(load_spec(folder), lambda done, total: None)
+
+
 def as_text(folder: Path, made: Path) -> None:
     load_model(load_spec(folder), measure=False)
 
@@ -100,6 +110,7 @@ WAYS: list[tuple[Make, Load]] = [
     (vision_folder, as_source),
     (encoder_folder, as_embedder),
     (reranker_folder, as_reranker),
+    (speech_folder, as_speech),
 ]
 IDS = [f"{make.__name__}-{load.__name__}" for make, load in WAYS]
 
@@ -226,11 +237,10 @@ def test_an_adapter_that_is_a_pickle_is_refused(tmp_path: Path, mark: Path) -> N
 
 
 def test_each_library_that_opens_model_folders_is_among_the_ways() -> None:
-    """mlx-lm, mlx-vlm and transformers are; nothing here imports mlx-audio, which has loaders of its own."""
     imports = re.compile(r"^\s*(?:from|import) (mlx_\w+|transformers|diffusers)\b", re.MULTILINE)
     sources = [path.read_text("utf-8") for top in ("omlx", "registry") for path in (ROOT / top).rglob("*.py")]
     found = {name for source in sources for name in imports.findall(source)}
-    assert found == {"mlx_lm", "mlx_vlm", "transformers"}
+    assert found == {"mlx_lm", "mlx_vlm", "mlx_audio", "transformers"}
 
 
 @pytest.mark.parametrize("shard", ["../other.safetensors", "/other.safetensors", "sub/x.safetensors", "model.npy"])
