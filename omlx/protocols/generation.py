@@ -17,12 +17,14 @@ import msgspec
 from omlx.messages.request import GenerateRequest, Message, TextGrammar
 from omlx.prompting.errors import TemplateError
 from omlx.protocols.http_error import HTTPError
+from omlx.protocols.media import is_audio
 from omlx.protocols.options import parse_options
 from omlx.protocols.template_kwargs import read_template_kwargs, think_of
 from omlx.protocols.tools import ToolChoice, without_strict
 
 PULL_AGAIN = ". Pull the model again to get the latest version with full thinking support"
 NO_IMAGES = "this model does not support image input"
+NO_AUDIO = "this model does not support audio input"
 NO_VIDEOS = "this model does not support video input"
 _THOUGHT = re.compile(r"\A\s*<think>.*?</think>\s*", re.DOTALL)
 _SYNTAXES = ("regex", "lark", "gbnf")
@@ -95,7 +97,7 @@ def chat_request(
         return None
     check_sight(
         model,
-        images=any(message.images for message in messages),
+        images=[image for message in messages for image in message.images],
         videos=any(message.videos for message in messages),
     )
     preset = preset_messages(model)
@@ -149,8 +151,10 @@ def check_embedding(name: str, model: ModelFacts) -> None:
         raise HTTPError(400, f'"{name}" does not support embeddings')
 
 
-def check_sight(model: ModelFacts, *, images: bool, videos: bool = False) -> None:
-    """Raises HTTPError where a text model is shown something."""
+def check_sight(model: ModelFacts, *, images: Sequence[bytes], videos: bool = False) -> None:
+    """Raises HTTPError where a text model is shown something, and where any model is to hear something."""
+    if any(map(is_audio, images)):
+        raise HTTPError(400, NO_AUDIO)
     if (images or videos) and "vision" not in model.capabilities:
         raise HTTPError(400, NO_IMAGES if images else NO_VIDEOS)
 

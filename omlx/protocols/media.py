@@ -1,4 +1,4 @@
-"""Images and videos in a request body: base64 text to bytes, and the limits of a video."""
+"""Images, videos and audio in a request body: base64 text to bytes, what the bytes are, and the limits of a video."""
 
 from __future__ import annotations
 
@@ -30,6 +30,16 @@ def read_base64(value: Any) -> bytes:
         bad = _NOT_BASE64.search(text.rstrip("="))
         position = bad.start() if bad else len(text) - len(text) % 4 if len(text) % 4 else len(text)
         raise ValueError(f"illegal base64 data at input byte {position}") from None
+
+
+def is_audio(data: bytes) -> bool:
+    """Whether a file begins like audio: clients send it where images go, as Ollama has it."""
+    if data[:4] in {b"fLaC", b"OggS", b"caff"} or data[:3] == b"ID3":
+        return True
+    if (data[:4] == b"RIFF" and data[8:12] == b"WAVE") or (data[4:8] == b"ftyp" and data[8:11] == b"M4A"):
+        return True
+    # MPEG audio; a JPEG has another second byte.
+    return data[:1] == b"\xff" and len(data) > 1 and data[1] & 0xE0 == 0xE0
 
 
 def read_video(frames: list[bytes], fps: float, max_frames: int) -> Video:

@@ -410,7 +410,7 @@ def test_an_empty_body_is_eof(http: httpx.Client, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1/nowhere", "/v1/audio/transcriptions", "/v1/images/generations", "/v1/messages/batches", "/v1/é"]
+    "path", ["/v1/nowhere", "/v1/audio/speech", "/v1/images/generations", "/v1/messages/batches", "/v1/é"]
 )
 def test_routes_that_are_missing_are_named_in_the_clients_shape(http: httpx.Client, path: str) -> None:
     reply = http.post(path, content=b"x")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import re
@@ -25,6 +26,7 @@ from tests.support.tiny_whisper import as_wav, make_whisper, sound
 
 SHORT = as_wav(sound(3))
 LONG = as_wav(sound(65))
+ENCODED = base64.b64encode(SHORT).decode()
 
 
 @pytest.fixture(scope="module")
@@ -187,6 +189,24 @@ def test_a_speech_model_answers_nothing_else(http: httpx.Client, path: str, body
     answer = http.post(path, json={"model": "whisper", **body})
     assert answer.status_code == 400, answer.text
     assert "does not support" in answer.text, answer.text
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/chat", {"messages": [{"role": "user", "content": "Hi", "images": [ENCODED]}]}),
+        ("/api/generate", {"prompt": "Hi", "images": [ENCODED]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [
+            {"type": "input_audio", "input_audio": {"data": ENCODED, "format": "wav"}}]}]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [
+            {"type": "image_url", "image_url": {"url": f"data:audio/wav;base64,{ENCODED}"}}]}]}),
+        ("/v1/messages", {"max_tokens": 5, "messages": [{"role": "user", "content": [
+            {"type": "image", "source": {"type": "base64", "media_type": "audio/wav", "data": ENCODED}}]}]}),
+    ],
+)  # fmt: skip
+def test_audio_in_a_chat_is_refused_as_what_it_is(http: httpx.Client, path: str, body: dict[str, Any]) -> None:
+    answer = http.post(path, json={"model": "chat", **body})
+    assert (answer.status_code, "this model does not support audio input" in answer.text) == (400, True), answer.text
 
 
 def test_two_files_take_turns(client: openai.OpenAI, server: LocalServer, http: httpx.Client, text: str) -> None:

@@ -58,7 +58,7 @@ def generation(request: wire.OllamaGenerateRequest, model: ModelFacts) -> Genera
     )
     if not request.prompt:
         return None
-    check_sight(model, images=bool(request.images))
+    check_sight(model, images=request.images)
     if request.template:
         try:
             check_template(request.template)

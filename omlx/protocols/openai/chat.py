@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from omlx.messages.request import Delta, Finish, GenerateRequest, Message, ToolCall, Video
 from omlx.protocols.common import MessageContent
-from omlx.protocols.generation import ChatInput, ModelFacts, UnsupportedTools, chat_request, given_options
+from omlx.protocols.generation import NO_AUDIO, ChatInput, ModelFacts, UnsupportedTools, chat_request, given_options
 from omlx.protocols.http_error import HTTPError
 from omlx.protocols.ollama.wire import DebugInfo
 from omlx.protocols.openai import common as common
@@ -131,7 +131,7 @@ def _join(parts: Sequence[Any]) -> MessageContent:
             case {"type": "video", "video": _} | {"type": "video_url", "video_url": _}:
                 videos.append(common.read_video(part))
             case {"type": "input_audio"}:
-                raise HTTPError(400, common.NO_AUDIO)
+                raise HTTPError(400, NO_AUDIO)
             case _:
                 raise HTTPError(400, "invalid message format")
     return MessageContent("\n".join(texts), images, videos)

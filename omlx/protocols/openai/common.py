@@ -19,7 +19,6 @@ from omlx.protocols.tools import arguments_text, new_call_id
 FINGERPRINT = "fp_ollama"
 NO_URLS = "image URLs are not currently supported, please use base64 encoded data instead"
 NO_VIDEO_URLS = "videos are taken as data URIs (a file, or base64 frames behind commas) or as lists of frames"
-NO_AUDIO = "this model does not support audio input"
 MOST_CHOICES = 128
 _DATA_URI = re.compile(r"\s*data:[^,]*;\s*base64\s*,\s*", re.IGNORECASE)
 """The beginning of a data URI. Its media type and parameters are not looked at: the bytes decide what a file is."""
