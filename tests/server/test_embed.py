@@ -79,7 +79,7 @@ def test_many_vectors_are_written_beside_the_event_loop(http: httpx.Client, clie
         rows = [item["embedding"] for item in data]
         if encoding == "base64":
             rows = [struct.unpack(f"<{WIDTH}f", base64.b64decode(row)) for row in rows]
-        np.testing.assert_allclose(rows, found, atol=1e-7)
+        np.testing.assert_allclose(rows, found, atol=1e-6)  # rows share other forwards each time
 
 
 def test_the_ollama_client_gets_the_vectors_of_the_trained_model(
