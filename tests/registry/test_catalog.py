@@ -59,6 +59,10 @@ def test_every_entry_of_the_catalog_is_reachable_and_well_formed() -> None:
     ("name", "target"),
     [
         ("qwen3", PullTarget("mlx-community/Qwen3-8B-4bit")),
+        ("whisper", PullTarget("mlx-community/whisper-large-v3-turbo-asr-fp16")),
+        ("whisper:tiny", PullTarget("mlx-community/whisper-tiny-asr-fp16")),
+        ("whisper:large", PullTarget("mlx-community/whisper-large-v3-asr-fp16")),
+        ("whisper:small-q4", PullTarget("mlx-community/whisper-small-asr-4bit")),
         ("QWEN3:0.6B", PullTarget("mlx-community/Qwen3-0.6B-4bit")),
         ("qwen3:8b-q8_0", PullTarget("mlx-community/Qwen3-8B-8bit")),
         ("qwen3:8b-mxfp4", PullTarget("mlx-community/Qwen3-8B-bf16", "mxfp4")),
@@ -123,6 +127,9 @@ def test_what_has_to_be_known_comes_with_the_name() -> None:
     ("name", "instead"),
     [
         ("llava", "qwen3-vl"),
+        ("parakeet", "whisper"),
+        ("qwen3-asr:0.6b", "whisper"),
+        ("voxtral", "whisper"),
         ("llava:7b-v1.6-q4_0", "gemma3"),
         ("bakllava", "qwen3-vl"),
         ("minicpm-v:8b", "qwen3-vl"),
