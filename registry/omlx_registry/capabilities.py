@@ -72,8 +72,7 @@ def derive_capabilities(
         found = [COMPLETION, *_of_template(template, chat_template, tokens, str(config.get("model_type", "")))]
         if has_vision(config) and config.get("model_type") in VISION_TYPES:
             found.append(VISION)
-        if _has(config, "audio_config", "sound_config"):
-            found.append(AUDIO)
+        # No `audio`: chats take none yet, whatever the model has an encoder for.
         if INSERT not in found and template is None and has_fill_in_the_middle(tokens):
             found.append(INSERT)
     return list(dict.fromkeys([*explicit, *found]))

@@ -143,7 +143,7 @@ LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
         ({"model_type": "gpt_oss"}, {"chat_template": "x"}, ["completion", "thinking"]),
         ({"model_type": "qwen3_vl", "vision_config": {"depth": 2}}, {"chat_template": "x"}, ["completion", "vision"]),
         ({"model_type": "gemma3", "vision_config": {"a": 1}, "audio_config": {"a": 1}}, {},
-         ["completion", "vision", "audio"]),
+         ["completion", "vision"]),
         ({"model_type": "unheard_of", "vision_config": {"a": 1}}, {}, ["completion"]),
         ({"model_type": "bert", "architectures": ["BertModel"]}, {}, ["embedding"]),
         ({"model_type": "nomic_bert", "architectures": ["NomicBertModel"]}, {}, ["embedding"]),
