@@ -42,8 +42,9 @@ def command(
 
     MODEL names models of Ollama; without one all are imported.
     """
-    if source == "huggingface" and args:
-        raise CliError("MODEL names a model of Ollama: leave it out, or say --from ollama")
+    if source == "huggingface":
+        flags = {"--folder": folder, "--link": link, "--prefer": prefer != "convert", "--dry-run": dry_run}
+        _refuse_ollamas(args, flags)
     body = {
         "source": "ollama",
         "folder": folder or _named_folder(),
@@ -56,6 +57,15 @@ def command(
     if source is None and (args or folder or dry_run):
         source = "ollama"
     return run_async(_import(source, body, yes=yes))
+
+
+def _refuse_ollamas(models: tuple[str, ...], flags: Mapping[str, object]) -> None:
+    """CliError where what is said is about Ollama's models only: a --dry-run, above all, must not import."""
+    if models:
+        raise CliError("MODEL names a model of Ollama: leave it out, or say --from ollama")
+    for flag, given in flags.items():
+        if given:
+            raise CliError(f"{flag} is for models of Ollama: leave it out, or say --from ollama")
 
 
 def _named_folder() -> str:
@@ -74,7 +84,8 @@ async def _import(source: str | None, body: Mapping[str, Any], *, yes: bool) -> 
         if source == "ollama" or (source is None and await _wanted(client, outcomes, yes=yes)):
             await _follow(client, body, outcomes)
     if not outcomes:
-        err("note: the Hugging Face cache and LM Studio have no models here, nor has an Ollama")
+        elsewhere = "" if source == "huggingface" else ", nor has an Ollama"
+        err(f"note: the Hugging Face cache and LM Studio have no models here{elsewhere}")
     return 1 if outcomes["refused"] else 0
 
 

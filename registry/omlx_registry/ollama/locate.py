@@ -29,7 +29,7 @@ def why_none(folder: str, own: Path) -> str:
             "oMLX keeps its models in Ollama's folder, so their names are taken: give oMLX a folder of its own with "
             "OMLX_MODELS, then import"
         )
-    return "there are no models of an Ollama here: name the folder, as OLLAMA_MODELS does for Ollama"
+    return "there are no models of an Ollama here: name their folder, `omlx import --from ollama --folder PATH`"
 
 
 def _is_store(folder: Path) -> bool:
