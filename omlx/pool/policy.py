@@ -100,6 +100,14 @@ def make_room(residents: Sequence[Resident], need: int, room: LoadLimits) -> Fit
     return Wait(None) if leaving else Never()
 
 
+def why_unloaded(name: str, residents: Sequence[Resident], need: int, room: LoadLimits) -> str:
+    """For the log: why the model `name` of `need` bytes cannot be loaded beside all of `residents`."""
+    if sum(r.memory for r in residents) + min(need, room.budget) > room.budget:
+        return f"{name} needs the memory"
+    count = f"{room.places} model{'' if room.places == 1 else 's'}"
+    return f"{name} needs the place, at most {count} can be loaded at once (setting max_loaded_models)"
+
+
 def expires_in(*, keep_alive: float, pinned: bool) -> float | None:
     """Seconds from now at which a model that has just become idle shall go; None: not by time."""
     return None if pinned or math.isinf(keep_alive) else max(0.0, keep_alive)

@@ -509,8 +509,9 @@ class Pool:
                         slot.admitted, slot.memory = True, plan.need
                         return
                     case policy.Evict(digests):
+                        why = policy.why_unloaded(slot.spec.name, others, plan.need, plan.room)
                         for digest in digests:
-                            self._dismiss(self._slots[digest], "room", f"{slot.spec.name} needs the room")
+                            self._dismiss(self._slots[digest], "room", why)
                         continue
                     case policy.Wait(digest):
                         if digest is not None and not self._slots[digest].draining:

@@ -21,6 +21,7 @@ from omlx.pool.policy import (
     keep_alive_of,
     make_room,
     restart_delay,
+    why_unloaded,
 )
 
 ROOM = LoadLimits(places=3, budget=100)
@@ -73,6 +74,25 @@ def test_victims_go_in_this_order(residents: list[Resident], order: list[str]) -
 )
 def test_room_is_made_with_the_least_harm(residents: list[Resident], need: int, plan: object) -> None:
     assert make_room(residents, need, ROOM) == plan
+
+
+@pytest.mark.parametrize(
+    ("residents", "need", "places", "why"),
+    [
+        ([model("a", 60), model("b", 30)], 20, 3, "m needs the memory"),
+        ([model("a", 60), model("b", 30)], 20, 2, "m needs the memory"),  # both are short: more places would not help
+        ([model("a")], 1000, 3, "m needs the memory"),
+        (
+            [model(name) for name in "abc"], 10, 3,
+            "m needs the place, at most 3 models can be loaded at once (setting max_loaded_models)",
+        ),
+        ([model("a")], 10, 1, "m needs the place, at most 1 model can be loaded at once (setting max_loaded_models)"),
+    ],
+)  # fmt: skip
+def test_the_log_says_what_a_model_was_unloaded_for(
+    residents: list[Resident], need: int, places: int, why: str
+) -> None:
+    assert why_unloaded("m", residents, need, LoadLimits(places=places, budget=100)) == why
 
 
 residents = st.lists(
