@@ -29,6 +29,7 @@ from omlx.protocols.admin.overview import Overview
 from omlx.protocols.ollama import wire as wire
 from omlx.protocols.openai import audio_wire
 from omlx.settings import Settings, client_url
+from omlx.urls import without_credentials
 
 if TYPE_CHECKING:
     import httpx
@@ -94,12 +95,23 @@ Reply = TypeVar("Reply")
 
 
 class Client:
-    """One server. Use as `async with Client(url) as client:`; safe for concurrent calls of one event loop."""
+    """One server. Use as `async with Client(url) as client:`; safe for concurrent calls of one event loop.
+
+    ClientError where `url` is no address.
+    """
 
     def __init__(self, url: str, *, api_key: str = "") -> None:
         # httpx takes a quarter of a second to import, and `--help` gets by without it.
         import httpx
 
+        try:
+            # Reading the host decodes it, which an address that is not one does not survive either.
+            valid = bool(httpx.URL(url).host)
+        except (httpx.InvalidURL, UnicodeError):
+            valid = False
+        if not valid:
+            shown = without_credentials(url)
+            raise ClientError(f"{shown} is no address of a server: it must be like http://127.0.0.1:11434")
         self.url = url
         self._http = httpx.AsyncClient(
             base_url=url,

@@ -51,6 +51,15 @@ def test_rubbish_in_a_stream_is_an_error(inline: Omlx) -> None:
         assert "Traceback" not in ran.err
 
 
+@pytest.mark.parametrize("host", ["256.1.1.1:1", "xn--:1"])
+@pytest.mark.parametrize("words", [("list",), ("doctor",), ("stop", "--server")])
+def test_an_address_that_is_none_is_answered_with_a_sentence(inline: Omlx, host: str, words: tuple[str, ...]) -> None:
+    ran = inline(*words, host=host)
+    assert ran.code == 1
+    assert ran.err.endswith("is no address of a server: it must be like http://127.0.0.1:11434\n")
+    assert "Traceback" not in ran.err
+
+
 def test_something_else_on_the_port_is_told_from_a_server(inline: Omlx) -> None:
     with StandIn({"HEAD /": answer(404, b"")}) as server:
         ran = inline("list", host=server.url)
