@@ -123,9 +123,8 @@ class Pool:
             if task is not None:
                 task.cancel()
         hosts = [slot.host for slot in slots if slot.host is not None]
-        await asyncio.gather(
-            self._spare.close(), *(host.close(grace=self._grace) for host in hosts), return_exceptions=True
-        )
+        ends = (host.close(grace=self._grace, why=SHUTTING_DOWN) for host in hosts)
+        await asyncio.gather(self._spare.close(), *ends, return_exceptions=True)
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._spare.close()  # once more: loads that were given up meanwhile leave theirs
         self._slots.clear()

@@ -81,7 +81,7 @@ class RunnerHost:
         self._connection = RunnerConnection(reader, writer)
         self._hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         self._loading: asyncio.Queue[Loading | Ready | LoadFailed | None] = asyncio.Queue()
-        self._closing = False
+        self._closing, self._why_closed = False, _CLOSED
         self._killed_because = ""
         self.end_reason: EndReason = "crashed"
         """What its end was, where nobody asked for it."""
@@ -325,9 +325,12 @@ class RunnerHost:
             self._killed_because, self.end_reason = why, reason
             self._process.kill()
 
-    async def close(self, *, grace: float = CLOSE_GRACE_S) -> None:
-        """End the process in order: ask, after `grace` seconds insist (SIGTERM), then kill. Returns once it is gone."""
-        self._closing = True
+    async def close(self, *, grace: float = CLOSE_GRACE_S, why: str = _CLOSED) -> None:
+        """End the process in order: ask, after `grace` seconds insist (SIGTERM), then kill. Returns once it is gone.
+
+        Requests that still run fail with `why`.
+        """
+        self._closing, self._why_closed = True, why
         try:
             await self._end(grace)
         except BaseException:
@@ -387,7 +390,7 @@ class RunnerHost:
             await asyncio.sleep(0.005)
         if not self._closing:
             log.error("%s: the runner (pid %d) is gone: %s", self.name, self.pid, self.exit_text)
-        message = _CLOSED if self._closing else CRASHED
+        message = self._why_closed if self._closing else CRASHED
         self.gone.set()
         if not self._hello.done():
             self._hello.set_exception(LoadError(f"the model runner did not start: {self.exit_text}"))

@@ -110,7 +110,7 @@ def test_a_signal_ends_it_promptly_with_streams_open(tmp_path: Path, started: li
         (model,) = httpx.get(f"{server.url}/ready", trust_env=False).json()["models"]
         assert model == {"name": "plain:latest", "state": "ready"}
         server.process.send_signal(number)
-        assert "error" in json.loads(next(lines))
+        assert json.loads(next(lines)) == {"error": "the server is shutting down"}
         # A dashboard that watches is told nothing more, and holds nothing up.
         assert "event: overview" in [*watched.iter_lines()]
     _, log = server.process.communicate(timeout=150)
