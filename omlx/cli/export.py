@@ -54,9 +54,11 @@ async def _export_gguf(model: str, folder: Path) -> None:
                     found = await fetch(client, display, model, Path(place))
                     if any(line.startswith(("ADAPTER ", "DRAFT ")) for line in found.modelfile.splitlines()):
                         raise CliError(f"{model} has an adapter or a draft model, which a GGUF file cannot hold")
+                    modelfile = found.modelfile.replace("\nFROM .\n", f"\nFROM ./{GGUF}\n", 1)
+                    _require_writable(folder / MODELFILE, modelfile)
                     notes = await _convert(Path(place), draft, display)
                     draft.replace(target)
-                _write_modelfile(folder / MODELFILE, found.modelfile.replace("\nFROM .\n", f"\nFROM ./{GGUF}\n", 1))
+                _write_modelfile(folder / MODELFILE, modelfile)
             except OSError as error:
                 raise CliError(f"{error.filename or folder} cannot be written: {error.strerror}") from error
             finally:
@@ -98,6 +100,7 @@ async def fetch(client: Client, display: Display, model: str, folder: Path) -> a
     """Bring the model into the folder; files that are there are not fetched again. Raises CliError, ClientError."""
     found = await client.export(model)
     try:
+        _require_writable(folder / MODELFILE, found.modelfile)
         for file in found.files:
             if not is_safe_path(file.path):
                 raise CliError(f"the server names an unsafe path: {file.path!r}")
@@ -138,8 +141,13 @@ async def _download(client: Client, display: Display, model: str, file: admin.Ex
         draft.unlink(missing_ok=True)
 
 
-def _write_modelfile(path: Path, text: str) -> None:
+def _require_writable(path: Path, text: str) -> None:
+    """CliError where another Modelfile is there; known before gigabytes are written beside it."""
     if path.exists() and path.read_text("utf-8", "replace") != text:
         raise CliError(f"{path} is there already and differs: choose another folder")
+
+
+def _write_modelfile(path: Path, text: str) -> None:
+    _require_writable(path, text)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, "utf-8")

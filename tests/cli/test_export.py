@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pytest
 from safetensors.numpy import load_file, save_file
 
 from tests.cli.conftest import Omlx, make_model
@@ -104,6 +105,17 @@ def test_mistakes_are_answered_with_a_sentence(real: Omlx, tmp_path: Path) -> No
     (tmp_path / "file").touch()
     assert "cannot be written" in real("export", "tiny", str(tmp_path / "file" / "out")).err
     assert real("export", "tiny").err == "Error: accepts 2 arg(s), received 1\n"
+
+
+@pytest.mark.parametrize("flags", [(), ("--gguf",)])
+def test_another_modelfile_is_kept_and_nothing_is_written_beside_it(
+    real: Omlx, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    (tmp_path / "Modelfile").write_text("FROM mine\n")
+    ran = real("export", "tiny", str(tmp_path), *flags)
+    assert (ran.code, "Modelfile is there already and differs: choose another folder" in ran.err) == (1, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["Modelfile"]
+    assert (tmp_path / "Modelfile").read_text() == "FROM mine\n"
 
 
 def test_only_files_of_the_model_are_given(server: ServerProcess) -> None:
