@@ -47,8 +47,8 @@ _STOP_COST = 2
 splits a chunk of the prompt, which costs about one."""
 _MOST_STOP_TOKENS = 256
 _LEAST_RESTORED = 32
-"""Prefixes of so many tokens are always restored. Shorter ones, such as what all prompts of a template begin with, are
-where computing them takes no longer than a decode step: prompts that start alike share forwards."""
+"""On an accelerator shorter prefixes, such as what all prompts of a template begin with, are computed again: that takes
+no longer than a decode step, and prompts that start alike share a forward. On a CPU every token costs."""
 
 
 class BuiltEngine(NamedTuple):
@@ -184,7 +184,7 @@ def open_store(spec: LoadSpec, model: LoadedModel, ranks: Ranks) -> PrefixStore 
         spec.store,
         fingerprint=f"{fingerprint} rank {ranks.rank}" if ranks.size > 1 else fingerprint,
         snapshot_least=min(int(_STOP_COST * model.step_s / model.token_s), _MOST_STOP_TOKENS),
-        restore_least=min(int(model.step_s / model.token_s), _LEAST_RESTORED),
+        restore_least=0 if device() == "cpu" else _LEAST_RESTORED,
     )
     return PrefixStore(model.layout, config)
 

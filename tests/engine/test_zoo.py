@@ -79,9 +79,8 @@ def test_a_reply_is_the_same_however_it_is_computed(model_type: str, tmp_path: P
     yardstick = network if model_type == "plamo3" else build(model_type)
     alone = [answer_alone(yardstick, prompt(length, at)) for at, length in enumerate(LENGTHS)]
 
-    machine = Engine(model, EngineConfig(context_length=4096, max_concurrent_requests=16))
     for count in rows_of(network):
-        machine.max_batch = 0
+        machine = Engine(model, EngineConfig(context_length=4096, max_concurrent_requests=16))
         replies = run(machine, [spec(at, prompt(LENGTHS[at], at), new=NEW) for at in range(count)])
         assert [replies.tokens[at] for at in range(count)] == alone[:count], f"{count} rows"
         assert machine.max_batch == (count if checks.passed("batch") else 1)

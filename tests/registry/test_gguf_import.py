@@ -186,7 +186,7 @@ def rewrite(path: Path, change: tuple[bytes, bytes]) -> None:
     [
         (
             (b"llama\x16\x00\x00", b"mumba\x16\x00\x00"),
-            "architecture 'mumba' cannot be imported; supported are cohere2, gemma",
+            "architecture 'mumba' cannot be imported; supported are cohere2, deepseek2",
         ),
         ((b"blk.1.ffn_up", b"blk.1.ffn_xx"), "unknown tensor 'blk.1.ffn_xx.weight'"),
         ((b"blk.1.ffn_up", b"blk.9.ffn_up"), "unknown tensor 'blk.9.ffn_up.weight'"),
@@ -261,7 +261,7 @@ def test_an_unknown_form_is_ollamas_error(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_noticed_before_writing(tmp_path: Path) -> None:
-    with pytest.raises(CreateError, match=r"needs 1000000\.0 GB of disk space, but only [\d.]+ GB are free"):
+    with pytest.raises(CreateError, match=r"needs 1000000\.00 GB, [\d.]+ GB are free"):
         weights_file.require_space(tmp_path, 10**15)
 
 

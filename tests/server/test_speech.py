@@ -238,19 +238,20 @@ def test_who_leaves_costs_nothing_more(server: LocalServer, http: httpx.Client, 
     assert post(http, LONG).json()["text"] == text
 
 
-def test_a_killed_runner_is_replaced(server: LocalServer, http: httpx.Client, text: str) -> None:
+def test_a_killed_runner_is_replaced(server: LocalServer, http: httpx.Client) -> None:
     """Of a request of which nothing was passed on nobody notices anything."""
 
     async def pid() -> int:
         return next(model.pid for model in server.pool.loaded() if model.spec.name == "whisper:latest")
 
-    found: list[str] = []
-    thread = threading.Thread(target=lambda: found.append(post(http, LONG).json()["text"]))
+    audio = as_wav(sound(600))  # long enough to be seen at work
+    texts: list[str] = []
+    thread = threading.Thread(target=lambda: texts.append(post(http, audio).json()["text"]))
     thread.start()
     assert eventually(lambda: server.running() == 1)
     psutil.Process(server.ask(pid)).kill()
-    thread.join(120)
-    assert found == [text]
+    thread.join(300)
+    assert texts == [post(http, audio).json()["text"]]
 
 
 def test_it_is_seen_where_models_are_seen(http: httpx.Client, text: str) -> None:

@@ -141,7 +141,7 @@ def test_a_repeated_picture_costs_neither_encoder_nor_prefill(http_client: httpx
     # All but the last block's rest, which a model with a sliding window does not keep.
     assert first.json()["prompt_eval_count"] - again.json()["cached_tokens"] < 64
     other = chat(http_client, as_file(RED), model="gemma", text=words)
-    assert other.json()["cached_tokens"] < 20
+    assert other.json().get("cached_tokens", 0) < 20
 
 
 # ---------------------------------------------------------------- files
