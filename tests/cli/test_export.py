@@ -34,7 +34,7 @@ def test_an_exported_model_answers_the_same_when_it_comes_back(
     out = tmp_path / "out"
     ran = real("export", "leaver", str(out))
     assert ran.code == 0, ran.err
-    assert ran.out.startswith(f"leaver is in {out}: ")
+    assert ran.out.startswith(f"exported leaver to {out}: ")
     assert not list(out.rglob(".*")), "no partial file is left"
 
     import mlx.core as mx
@@ -57,7 +57,7 @@ def test_an_exported_model_answers_the_same_when_it_comes_back(
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.suffix} == before
     (out / "config.json").write_text("{}")
     refused = real("export", "leaver", str(out))
-    assert (refused.code, "is there already and differs" in refused.err) == (1, True)
+    assert (refused.code, "already exists and differs" in refused.err) == (1, True)
     assert (out / "config.json").read_text() == "{}"
     real("rm", "back", "leaver")
 
@@ -93,7 +93,7 @@ def test_a_gguf_file_answers_the_same_when_it_comes_back(real: Omlx, server: Ser
     assert ask(real, "back2") == ask(real, "leaver2") != ""
     assert real("show", "back2", "--system").out == SYSTEM
     again = real("export", "leaver2", str(out), "--gguf")
-    assert (again.code, "model.gguf is there already" in again.err) == (1, True)
+    assert (again.code, "model.gguf already exists" in again.err) == (1, True)
     real("rm", "back2", "leaver2")
 
 

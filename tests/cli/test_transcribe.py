@@ -70,9 +70,9 @@ def test_files_are_written_down(server: ServerProcess, files: Path, tmp_path: Pa
     [
         ((), "requires at least 1 arg(s), only received 0"),
         (("a.wav", "--format", "doc"), "invalid value for --format: it must be text, srt, vtt or json"),
-        (("a.wav", "b.wav", "--format", "srt"), "srt of several files cannot be printed one after the other"),
-        (("-", "-"), "standard input (-) can be read once only"),
-        (("a.wav", "--output", "/nowhere"), "--output: '/nowhere' is no folder"),
+        (("a.wav", "b.wav", "--format", "srt"), "srt of several files cannot be printed: use --output"),
+        (("-", "-"), "standard input (-) can be read only once"),
+        (("a.wav", "--output", "/nowhere"), "--output: '/nowhere' is not a folder"),
     ],
 )
 def test_a_wrong_line_is_complained_about(words: tuple[str, ...], sentence: str) -> None:
