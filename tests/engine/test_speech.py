@@ -176,7 +176,7 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
     folder = make_whisper(tmp_path / "small", multilingual=False)
     other = make_whisper(tmp_path / "large", multilingual=True)
     (folder / "tokenizer.json").write_bytes((other / "tokenizer.json").read_bytes())
-    with pytest.raises(LoadError, match="its tokenizer does not belong to the network"):
+    with pytest.raises(LoadError, match="its tokenizer does not match the network"):
         opened(folder)
     text = (folder / "tokenizer.json").read_text().replace("<|startofprev|>", "<|other|>")
     (folder / "tokenizer.json").write_text(text)
