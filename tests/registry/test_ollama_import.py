@@ -208,7 +208,7 @@ async def test_a_gguf_adapter_of_another_model_is_refused(tmp_path: Path, regist
     steps = await run(registry, folder)
     refused = {step.model: step.status for step in steps if step.outcome == "refused"}
     assert "the adapter is for another model" in refused["tuned:1b"]
-    assert "is no LoRA adapter" in refused["odd:1b"]
+    assert "is not a LoRA adapter" in refused["odd:1b"]
     assert registry.list() == []
 
 
