@@ -1,4 +1,4 @@
-"""A cache that forgets what was used longest ago, bounded by the number of its entries, by their sizes, or by both."""
+"""A least-recently-used cache, bounded by the number of entries, by their total size, or by both."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ V = TypeVar("V")
 
 
 class LRUCache(Generic[K, V]):
-    """`size_of` gives an entry's size (0 where none is given). Not safe for several threads at once."""
+    """`size_of` returns an entry's size; without it all sizes are 0. Not thread-safe."""
 
     def __init__(
         self, *, max_entries: float = math.inf, max_size: float = math.inf, size_of: Callable[[V], int] | None = None
@@ -20,7 +20,7 @@ class LRUCache(Generic[K, V]):
         self.max_entries = max_entries
         self.max_size = max_size
         self.size = 0
-        """Of all entries."""
+        """The sum over all entries."""
         self._size_of = size_of
         self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
 
@@ -28,11 +28,11 @@ class LRUCache(Generic[K, V]):
         return len(self._entries)
 
     def __contains__(self, key: K) -> bool:
-        """Whether there is an entry; asking does not count as use."""
+        """Whether there is an entry. Does not count as use."""
         return key in self._entries
 
     def get(self, key: K) -> V | None:
-        """The entry, which is now the one that was used last."""
+        """The entry, which becomes the most recently used."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -40,7 +40,7 @@ class LRUCache(Generic[K, V]):
         return entry[0]
 
     def put(self, key: K, value: V) -> None:
-        """Keep an entry in place of an older one of this key. One that is larger than the cache is not kept."""
+        """Add or replace an entry. A value larger than the cache is not kept."""
         self.remove(key)
         size = self._size_of(value) if self._size_of is not None else 0
         if size > self.max_size:
@@ -51,7 +51,7 @@ class LRUCache(Generic[K, V]):
             self.remove(next(iter(self._entries)))
 
     def remove(self, key: K) -> bool:
-        """Whether there was such an entry."""
+        """Remove an entry; returns whether there was one."""
         entry = self._entries.pop(key, None)
         if entry is None:
             return False

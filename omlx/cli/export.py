@@ -24,13 +24,13 @@ GGUF = "model.gguf"
 
 
 @verb("export", usage="MODEL DIR", count=Count(2, 2), models=True)
-@click.option("--gguf", is_flag=True, help="Write one GGUF file instead, for llama.cpp and Ollama")
+@click.option("--gguf", is_flag=True, help="Write one GGUF file for llama.cpp and Ollama")
 def command(args: tuple[str, ...], gguf: bool) -> None:
-    """Write a model into a folder that works without oMLX
+    """Export a model to a folder that works without oMLX
 
-    DIR gets the model's files, which mlx-lm opens as they are, and a Modelfile with template, system prompt and
-    parameters, from which `omlx create NAME -f DIR/Modelfile` makes the same model again. What is in DIR already is
-    compared and kept; a file of the same name with other content is never replaced.
+    Writes the model's files, which mlx-lm loads directly, and a Modelfile with template, system prompt and parameters.
+    `omlx create NAME -f DIR/Modelfile` recreates the model. Files that DIR already has are compared and kept; a file
+    with other content is never replaced.
 
     --gguf writes a GGUF file and its Modelfile (models of type llama, mistral, qwen2, qwen3 with a BPE tokenizer).
     """
@@ -40,8 +40,8 @@ def command(args: tuple[str, ...], gguf: bool) -> None:
 async def _export(model: str, folder: Path) -> None:
     async with connected() as client:
         with Display() as display:
-            found = await fetch(client, display, model, folder)
-    out(f"{model} is in {folder}: {len(found.files)} files and a Modelfile")
+            export = await fetch(client, display, model, folder)
+    out(f"exported {model} to {folder}: {len(export.files)} files and a Modelfile")
 
 
 async def _export_gguf(model: str, folder: Path) -> None:
@@ -50,13 +50,13 @@ async def _export_gguf(model: str, folder: Path) -> None:
     async with connected() as client:
         with Display() as display:
             try:
-                with tempfile.TemporaryDirectory(dir=folder, prefix=".mlx-") as place:
-                    found = await fetch(client, display, model, Path(place))
-                    if any(line.startswith(("ADAPTER ", "DRAFT ")) for line in found.modelfile.splitlines()):
+                with tempfile.TemporaryDirectory(dir=folder, prefix=".mlx-") as source:
+                    export = await fetch(client, display, model, Path(source))
+                    if any(line.startswith(("ADAPTER ", "DRAFT ")) for line in export.modelfile.splitlines()):
                         raise CliError(f"{model} has an adapter or a draft model, which a GGUF file cannot hold")
-                    modelfile = found.modelfile.replace("\nFROM .\n", f"\nFROM ./{GGUF}\n", 1)
+                    modelfile = export.modelfile.replace("\nFROM .\n", f"\nFROM ./{GGUF}\n", 1)
                     _require_writable(folder / MODELFILE, modelfile)
-                    notes = await _convert(Path(place), draft, display)
+                    notes = await _convert(Path(source), draft, display)
                     draft.replace(target)
                 _write_modelfile(folder / MODELFILE, modelfile)
             except OSError as error:
@@ -65,14 +65,14 @@ async def _export_gguf(model: str, folder: Path) -> None:
                 draft.unlink(missing_ok=True)
     for note in notes:
         err(f"note: {note}")
-    out(f"{model} is in {target}, its Modelfile beside it")
+    out(f"exported {model} to {target}, with its Modelfile")
 
 
 def _new_file(folder: Path) -> Path:
-    """Where the GGUF file goes; its folder is made."""
+    """The path of the GGUF file; creates its folder. Raises CliError."""
     target = folder / GGUF
     if target.exists():
-        raise CliError(f"{target} is there already: choose another folder")
+        raise CliError(f"{target} already exists: choose another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -81,7 +81,7 @@ def _new_file(folder: Path) -> Path:
 
 
 async def _convert(folder: Path, target: Path, display: Display) -> list[str]:
-    """Write the GGUF file; sentences about what is not exact."""
+    """Write the GGUF file; returns notes about weights that are not exact. Raises CliError."""
     display.step("writing GGUF")
     notes: list[str] = []
     try:
@@ -97,11 +97,11 @@ async def _convert(folder: Path, target: Path, display: Display) -> list[str]:
 
 
 async def fetch(client: Client, display: Display, model: str, folder: Path) -> admin.ExportResponse:
-    """Bring the model into the folder; files that are there are not fetched again. Raises CliError, ClientError."""
-    found = await client.export(model)
+    """Download the model into the folder, except for files it already has. Raises CliError, ClientError."""
+    export = await client.export(model)
     try:
-        _require_writable(folder / MODELFILE, found.modelfile)
-        for file in found.files:
+        _require_writable(folder / MODELFILE, export.modelfile)
+        for file in export.files:
             if not is_safe_path(file.path):
                 raise CliError(f"the server names an unsafe path: {file.path!r}")
             path = folder / file.path
@@ -109,16 +109,16 @@ async def fetch(client: Client, display: Display, model: str, folder: Path) -> a
                 _require_same(path, file.digest)
             else:
                 await _download(client, display, model, file, path)
-        _write_modelfile(folder / MODELFILE, found.modelfile)
+        _write_modelfile(folder / MODELFILE, export.modelfile)
     except OSError as error:
         raise CliError(f"{error.filename or folder} cannot be written: {error.strerror}") from error
-    return found
+    return export
 
 
 def _require_same(path: Path, digest: str) -> None:
     with path.open("rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != digest.removeprefix("sha256:"):
-            raise CliError(f"{path} is there already and differs: choose another folder")
+            raise CliError(f"{path} already exists and differs: choose another folder")
 
 
 async def _download(client: Client, display: Display, model: str, file: admin.ExportedFile, path: Path) -> None:
@@ -144,7 +144,7 @@ async def _download(client: Client, display: Display, model: str, file: admin.Ex
 def _require_writable(path: Path, text: str) -> None:
     """CliError where another Modelfile is there; known before gigabytes are written beside it."""
     if path.exists() and path.read_text("utf-8", "replace") != text:
-        raise CliError(f"{path} is there already and differs: choose another folder")
+        raise CliError(f"{path} already exists and differs: choose another folder")
 
 
 def _write_modelfile(path: Path, text: str) -> None:

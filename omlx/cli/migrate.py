@@ -1,4 +1,4 @@
-"""`omlx migrate`: the settings of an Ollama on this machine into oMLX's config file."""
+"""`omlx migrate`: copy the settings of an Ollama on this machine into oMLX's config file."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from omlx.settings import bind_address
 @click.option("-y", "--yes", is_flag=True, help="Write the config file without asking")
 @click.option("--dry-run", is_flag=True, help="Only show what would be written")
 def command(args: tuple[str, ...], yes: bool, dry_run: bool) -> None:
-    """Take over the settings of an Ollama on this machine
+    """Migrate the settings of an Ollama on this machine
 
     Reads Ollama's variables from this shell, from its service (launchd, systemd with drop-ins) and from its app, shows
-    what the config file gets, and writes it when you agree. Says what has no equivalent here, and who has the port.
-    Nothing of Ollama's is changed. Models are imported with `omlx import --from ollama`.
+    the change to the config file, and writes it after you confirm. Lists the settings without an equivalent and the
+    process that uses the port. Ollama's files are never changed. `omlx import --from ollama` imports the models.
     """
     path = Path(os.environ.get("OMLX_CONFIG") or settings.config_file())
     try:
@@ -46,7 +46,7 @@ def command(args: tuple[str, ...], yes: bool, dry_run: bool) -> None:
 
 def _config(path: Path, existing: str, planned: MigrationPlan, *, yes: bool, dry_run: bool) -> None:
     if not planned.values:
-        out("No settings of an Ollama to take over.")
+        out("No settings of an Ollama to migrate.")
         return
     text = planned.config(existing)
     names = str(path), str(path)
@@ -56,7 +56,7 @@ def _config(path: Path, existing: str, planned: MigrationPlan, *, yes: bool, dry
         return
     if not yes:
         if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
-            err("note: nothing was written; --yes writes it")
+            err("note: the config file was not written; use --yes to write it")
             return
         if not click.confirm(f"Write {path}?", default=True, err=True):
             return
@@ -68,19 +68,19 @@ def _config(path: Path, existing: str, planned: MigrationPlan, *, yes: bool, dry
 
 
 async def _port() -> None:
-    """Who has the address of the settings that count now."""
+    """Report which process uses the port of the effective settings."""
     loaded = settings.load({}, os.environ).settings
     host, port = bind_address(loaded)
     async with own_client() as client:
         try:
             ours = await client.alive()
         except Unreachable:
-            out(f"Port {port} is free: `omlx serve` can have it.")
+            out(f"Port {port} is free for `omlx serve`.")
             return
         except ClientError:
             ours = ""
     if ours:
-        out(f"oMLX {ours} runs at {host}:{port}; a new setting counts from its next start.")
+        out(f"oMLX {ours} runs at {host}:{port}; restart it to apply new settings.")
         return
-    found = listener(port) or PortOwner()
-    out(f"Port {port} is taken ({found}). To free it: {how_to_free(found, Path.home())}")
+    owner = listener(port) or PortOwner()
+    out(f"Port {port} is in use ({owner}). To free it: {how_to_free(owner, Path.home())}")

@@ -1,4 +1,4 @@
-"""`omlx outdated`: which pulled models have a newer revision on Hugging Face."""
+"""`omlx outdated`: pulled models that have a newer revision on Hugging Face."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from omlx.protocols.admin.wire import PulledState
 
 _SHOWN = 12
-"""Characters of a commit, as `omlx pull` shows of digests."""
+"""Characters shown of a commit, as of digests in `omlx pull`."""
 
 
 @verb("outdated", count=Count(0, 0))
@@ -25,8 +25,8 @@ _SHOWN = 12
 def command(args: tuple[str, ...], as_json: bool) -> None:
     """Show which models have a newer revision
 
-    Asks Hugging Face once for each repository that a model was pulled from. `omlx pull MODEL` fetches the newer one;
-    what did not change is not downloaded again.
+    Sends one request to Hugging Face for each repository that a model was pulled from. `omlx pull MODEL` fetches the
+    newer revision; unchanged files are not downloaded again.
     """
     models = run_async(_ask())
     if as_json:
@@ -39,7 +39,7 @@ def command(args: tuple[str, ...], as_json: bool) -> None:
         if it.error:
             err(f"note: {it.name}: {it.error}")
     if not rows:
-        err(_nothing(models))
+        err(_summary(models))
 
 
 async def _ask() -> list[PulledState]:
@@ -52,8 +52,8 @@ async def _ask() -> list[PulledState]:
                 waiting.stop(clear=True)
 
 
-def _nothing(models: list[PulledState]) -> str:
+def _summary(models: list[PulledState]) -> str:
     known = sum(not it.error for it in models)
     if not models:
-        return "note: no model here was pulled from Hugging Face"
+        return "note: no model was pulled from Hugging Face"
     return "all models are up to date" if known == len(models) else f"{known} of {len(models)} models are up to date"

@@ -23,7 +23,7 @@ _FORMATS = ("text", "srt", "vtt", "json")
 _STDIN = "-"
 
 
-class _Wanted(msgspec.Struct, frozen=True):
+class _Options(msgspec.Struct, frozen=True):
     model: str
     format: str
     language: str
@@ -32,44 +32,44 @@ class _Wanted(msgspec.Struct, frozen=True):
     """The folder for the results; None: stdout."""
 
     def fields(self) -> dict[str, str]:
-        """Of the form, without what was not given."""
-        given = {"model": self.model, "language": self.language, "prompt": self.prompt}
+        """The form fields that have a value."""
+        optional = {"model": self.model, "language": self.language, "prompt": self.prompt}
         fixed = {"response_format": "verbose_json", "stream": "true", "progress": "true"}
-        return {name: value for name, value in given.items() if value} | fixed
+        return {name: value for name, value in optional.items() if value} | fixed
 
 
 @verb("transcribe", usage="FILE...", count=Count(1))
 @click.option("--model", default="whisper", help="Speech model (default: whisper)")
 @click.option("--format", default="text", help="text, srt, vtt or json (default: text)")
-@click.option("--language", default="", help="Language of the speech, such as de (default: the model tells)")
-@click.option("--prompt", default="", help="Text that might stand before the audio: names, spellings")
-@click.option("--output", help="Folder for the results, a file for each (default: they are printed)")
+@click.option("--language", default="", help="Language of the speech, such as de (default: detected)")
+@click.option("--prompt", default="", help="Text that precedes the audio, for names and spellings")
+@click.option("--output", help="Folder for the results, one file each (default: print them)")
 def command(args: tuple[str, ...], model: str, format: str, language: str, prompt: str, output: str | None) -> int:
-    """Write down what is said in audio files
+    """Transcribe audio files
 
-    WAV, MP3, FLAC and OGG, with FFmpeg (pip install "omlx[video]") also M4A and WebM; - is standard input. A model that
-    is not there is pulled. Subtitles of several files need --output.
+    Reads WAV, MP3, FLAC and OGG, and with FFmpeg (pip install "omlx[video]") also M4A and WebM; - is standard input.
+    Pulls the model if it is missing. Subtitles of several files need --output.
     """
     if format not in _FORMATS:
         raise CliError(f"invalid value for --format: it must be {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}")
     folder = Path(output) if output is not None else None
     if len(args) > 1 and format in ("srt", "vtt") and folder is None:
-        raise CliError(f"{format} of several files cannot be printed one after the other: use --output FOLDER")
+        raise CliError(f"{format} of several files cannot be printed: use --output FOLDER")
     if args.count(_STDIN) > 1:
-        raise CliError("standard input (-) can be read once only")
+        raise CliError("standard input (-) can be read only once")
     if folder is not None and not folder.is_dir():
-        raise CliError(f"--output: '{folder}' is no folder")
-    return run_async(_transcribe(args, _Wanted(model, format, language, prompt, folder)))
+        raise CliError(f"--output: '{folder}' is not a folder")
+    return run_async(_transcribe(args, _Options(model, format, language, prompt, folder)))
 
 
-async def _transcribe(files: Sequence[str], wanted: _Wanted) -> int:
-    """Returns the exit code: 1 where a file could not be transcribed; the others are all the same."""
+async def _transcribe(files: Sequence[str], options: _Options) -> int:
+    """Returns the exit code: 1 if a file could not be transcribed. The remaining files are transcribed anyway."""
     failed = False
     async with connected() as client:
-        await _ensure(client, wanted.model)
+        await _ensure(client, options.model)
         for file in files:
             try:
-                _write(file, await _heard(client, file, wanted), wanted, several=len(files) > 1)
+                _write(file, await _transcribe_file(client, file, options), options, several=len(files) > 1)
             except (CliError, ClientError) as error:
                 if len(files) == 1:
                     raise
@@ -79,7 +79,7 @@ async def _transcribe(files: Sequence[str], wanted: _Wanted) -> int:
 
 
 async def _ensure(client: Client, model: str) -> None:
-    """Pull the model where it is not there."""
+    """Pull the model if it is missing."""
     try:
         await client.show(model)
     except ClientError as error:
@@ -88,12 +88,12 @@ async def _ensure(client: Client, model: str) -> None:
         await pull(client, model)
 
 
-async def _heard(client: Client, file: str, wanted: _Wanted) -> wire.TranscriptVerboseDone:
-    """What is said in one file; how far it is is shown on stderr."""
+async def _transcribe_file(client: Client, file: str, options: _Options) -> wire.TranscriptVerboseDone:
+    """Transcribe one file, with its progress on stderr."""
     name, content = _read(file)
     with Display() as display:
         display.step(f"transcribing {printable(name)}")
-        async for event in client.transcribe((name, content), wanted.fields()):
+        async for event in client.transcribe((name, content), options.fields()):
             if isinstance(event, wire.TranscriptVerboseDone):
                 display.stop(clear=True)
                 return event
@@ -104,7 +104,7 @@ async def _heard(client: Client, file: str, wanted: _Wanted) -> wire.TranscriptV
 
 
 def _read(file: str) -> tuple[str, bytes]:
-    """The name of a file without its folder, and its content. Raises CliError."""
+    """The base name and the content of a file. Raises CliError."""
     if file == _STDIN:
         if is_terminal(sys.stdin):
             raise CliError("standard input is a terminal: send an audio file, as in `omlx transcribe - < talk.wav`")
@@ -116,16 +116,16 @@ def _read(file: str) -> tuple[str, bytes]:
         raise CliError(f"couldn't read '{file}': {error.strerror}") from error
 
 
-def _write(file: str, heard: wire.TranscriptVerboseDone, wanted: _Wanted, *, several: bool) -> None:
-    """Raises CliError where the result cannot be kept."""
-    text = _rendered(file, heard, wanted.format)
-    if wanted.output is None:
-        heading = f"==> {file} <==\n" if several and wanted.format == "text" else ""
-        out(heading + (text if wanted.format == "json" else printable(text)), end="")
+def _write(file: str, transcription: wire.TranscriptVerboseDone, options: _Options, *, several: bool) -> None:
+    """Print or save one result. Raises CliError if it cannot be written."""
+    text = _rendered(file, transcription, options.format)
+    if options.output is None:
+        heading = f"==> {file} <==\n" if several and options.format == "text" else ""
+        out(heading + (text if options.format == "json" else printable(text)), end="")
         return
     name = "stdin" if file == _STDIN else Path(file).stem
-    ending = {"text": "txt"}.get(wanted.format, wanted.format)
-    path = wanted.output / f"{name}.{ending}"
+    ending = {"text": "txt"}.get(options.format, options.format)
+    path = options.output / f"{name}.{ending}"
     try:
         path.write_text(text, "utf-8")
     except OSError as error:
@@ -133,20 +133,21 @@ def _write(file: str, heard: wire.TranscriptVerboseDone, wanted: _Wanted, *, sev
     err(f"wrote '{path}'")
 
 
-def _rendered(file: str, heard: wire.TranscriptVerboseDone, form: str) -> str:
+def _rendered(file: str, transcription: wire.TranscriptVerboseDone, form: str) -> str:
     if form == "text":
-        return heard.text + "\n"
+        return transcription.text + "\n"
     if form == "json":
-        found = {"file": file, **msgspec.to_builtins(heard)}
-        found.pop("type")
-        return msgspec.json.encode(found).decode() + "\n"
-    segments = [_segment(segment) for segment in heard.segments or []]
+        fields = {"file": file, **msgspec.to_builtins(transcription)}
+        fields.pop("type")
+        return msgspec.json.encode(fields).decode() + "\n"
+    segments = [_segment(it) for it in transcription.segments or []]
     return audio.srt(segments) if form == "srt" else audio.vtt(segments)
 
 
-def _segment(told: wire.TranscriptionSegment) -> SpeechSegment:
-    """A segment as subtitles are made of it."""
+def _segment(segment: wire.TranscriptionSegment) -> SpeechSegment:
+    """A wire segment as the subtitle writers take it."""
     return SpeechSegment(
-        id=told.id, seek=told.seek, start=told.start, end=told.end, text=told.text, tokens=told.tokens,
-        temperature=told.temperature, avg_logprob=0.0, compression_ratio=0.0, no_speech_prob=0.0,
+        id=segment.id, seek=segment.seek, start=segment.start, end=segment.end, text=segment.text,
+        tokens=segment.tokens, temperature=segment.temperature,
+        avg_logprob=0.0, compression_ratio=0.0, no_speech_prob=0.0,
     )  # fmt: skip

@@ -1,7 +1,7 @@
-"""`omlx --version`: the version of the server that answers, and of this client where it differs.
+"""`omlx --version`: the version of the running server, and of this client if it differs.
 
-Scripts and completions ask for it often, so it gets by without click and without the client: httpx alone takes twice as
-long to import as everything here.
+Scripts and completions call it often, so it imports neither click nor the client: importing httpx alone takes twice as
+long as everything here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TIMEOUT_S = 5.0
 
 
 def print_version() -> None:
-    """Raises SettingError."""
+    """Print the versions. Raises SettingError."""
     try:
         program, version = _ask(client_url(effective()))
     except (OSError, HTTPException, LookupError, ValueError, msgspec.MsgspecError):
@@ -33,7 +33,7 @@ def print_version() -> None:
 
 
 def _ask(url: str) -> tuple[str, str]:
-    """Whose version, and which. A genuine Ollama has one only. Raises what prevents an answer."""
+    """The program that answers, "omlx" or "ollama", and its version. Raises on any failure."""
     address = urlsplit(url)
     host, port = address.hostname or "", address.port
     connection = (
@@ -46,7 +46,7 @@ def _ask(url: str) -> tuple[str, str]:
         response = connection.getresponse()
         if response.status != 200:
             raise ValueError(response.reason)
-        answer = msgspec.json.decode(response.read(), type=dict[str, str])
+        versions = msgspec.json.decode(response.read(), type=dict[str, str])
     finally:
         connection.close()
-    return ("omlx", answer["omlx_version"]) if answer.get("omlx_version") else ("ollama", answer["version"])
+    return ("omlx", versions["omlx_version"]) if versions.get("omlx_version") else ("ollama", versions["version"])

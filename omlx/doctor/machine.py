@@ -165,37 +165,37 @@ def _port(settings: Settings) -> Finding:
         socket.create_server((host, port), family=family).close()
     except OSError as error:
         reason = os.strerror(error.errno).lower() if error.errno else str(error)
-        found = listener(port)
-        who = f" ({found})" if found and found.pid else ""
-        how = f"end what listens there{who}, or choose another address with OMLX_HOST"
+        owner = listener(port)
+        who = f" ({owner})" if owner and owner.pid else ""
+        how = f"end the process that listens there{who}, or choose another address with OMLX_HOST"
         return Finding("port", "fail", f"{host}:{port} cannot be used: {reason}", how)
     return Finding("port", "ok", f"{host}:{port} is free; no server runs there")
 
 
 def _ollama(settings: Settings) -> list[Finding]:
-    """An Ollama on this machine whose models or settings could move in; nothing where there is none."""
+    """An Ollama on this machine with models or settings to import; empty if there is none."""
     count, size = Registry(Path(settings.models), []).count_ollama()
-    set_there = sorted({it.variable for it in find({}, Path.home()) if it.variable != "OLLAMA_MODELS"})
-    if not count and not set_there:
+    variables = sorted({it.name for it in find({}, Path.home()) if it.name != "OLLAMA_MODELS"})
+    if not count and not variables:
         return []
     text = (
         f"{count} model{'' if count == 1 else 's'} of {human_bytes(size)} to import" if count else "no models to import"
     )
-    if set_there:
-        text += f", {', '.join(set_there)} set"
+    if variables:
+        text += f", {', '.join(variables)} set"
     how = [*(["`omlx import --from ollama` converts them"] if count else []),
-           *(["`omlx migrate` takes over its settings"] if set_there else [])]  # fmt: skip
+           *(["`omlx migrate` converts its settings"] if variables else [])]  # fmt: skip
     return [Finding("ollama", "ok", text, "; ".join(how))]
 
 
 def _power() -> Finding:
-    """What the machine tells about its power, its heat and its user, and what it does not."""
-    found = sensors()
-    readings = found.read()
-    told = [text for text in (_supply(readings), _heat(readings), _user(readings), _gpu(readings)) if text]
-    absent = found.absent(readings)
-    text = ", ".join(told) or "no sensor can be read"
-    return Finding("power", "ok", text + (f"; not told here: {', '.join(absent)}" if told and absent else ""))
+    """Readings of power, temperature and user activity, and the sensors that are missing."""
+    available = sensors()
+    readings = available.read()
+    parts = [text for text in (_supply(readings), _heat(readings), _user(readings), _gpu(readings)) if text]
+    absent = available.absent(readings)
+    text = ", ".join(parts) or "no sensor can be read"
+    return Finding("power", "ok", text + (f"; not available: {', '.join(absent)}" if parts and absent else ""))
 
 
 def _supply(readings: Readings) -> str:
@@ -206,7 +206,7 @@ def _supply(readings: Readings) -> str:
 
 
 def _heat(readings: Readings) -> str:
-    return f"heat {readings.thermal}" if readings.thermal else ""
+    return f"thermal state {readings.thermal}" if readings.thermal else ""
 
 
 def _user(readings: Readings) -> str:
@@ -218,7 +218,7 @@ def _user(readings: Readings) -> str:
 def _gpu(readings: Readings) -> str:
     if readings.gpu_watts is None:
         return ""
-    return f"GPU {readings.gpu_watts:.0f} W{', its clock held down' if readings.gpu_throttled else ''}"
+    return f"GPU {readings.gpu_watts:.0f} W{', clock throttled' if readings.gpu_throttled else ''}"
 
 
 def _token() -> Finding:

@@ -37,12 +37,12 @@ class DecodeLoop:
 
     def forget_counts(self) -> None:
         self.max_batch = 0
-        """Most sequences in one step so far."""
+        """Largest number of sequences in one step so far."""
         self.steps = self.rows = 0
         """Steps so far, and the sequences of all of them."""
 
     def step(self, budget: PrefillBudget, *, running: int) -> list[Output]:
-        """Launch the next step of every batch, then handle the samples of the one before. `budget` is told of it."""
+        """Launch the next step of every batch, then handle the previous samples. Reports the times to `budget`."""
         outputs: list[Output] = []
         launched: list[tuple[Batch, list[Pending]]] = []
         for batch in self._batches:
@@ -69,7 +69,7 @@ class DecodeLoop:
         return outputs
 
     def _launch(self, batch: Batch, *, lone: bool) -> list[Pending]:
-        """The next step of a batch: with the draft model's help where it helps, else plain."""
+        """The next step of a batch: speculative if that is faster, else plain."""
         if self.speculator is not None and lone and len(batch) == 1 and batch.pending:
             unread = self._speculate(self.speculator.step, batch)
             if unread is not None:

@@ -1,4 +1,4 @@
-"""Decoding files of strangers in processes that can be ended: a file that never ends costs its own request only.
+"""Decodes clients' files in separate processes with limits, so that a hostile file costs only its own request.
 
 A *decoder process* decodes one file after the other, with a limit of memory, and is killed where one takes too much
 processor time. Processes are started as they are needed and kept for the next files. A thread of a runner that decodes
@@ -23,28 +23,28 @@ from typing import IO, Final
 import psutil
 
 MOST_IDLE: Final = 4
-"""Decoder processes of one kind that are kept."""
+"""Decoder processes of one kind that are kept for reuse."""
 _CLOCK_FACTOR: Final = 3
-"""By the clock a file may take so many times as long: other work shares the cores."""
+"""Wall time allowed per CPU time, because other work shares the cores."""
 _MOST_ANSWER: Final = 1 << 30
 """Bytes of a message between the two."""
 _LOOK_S: Final = 0.1
 _KEPT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "VIRTUAL_ENV")
-"""All that a decoder gets of the environment: nobody's tokens."""
+"""The variables that a decoder inherits; no secrets are among them."""
 _LENGTH = struct.Struct(">Q")
 
 
 class TooSlow(Exception):
-    """The file takes more processor time than it may."""
+    """The file takes too much CPU time."""
 
 
 class DecoderDied(Exception):
-    """The process ended while it decoded the file, or said something that is no message."""
+    """The process ended while it decoded the file, or sent an invalid message."""
 
 
 # ---------------------------------------------------------------- the runner's side
 class DecoderPool:
-    """The processes of one kind: `python -m MODULE`. `memory_bytes` is all that one may have."""
+    """The processes of one kind: `python -m MODULE`. `memory_bytes` is the limit of each."""
 
     def __init__(self, module: str, memory_bytes: int) -> None:
         self._command = (sys.executable, "-P", "-m", module)
@@ -114,7 +114,7 @@ class DecoderProcess:
                 late = time.monotonic() - started > seconds * _CLOCK_FACTOR
                 if late or self._processor_seconds() - used > seconds:
                     raise TooSlow
-                if self._resident_bytes() > self._memory_bytes:  # macOS takes a limit of address space and keeps none
+                if self._resident_bytes() > self._memory_bytes:  # macOS does not enforce RLIMIT_AS
                     raise DecoderDied
             return receive(stdout)
         except (OSError, EOFError) as error:
@@ -172,13 +172,13 @@ def _read(stream: IO[bytes], length: int) -> bytearray:
 
 # ---------------------------------------------------------------- the decoder's side
 def serve(answer: Callable[[bytearray], Iterator[bytes | memoryview]], memory_bytes: int) -> None:
-    """Answer orders until there are no more: what a decoder program does. `memory_bytes` is all that it may have."""
+    """Answer orders until there are no more: what a decoder program does. `memory_bytes` is its limit."""
     os.nice(5)
     for what, most in ((resource.RLIMIT_AS, memory_bytes), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0)):
-        with contextlib.suppress(ValueError, OSError):  # macOS has no limit of address space
+        with contextlib.suppress(ValueError, OSError):  # macOS has no RLIMIT_AS to enforce
             resource.setrlimit(what, (most, most))
     stdin, stdout = os.fdopen(0, "rb", buffering=0), os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # keep the output of libraries out of the answers
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
             for message in answer(receive(stdin)):

@@ -22,7 +22,7 @@ class Replies:
 
     def __init__(self, requests: Requests, texts: TokenTexts, end_tokens: set[int]) -> None:
         self.tokens = 0
-        """Taken so far, of all sequences."""
+        """Tokens handled so far, of all sequences."""
         self._requests = requests
         self._texts = texts
         self._end_tokens = end_tokens
@@ -31,16 +31,16 @@ class Replies:
 
     @property
     def ended(self) -> int:
-        """How many have ended since the last `take_finished`."""
+        """Sequences that ended since the last `take_finished`."""
         return len(self._finished)
 
     def take_finished(self) -> list[Sequence]:
-        """Those that have ended since the last call."""
+        """The sequences that ended since the last call."""
         finished, self._finished = self._finished, []
         return finished
 
     def take_shifting(self) -> list[Sequence]:
-        """Those whose context is full, and whose replies go on, since the last call."""
+        """Sequences whose context became full since the last call and whose replies continue."""
         shifting, self._shifting = [item for item in self._shifting if item.phase != "done"], []
         return shifting
 

@@ -17,7 +17,7 @@ from omlx.messages.request import Priority
 
 WEIGHTS: dict[Priority, int] = {"interactive": 16, "batch": 4, "background": 1}
 IDLE_S = 0.5
-"""How long prompts may be read at a stretch while nothing decodes: it bounds how late a cancel is noticed."""
+"""Longest prefill while nothing decodes; bounds the delay of a cancel."""
 EAGER_TOKENS = 2048
 """So much of every prompt is read as fast as the decode gap allows: most prompts are no longer."""
 EAGER_S = 0.5
@@ -46,7 +46,7 @@ class FairShare:
         return chosen
 
     def copy(self) -> FairShare:
-        """One that can be charged for what is only planned."""
+        """A copy that can be charged for planned work."""
         other = FairShare()
         other._paid, other._floor = {**self._paid}, self._floor
         return other
@@ -73,7 +73,7 @@ class WaitingLine:
         self._lines[sequence.spec.priority].append(sequence)
 
     def pop(self, fits: Callable[[Sequence], bool]) -> Sequence | None:
-        """The next one, where there is one and it fits. One that does not fit is not overtaken within its class."""
+        """The next sequence if it fits, else None. Later sequences of its class do not overtake it."""
         waiting = [name for name, line in self._lines.items() if line]
         while waiting:
             name = self._share.choose(waiting)
@@ -85,7 +85,7 @@ class WaitingLine:
         return None
 
     def remove(self, ids: set[int]) -> list[Sequence]:
-        """Take out and return those with these ids."""
+        """Remove and return the sequences with these ids."""
         removed: list[Sequence] = []
         for name, line in self._lines.items():
             removed += [sequence for sequence in line if sequence.id in ids]
@@ -99,25 +99,25 @@ class Candidate(NamedTuple):
 
     id: int
     remaining: int
-    """Tokens that are still to be computed, as far as that is known: none may have been restored yet."""
+    """Tokens still to be computed; an upper bound until its prefix is restored."""
     computed: int
-    """Tokens that have been, not counting restored ones."""
+    """Tokens computed so far, without restored ones."""
     priority: Priority = "interactive"
     ready: bool = True
-    """Nothing of it is on its way from disk."""
+    """No part of it is being read from disk."""
     fresh: bool = True
-    """Nothing of it has been computed or restored."""
+    """No part of it has been computed or restored."""
     shares: bool = True
-    """It may be prefilled with others."""
+    """It may share a forward with other prompts."""
 
 
 class PrefillState(NamedTuple):
-    """What the plan of a step starts from."""
+    """The input of a step's plan."""
 
     candidates: tuple[Candidate, ...]
-    """In order of their arrival."""
+    """In order of arrival."""
     decoding: bool
-    """Other sequences are decoded meanwhile."""
+    """Whether the step also decodes sequences."""
     turn: int
     """Forwards planned so far."""
     share: FairShare
@@ -128,7 +128,7 @@ class PrefillState(NamedTuple):
 
 
 class PrefillCosts(Protocol):
-    """What prompts cost and how long they may take (`PrefillBudget`). Seconds and tokens."""
+    """Prefill costs and limits (`PrefillBudget`), in seconds and tokens."""
 
     @property
     def owes(self) -> bool: ...
@@ -141,19 +141,19 @@ class PrefillCosts(Protocol):
 
 
 class PlannedForward(NamedTuple):
-    """A forward of the step: that of prompt `id`, with others where they fit."""
+    """A forward of the step: prompt `id`, with other prompts if they fit."""
 
     id: int
     tokens: int
-    """Most of one prompt."""
+    """Most tokens of one prompt."""
     together: int
-    """Most of all prompts in it, padding included."""
+    """Most tokens of all its prompts, including padding."""
     eager: bool
-    """The prompt is in its first tokens, for which decode steps are owed nothing."""
+    """The prompt is within its first tokens, which do not count against decode steps."""
 
 
 class StepPlan(NamedTuple):
-    """What a step does with prompts, in this order. What is restored meanwhile makes it less."""
+    """The forwards of a step, in order. Prefixes restored meanwhile reduce them."""
 
     forwards: tuple[PlannedForward, ...] = ()
 
@@ -206,7 +206,7 @@ def readable_now(line: list[Candidate], eager: Mapping[int, bool], *, decoding: 
 
 
 def _expected(first: Candidate, alike: list[Candidate], forward: PlannedForward, state: PrefillState) -> dict[int, int]:
-    """The tokens that each prompt of a forward will probably take, by id."""
+    """The expected tokens of each prompt of a forward, by id."""
 
     def chunk(candidate: Candidate) -> Chunk:
         return Chunk(candidate.id, min(candidate.remaining - 1, forward.tokens), candidate.fresh)
@@ -242,7 +242,7 @@ def chunk_end(position: int, total: int, budget: int, *, logits_rows: int) -> in
 
 
 class Chunk(NamedTuple):
-    """What a prompt would take in the next forward."""
+    """Tokens of a prompt in the next forward."""
 
     id: int
     tokens: int

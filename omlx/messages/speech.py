@@ -1,4 +1,4 @@
-"""Speech to text, as the server asks for it and as the runner answers: *segments* of text with their times.
+"""Messages of speech to text: the server's request, and the runner's *segments* of text with their times.
 
 Pure msgspec, like the other messages: nothing here may import MLX. Times are in seconds from the start of the audio.
 """
@@ -12,22 +12,22 @@ import msgspec
 from omlx.messages.request import Priority, TokenUsage
 
 SpeechTask = Literal["transcribe", "translate"]
-"""Write down what is said in its own language, or in English."""
+"""Text in the language of the speech, or in English."""
 
 
 class Transcribe(msgspec.Struct, tag="transcribe", kw_only=True, omit_defaults=True):
-    """One audio file to write down."""
+    """One audio file to transcribe."""
 
     id: int
     audio: bytes
-    """The file as it was sent; its first bytes say what it is."""
+    """The file as sent; its first bytes identify the format."""
     task: SpeechTask = "transcribe"
     language: str = ""
-    """Its code ("de") or English name ("german"); "": the model tells."""
+    """Code ("de") or English name ("german"); "": the model detects it."""
     prompt: str = ""
-    """Text that might stand before the audio: names, spellings, style."""
+    """Text that precedes the audio, for names, spellings and style."""
     temperature: float = 0.0
-    """The first one that is tried; a window that comes out badly is tried again with higher ones."""
+    """For the first attempt; a window with a poor result is decoded again with higher ones."""
     words: bool = False
     """Also the times of each word."""
     priority: Priority = "batch"
@@ -43,7 +43,7 @@ class Word(msgspec.Struct, frozen=True):
 
 
 class SpeechSegment(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A stretch of speech. The names are those of Whisper's own output."""
+    """A segment of speech. Field names are Whisper's."""
 
     id: int
     seek: int
@@ -61,7 +61,7 @@ class SpeechSegment(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Segments(msgspec.Struct, tag="segments", kw_only=True, omit_defaults=True):
-    """What one window gave. `text` continues the text of the windows before."""
+    """The result of one window. `text` continues the text of the windows before."""
 
     id: int
     text: str
@@ -69,7 +69,7 @@ class Segments(msgspec.Struct, tag="segments", kw_only=True, omit_defaults=True)
 
 
 class Transcribed(TokenUsage, tag="transcribed", kw_only=True, omit_defaults=True):
-    """The end of a transcription that went well."""
+    """The end of a successful transcription."""
 
     id: int
     text: str

@@ -1,4 +1,4 @@
-"""The port: who listens on it, and how it becomes free."""
+"""The port: which process listens on it, and how to free it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from omlx.migration.sources import launchd_jobs, unit_folders
 
 
 class PortOwner(msgspec.Struct, frozen=True):
-    """The process that listens; `name` "" and `pid` 0 where the system does not tell."""
+    """The process that listens; `name` "" and `pid` 0 if it is unknown."""
 
     name: str = ""
     pid: int = 0
@@ -23,21 +23,21 @@ class PortOwner(msgspec.Struct, frozen=True):
 
 
 def listener(port: int) -> PortOwner | None:
-    """Who listens on a port of this machine; None where nobody is seen to."""
+    """The process that listens on a port of this machine; None if there is none or it is not visible."""
     with contextlib.suppress(psutil.Error):
-        for found in psutil.net_connections(kind="tcp"):
-            if found.status == psutil.CONN_LISTEN and found.laddr.port == port:
-                if not found.pid:
+        for connection in psutil.net_connections(kind="tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
+                if not connection.pid:
                     return PortOwner()
                 with contextlib.suppress(psutil.Error):
-                    return PortOwner(psutil.Process(found.pid).name(), found.pid)
+                    return PortOwner(psutil.Process(connection.pid).name(), connection.pid)
     return None
 
 
-def how_to_free(found: PortOwner, home: Path, root: Path = Path("/")) -> str:
-    """What to do so that the port becomes free, and stays so after the next start of the machine."""
-    if found.pid and "ollama" not in found.name.lower():
-        return f"end it (`kill {found.pid}`), or give oMLX another address with OMLX_HOST"
+def how_to_free(owner: PortOwner, home: Path, root: Path = Path("/")) -> str:
+    """Instructions to free the port, also after the next start of the machine."""
+    if owner.pid and "ollama" not in owner.name.lower():
+        return f"end it (`kill {owner.pid}`), or set another address with OMLX_HOST"
     folders = unit_folders(home, root)
     unit = next((folder for folder in folders if (folder / "ollama.service").is_file()), None)
     if unit is not None:
@@ -49,5 +49,5 @@ def how_to_free(found: PortOwner, home: Path, root: Path = Path("/")) -> str:
     if jobs:
         return f"`launchctl unload -w '{jobs[0]}'`"
     if sys.platform == "darwin":
-        return "quit Ollama in the menu bar, and take it out of the login items (System Settings, General)"
-    return f"`kill {found.pid}`" if found.pid else "end the Ollama that listens there"
+        return "quit Ollama in the menu bar, and remove it from the login items (System Settings, General)"
+    return f"`kill {owner.pid}`" if owner.pid else "end the Ollama process"

@@ -21,24 +21,24 @@ _ALSO: Final = frozenset(
      "GPU_DEVICE_ORDINAL", "HSA_OVERRIDE_GFX_VERSION", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy",
      "https_proxy", "no_proxy"}
 )  # fmt: skip
-"""Of a service: other variables that change what an Ollama does."""
+"""Other variables of a service that affect Ollama."""
 _MOST_BYTES: Final = 1 << 20
-"""Of a unit or a property list."""
+"""The part of a unit or a property list that is read."""
 _UNIT: Final = "ollama.service"
 _LAUNCHD_FOLDERS: Final = ("Library/LaunchAgents", "/Library/LaunchAgents", "/Library/LaunchDaemons")
 _APP: Final = "Library/Application Support/Ollama/db.sqlite"
 
 
 class GivenVariable(NamedTuple):
-    """A variable with the value that it was given, and where: "the environment", a file, "Ollama's app"."""
+    """A variable and its value. `origin`: "the environment", a file, "Ollama's app"."""
 
-    variable: str
+    name: str
     value: str
     origin: str
 
 
 def find(environ: Mapping[str, str], home: Path, root: Path = Path("/")) -> list[GivenVariable]:
-    """All settings of an Ollama, those that count more first. `root`: where the system's folders are."""
+    """All settings of an Ollama, highest precedence first. `root`: the root of the file system."""
     return [
         *(
             GivenVariable(name, value, "the environment")
@@ -52,14 +52,14 @@ def find(environ: Mapping[str, str], home: Path, root: Path = Path("/")) -> list
 
 
 def unit_folders(home: Path, root: Path) -> list[Path]:
-    """Where systemd looks for units, those that count more first."""
+    """The folders of systemd units, highest precedence first."""
     system = ("etc/systemd/system", "run/systemd/system", "usr/local/lib/systemd/system", "usr/lib/systemd/system",
               "lib/systemd/system")  # fmt: skip
     return [home / ".config/systemd/user", *(root / folder for folder in system)]
 
 
 def launchd_jobs(home: Path, root: Path) -> list[Path]:
-    """Property lists of jobs that are Ollama's by their name."""
+    """Property lists with `ollama` in their names."""
     folders = [root / folder.lstrip("/") if folder.startswith("/") else home / folder for folder in _LAUNCHD_FOLDERS]
     return [path for folder in folders for path in sorted(folder.glob("*ollama*.plist"))]
 
@@ -70,26 +70,26 @@ def _systemd(home: Path, root: Path) -> Iterator[GivenVariable]:
     unit = next((folder / _UNIT for folder in folders if (folder / _UNIT).is_file()), None)
     drop_ins = {path.name: path for folder in reversed(folders) for path in (folder / f"{_UNIT}.d").glob("*.conf")}
     files = ([unit] if unit else []) + [drop_ins[name] for name in sorted(drop_ins)]
-    found: dict[str, GivenVariable] = {}
+    variables: dict[str, GivenVariable] = {}
     for file in files:
         for line in _service_lines(_text(file)):
             key, _, value = line.partition("=")
             if key.strip() == "Environment":
                 pairs = _assignments(value)
                 if not value.strip():
-                    found.clear()
+                    variables.clear()
             elif key.strip() == "EnvironmentFile":
                 pairs = _environment_file(value.strip().removeprefix("-"), root)
             else:
                 continue
             origin = f"/{file.relative_to(root)}" if file.is_relative_to(root) else str(file)
-            wanted = [(name, text) for name, text in pairs if name.startswith(_PREFIX) or name in _ALSO]
-            found |= {name: GivenVariable(name, text, origin) for name, text in wanted}
-    yield from found.values()
+            relevant = [(name, text) for name, text in pairs if name.startswith(_PREFIX) or name in _ALSO]
+            variables |= {name: GivenVariable(name, text, origin) for name, text in relevant}
+    yield from variables.values()
 
 
 def _service_lines(text: str) -> Iterator[str]:
-    """The lines of the section [Service], continued ones joined."""
+    """The lines of the section [Service], with continuation lines joined."""
     inside = False
     for line in re.sub(r"\\\n", " ", text).splitlines():
         line = line.strip()
@@ -100,7 +100,7 @@ def _service_lines(text: str) -> Iterator[str]:
 
 
 def _assignments(value: str) -> list[tuple[str, str]]:
-    """`"A=1" B=2` → [("A", "1"), ("B", "2")]; nothing where quotes do not match."""
+    """`"A=1" B=2` → [("A", "1"), ("B", "2")]; empty if quotes do not match."""
     try:
         words = shlex.split(value)
     except ValueError:
@@ -123,14 +123,14 @@ def _launchd(home: Path, root: Path) -> Iterator[GivenVariable]:
 
 def _property_list(path: Path) -> dict[str, Any]:
     try:
-        found = plistlib.loads(_bytes(path))
-    except Exception:  # the parser raises whatever a damaged file leads it to
+        content = plistlib.loads(_bytes(path))
+    except Exception:  # the parser raises many kinds of exceptions on a damaged file
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _app(database: Path) -> Iterator[GivenVariable]:
-    """The settings that Ollama's app has switches for."""
+    """The settings of Ollama's app."""
     if not database.is_file():
         return
     try:
@@ -139,13 +139,13 @@ def _app(database: Path) -> Iterator[GivenVariable]:
             row = connection.execute("SELECT * FROM settings LIMIT 1").fetchone()
     except sqlite3.Error:
         return
-    told = dict(row) if row else {}
-    if told.get("expose"):
+    settings = dict(row) if row else {}
+    if settings.get("expose"):
         yield GivenVariable("OLLAMA_HOST", "0.0.0.0", "Ollama's app")  # noqa: S104
-    if told.get("models"):
-        yield GivenVariable("OLLAMA_MODELS", str(told["models"]), "Ollama's app")
-    if isinstance(told.get("context_length"), int) and told["context_length"] > 0:
-        yield GivenVariable("OLLAMA_CONTEXT_LENGTH", str(told["context_length"]), "Ollama's app")
+    if settings.get("models"):
+        yield GivenVariable("OLLAMA_MODELS", str(settings["models"]), "Ollama's app")
+    if isinstance(settings.get("context_length"), int) and settings["context_length"] > 0:
+        yield GivenVariable("OLLAMA_CONTEXT_LENGTH", str(settings["context_length"]), "Ollama's app")
 
 
 def _bytes(path: Path) -> bytes:

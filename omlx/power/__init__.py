@@ -1,4 +1,4 @@
-"""*Power*: what this machine says about its power, its heat and its user."""
+"""*Power*: readings of this machine's power, temperature and user activity."""
 
 from omlx.power.readings import Readings, Sensors, sensors
 

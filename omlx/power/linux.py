@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import Any, Final
 
 _NEAR: Final = 5_000
-"""Millidegrees below a trip point from which on it counts as near."""
+"""Millidegrees. A temperature this close below a trip point counts as near."""
 _PATIENCE_S: Final = 2.0
 _ORDER: Final = ("nominal", "fair", "serious", "critical")
 _SAVING: Final = frozenset({"low-power", "quiet", "cool"})
 
 
 def supplies(root: Path) -> dict[str, Any]:
-    """Of /sys/class/power_supply: whether a battery is what feeds the machine, and how full the batteries are."""
+    """From /sys/class/power_supply: whether the machine runs on battery, and the charge of the batteries."""
     mains: list[bool] = []
     levels: list[float] = []
     discharging = False
     for folder in _entries(root / "sys/class/power_supply"):
         kind = _text(folder / "type")
         if kind == "Battery":
-            if _text(folder / "scope") == "Device":  # a mouse's
+            if _text(folder / "scope") == "Device":  # of a peripheral
                 continue
             level = _number(folder / "capacity")
             if level is not None and 0 <= level <= 100:
@@ -31,17 +31,17 @@ def supplies(root: Path) -> dict[str, Any]:
             discharging |= _text(folder / "status") == "Discharging"
         elif kind in ("Mains", "USB") and (online := _number(folder / "online")) is not None:
             mains.append(online > 0)
-    found: dict[str, Any] = {}
+    readings: dict[str, Any] = {}
     if levels:
-        found["battery"] = sum(levels) / len(levels)
-        found["on_battery"] = discharging and not any(mains)
+        readings["battery"] = sum(levels) / len(levels)
+        readings["on_battery"] = discharging and not any(mains)
     elif mains:
-        found["on_battery"] = not any(mains)
-    return found
+        readings["on_battery"] = not any(mains)
+    return readings
 
 
 def heat(root: Path) -> dict[str, Any]:
-    """Of /sys/class/thermal: the hottest zone by its own trip points; nothing where no zone has any."""
+    """From /sys/class/thermal: the hottest zone by its own trip points; empty if no zone has any."""
     states = [
         state
         for zone in _entries(root / "sys/class/thermal")
@@ -51,15 +51,15 @@ def heat(root: Path) -> dict[str, Any]:
 
 
 def _zone(zone: Path) -> int | None:
-    """How hot a zone is, as an index of `_ORDER`."""
+    """The state of a zone as an index of `_ORDER`; None if it has no trip points."""
     now = _number(zone / "temp")
     trips: dict[str, float] = {}
     for path in _entries(zone):
         if path.name.startswith("trip_point_") and path.name.endswith("_type"):
-            at = _number(path.with_name(path.name.removesuffix("type") + "temp"))
+            trip = _number(path.with_name(path.name.removesuffix("type") + "temp"))
             kind = _text(path)
-            if at is not None and at > 0:
-                trips[kind] = min(at, trips.get(kind, at))
+            if trip is not None and trip > 0:
+                trips[kind] = min(trip, trips.get(kind, trip))
     if now is None or not trips.keys() & {"passive", "hot", "critical"}:
         return None
     limit = trips.get("hot", trips.get("critical", float("inf")) - _NEAR)
@@ -72,7 +72,7 @@ def _zone(zone: Path) -> int | None:
 
 
 def profile(root: Path) -> dict[str, Any]:
-    """The platform profile that the user chose, where the firmware has any."""
+    """The user's platform profile, if the firmware has profiles."""
     text = _text(root / "sys/firmware/acpi/platform_profile")
     return {"low_power": text in _SAVING} if text else {}
 
@@ -82,12 +82,12 @@ def display(root: Path) -> dict[str, Any]:
     states = [
         _text(folder / "dpms") for folder in _entries(root / "sys/class/drm") if _text(folder / "status") == "connected"
     ]
-    told = [state == "On" for state in states if state]
-    return {"display_on": any(told)} if told else {}
+    screens = [state == "On" for state in states if state]
+    return {"display_on": any(screens)} if screens else {}
 
 
 def idle() -> dict[str, Any]:
-    """Seconds since logind's seat was last active; nothing on a machine without a seat."""
+    """Seconds since logind's seat was last active; empty on a machine without a seat."""
     command = ("loginctl", "show-seat", "seat0", "--property=IdleHint", "--property=IdleSinceHintMonotonic")
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S)
@@ -98,11 +98,11 @@ def idle() -> dict[str, Any]:
 
 def idle_of(text: str, now: float) -> dict[str, Any]:
     """From loginctl's `NAME=value` lines; `now` in seconds of the monotonic clock."""
-    told = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-    since = told.get("IdleSinceHintMonotonic", "")
-    if told.get("IdleHint") == "no":
+    properties = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    since = properties.get("IdleSinceHintMonotonic", "")
+    if properties.get("IdleHint") == "no":
         return {"idle_s": 0.0}
-    if told.get("IdleHint") == "yes" and since.isdecimal():
+    if properties.get("IdleHint") == "yes" and since.isdecimal():
         return {"idle_s": max(0.0, now - int(since) / 1e6)}
     return {}
 

@@ -65,7 +65,7 @@ SENSORS: Final = (supplies, heat_and_mode, idle, display)
 
 
 def _output(*command: str) -> str:
-    """What a command prints; "" where it cannot be asked."""
+    """The output of a command; "" if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_PATIENCE_S)
     except (OSError, subprocess.SubprocessError):

@@ -1,23 +1,23 @@
-"""NVML: NVIDIA's management library, which tells what GPUs draw and hold; it comes with the driver."""
+"""NVML: NVIDIA's management library, for power, energy and memory of GPUs. The driver installs it."""
 
 from __future__ import annotations
 
 import ctypes
 from typing import Any, Final
 
-_HELD_DOWN: Final = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
-"""Reasons of a clock: power cap, hardware slowdown, heat (software, hardware), power brake."""
+_THROTTLED: Final = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
+"""Throttle reasons: power cap, hardware slowdown, thermal (software, hardware), power brake."""
 
 
 class Nvml:
-    """NVIDIA's management library, by its C interface: all GPUs of the machine together."""
+    """The C interface of the library; figures are sums over all GPUs of the machine."""
 
     def __init__(self, library: Any, devices: list[Any]) -> None:
         self._library, self._devices = library, devices
 
     @classmethod
     def open(cls) -> Nvml | None:
-        """None where there is no driver."""
+        """None if there is no driver."""
         try:
             library = ctypes.CDLL("libnvidia-ml.so.1")
             if library.nvmlInit_v2() != 0:
@@ -34,15 +34,15 @@ class Nvml:
         return cls(library, devices) if devices else None
 
     def names(self) -> str:
-        found = []
+        names = []
         for device in self._devices:
             text = ctypes.create_string_buffer(96)
             if self._library.nvmlDeviceGetName(device, text, 96) == 0:
-                found.append(text.value.decode("utf-8", "replace"))
-        return " + ".join(found)
+                names.append(text.value.decode("utf-8", "replace"))
+        return " + ".join(names)
 
     def used_bytes(self) -> int:
-        """Memory in use, whoever uses it."""
+        """Memory in use by all processes."""
         total = 0
         for device in self._devices:
             sizes = (ctypes.c_ulonglong * 3)()  # total, free, used
@@ -51,7 +51,7 @@ class Nvml:
         return total
 
     def joules(self) -> float | None:
-        """Energy since the driver was loaded; None where a GPU does not count it."""
+        """Energy since the driver was loaded; None if a GPU does not report it."""
         total = 0
         for device in self._devices:
             millijoules = ctypes.c_ulonglong()
@@ -61,19 +61,19 @@ class Nvml:
         return total / 1000
 
     def watts(self) -> float | None:
-        """What all GPUs draw now; None where one does not tell."""
+        """Present power; None if a GPU does not report it."""
         milliwatts = self._sum("nvmlDeviceGetPowerUsage")
         return None if milliwatts is None else milliwatts / 1000
 
     def throttled(self) -> bool | None:
-        """Whether heat or the power limit holds a GPU's clock down now; None where none tells."""
-        told = None
+        """Whether temperature or the power limit throttles a GPU now; None if no GPU reports it."""
+        throttled = None
         for device in self._devices:
             reasons = ctypes.c_ulonglong()
             function = getattr(self._library, "nvmlDeviceGetCurrentClocksThrottleReasons", None)
             if function is not None and function(device, ctypes.byref(reasons)) == 0:
-                told = bool(told) or bool(reasons.value & _HELD_DOWN)
-        return told
+                throttled = bool(throttled) or bool(reasons.value & _THROTTLED)
+        return throttled
 
     def _sum(self, name: str) -> int | None:
         total = 0

@@ -1,7 +1,7 @@
-"""Readings: what the sensors of this machine say at one moment; a sensor that is not there says nothing.
+"""Readings: the values of this machine's sensors at one moment. Each sensor is optional.
 
-Each sensor is optional. `sensors()` opens those of this machine once; `Sensors.read` asks them, which takes
-milliseconds on Linux and some tens of them on a Mac, where commands are asked: do it beside the event loop.
+`sensors()` opens the sensors once. `Sensors.read` reads them, which takes milliseconds on Linux and tens of
+milliseconds on macOS, where it runs commands: call it in a thread, not on the event loop.
 """
 
 from __future__ import annotations
@@ -21,67 +21,67 @@ Thermal = Literal["nominal", "fair", "serious", "critical"]
 
 
 class Readings(msgspec.Struct, frozen=True, kw_only=True):
-    """None: nothing here says so."""
+    """None: this machine has no such sensor."""
 
     on_battery: bool | None = None
     battery: float | None = None
-    """How full, 0 to 1."""
+    """Charge, 0 to 1."""
     thermal: Thermal | None = None
-    """As macOS has it: from "fair" on fans are heard, from "serious" on the machine slows itself down."""
+    """macOS's states: fans are audible from "fair" on, the machine throttles from "serious" on."""
     low_power: bool | None = None
     """The user chose to save power (Low Power Mode, a quiet platform profile)."""
     idle_s: float | None = None
-    """Since the user last touched keyboard or pointer."""
+    """Seconds since the last keyboard or pointer input."""
     display_on: bool | None = None
     gpu_watts: float | None = None
     gpu_throttled: bool | None = None
-    """Heat or a power limit holds a GPU's clock down."""
+    """Temperature or a power limit throttles a GPU."""
 
 
 Sensor = Callable[[], Mapping[str, Any]]
-"""Reads some fields of `Readings`; what it does not find it leaves out. It never raises."""
+"""Returns some fields of `Readings`, without those it cannot read. It never raises."""
 
 
 class Sensors:
     """The sensors of this machine."""
 
-    def __init__(self, found: list[Sensor]) -> None:
-        self._found = found
+    def __init__(self, available: list[Sensor]) -> None:
+        self._available = available
 
     def read(self) -> Readings:
         values: dict[str, Any] = {}
-        for sensor in self._found:
+        for sensor in self._available:
             values |= sensor()
         return Readings(**values)
 
     def absent(self, readings: Readings) -> list[str]:
-        """The fields that nothing here tells, as words for the user."""
+        """The fields without a sensor, as text for the user."""
         return [text for name, text in _NAMES.items() if getattr(readings, name) is None]
 
 
 _NAMES = {
     "on_battery": "mains or battery",
-    "thermal": "heat",
+    "thermal": "temperature",
     "low_power": "low-power mode",
     "idle_s": "user activity",
-    "display_on": "the display",
-    "gpu_watts": "power of the GPU",
+    "display_on": "display",
+    "gpu_watts": "GPU power",
 }
 
 
 def sensors(root: Path = Path("/")) -> Sensors:
-    """Open what this machine has. `root`: where /sys is, for tests."""
-    found: list[Sensor] = []
+    """Open the sensors of this machine. `root`: the folder that has /sys, for tests."""
+    available: list[Sensor] = []
     if sys.platform == "darwin":
-        found = [*macos.SENSORS]
+        available = [*macos.SENSORS]
     elif sys.platform.startswith("linux"):
-        found = [*(partial(read, root) for read in linux.SENSORS), linux.idle]
+        available = [*(partial(read, root) for read in linux.SENSORS), linux.idle]
     gpu = Nvml.open()
     if gpu is not None:
-        found.append(partial(_gpu, gpu))
-    return Sensors(found)
+        available.append(partial(_gpu, gpu))
+    return Sensors(available)
 
 
 def _gpu(gpu: Nvml) -> dict[str, Any]:
-    told = {"gpu_watts": gpu.watts(), "gpu_throttled": gpu.throttled()}
-    return {name: value for name, value in told.items() if value is not None}
+    values = {"gpu_watts": gpu.watts(), "gpu_throttled": gpu.throttled()}
+    return {name: value for name, value in values.items() if value is not None}

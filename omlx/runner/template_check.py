@@ -1,7 +1,7 @@
-"""Whether the templates of a new model can be used: a plain conversation has to come through them.
+"""Checks the templates of a new model by rendering a plain conversation.
 
-Tried when the model is made, so that its maker hears of a mistake and not who asks it later. A template that refuses
-the conversation in its own words (`raise_exception`) is right: it is meant for others.
+The check runs when the model is created, so that its author sees the error and not a later user. A template that
+refuses the conversation itself (`raise_exception`) passes: it is meant for other conversations.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from omlx_registry.templates import ChatTemplates
 from omlx.messages.request import GenerateRequest, Message
 from omlx.prompting.errors import TemplateError, TemplateRefused
 
-# What renders is imported where it is used: Jinja is a fifth of a server's start, and a server seldom makes a model.
-_REMEDY = "correct it among the model's files, or give the model a TEMPLATE of its own"
+# Renderers are imported in the functions: Jinja takes a fifth of a server's start, and models are seldom created.
+_REMEDY = "correct the template in the model's files, or set TEMPLATE in the Modelfile"
 
 
 def check_go_template(source: str) -> None:
-    """Raises ValueError, with Go's message, where a Modelfile's TEMPLATE does not parse or fails."""
+    """Raises ValueError, with Go's message, if a Modelfile's TEMPLATE does not parse or fails."""
     from omlx.prompting.template import PromptTemplate  # see above
 
     try:
@@ -29,7 +29,7 @@ def check_go_template(source: str) -> None:
 
 
 def check_chat_templates(templates: ChatTemplates, names: Mapping[str, str]) -> None:
-    """Raises ValueError, with a sentence, where a Jinja template cannot be read, fails, or takes more than it may.
+    """Raises ValueError, with a message for the user, if a Jinja template is invalid, fails or exceeds its limits.
 
     `names`: the special tokens that it may use, such as `bos_token`.
     """

@@ -1,6 +1,6 @@
-"""Serving a speech-to-text model: transcriptions, without the generating engine around them.
+"""Serves a speech-to-text model, without the text engine.
 
-As in `serve`, the main thread runs everything here and looks at the inbox between any two steps.
+As in `serve`, the main thread runs everything here and reads the inbox between steps.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from omlx.runner.transcribe_jobs import Answer, TranscribeJobs
 
 log = logging.getLogger("omlx.runner")
 
-_ONLY_SPEECH = "this model only writes down speech"
+_ONLY_SPEECH = "this model only supports transcription"
 
 
 def load(spec: LoadSpec, channel: Channel) -> LoadedSpeech:
-    """Raises LoadError."""
+    """Load the model, with progress frames. Raises LoadError."""
     use_tf32(spec.tf32)
     return load_speech(spec, lambda done, total: channel.send(Loading(done, total)))
 
@@ -99,7 +99,7 @@ class SpeechService:
             case Embed(id=id) | Rerank(id=id):
                 self._send(Failure(id, "unsupported", _ONLY_SPEECH))
             case HotCacheShare():
-                pass  # there are no prefixes to cache
+                pass  # no prefix cache
             case _:
                 log.warning("a %s frame came out of turn", type(frame).__name__)
 

@@ -1,8 +1,7 @@
 """The transcription *jobs* of a runner, from the frame with a file to segments of text.
 
-Helper threads have files decoded, by processes that can be ended. The main thread does one step of one job per `step`,
-the jobs taking turns, so that between two steps it can do other things: of two files neither waits for the other. A
-fault in one job ends that job alone.
+Helper threads decode files in separate processes. Each call of `step` runs one step of one job on the main thread, and
+jobs alternate, so a short file does not wait for a long one. A failure ends only its own job.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ log = logging.getLogger("omlx.runner")
 
 _HELPERS = 2
 _HELD_BYTES = 512 << 20
-"""Of decoded audio that waits for its turn; the next file is decoded once there is less."""
+"""Decoded audio in memory, above which decoding of the next file waits."""
 _RANK = {"interactive": 0, "batch": 1, "background": 2}
 
 Answer = Segments | PrefillProgress | Transcribed | Failure
 
 
 class _Cancelled(Exception):
-    """Nobody waits for the job any more."""
+    """The job was cancelled."""
 
 
 class _Job:
@@ -55,13 +54,14 @@ class _Job:
         self.work: Transcription | None = None
         self.steps: Iterator[Step] = iter(())
         self.begun = 0
-        self.led_at = 0
-        self.told = 0
-        """The frames of the last progress that was told."""
+        self.last_step = 0
+        """The number of its last step, over all jobs."""
+        self.reported = 0
+        """Frames in the last progress event."""
 
 
 class TranscribeJobs:
-    """See the module text. `wake` makes the main thread look again."""
+    """The jobs of one runner. `wake` makes the main thread call `step`."""
 
     def __init__(self, wake: Callable[[], None], network: Network) -> None:
         self._wake = wake
@@ -72,15 +72,15 @@ class TranscribeJobs:
         self._jobs: dict[int, _Job] = {}
         self._refused: list[Answer] = []
         self._held = 0
-        self._room = threading.Condition()
+        self._memory = threading.Condition()
         self._steps = self._decoded = 0
         self.most_running = 0
         self.generated = 0
-        """Tokens since the load."""
+        """Tokens generated since the model was loaded."""
 
     @property
     def progress(self) -> int:
-        """Grows with whatever is done for any job."""
+        """Increases with every step and decoded chunk; a constant value means a stall."""
         return self._steps + self._decoded
 
     @property
@@ -98,14 +98,14 @@ class TranscribeJobs:
 
     @property
     def has_work(self) -> bool:
-        """`step` has something to do now."""
+        """Whether `step` has work now."""
         return bool(self._jobs or self._refused) or not self._prepared.empty()
 
     def submit(self, request: Transcribe) -> None:
-        """Take a job; its answers come from `step`."""
+        """Add a job; `step` returns its answers."""
         code = language_code(request.language)
         if code and code not in self._network.languages:
-            message = f"this model does not know the language {request.language[:50]!r}"
+            message = f"this model does not support the language {request.language[:50]!r}"
             self._refused.append(Failure(request.id, "invalid", message))
             return
         request.language = code
@@ -114,7 +114,7 @@ class TranscribeJobs:
         self._helpers.submit(self._prepare, job)
 
     def cancel(self, number: int) -> None:
-        """Forget a job; nothing is said about it any more."""
+        """Drop a job without an answer."""
         self._preparing.pop(number, None)
         job = self._jobs.pop(number, None)
         if job is not None:
@@ -122,29 +122,29 @@ class TranscribeJobs:
 
     def close(self) -> None:
         self._preparing.clear()
-        with self._room:
-            self._room.notify_all()
+        with self._memory:
+            self._memory.notify_all()
         self._helpers.shutdown(wait=False, cancel_futures=True)
 
     def step(self) -> list[Answer]:
-        """Do one step of the job whose turn it is; returns what there is to say."""
+        """Run one step of the next job; returns the answers that are ready."""
         answers, self._refused = self._refused, []
         answers += self._take_prepared()
         if self._jobs:
-            answers += self._advance(min(self._jobs.values(), key=lambda job: (job.rank, job.led_at)))
+            answers += self._advance(min(self._jobs.values(), key=lambda job: (job.rank, job.last_step)))
         return answers
 
     # ------------------------------------------------------------ files
     def _prepare(self, job: _Job) -> None:
         """Runs in a helper thread."""
         try:
-            with self._room:
+            with self._memory:
                 while self._held > _HELD_BYTES:
                     self._check(job)
-                    self._room.wait(0.5)
+                    self._memory.wait(0.5)
             job.samples = audio_decoder.decode(job.request.audio, lambda: self._check(job))
             job.request.audio = b""
-            with self._room:
+            with self._memory:
                 self._held += job.samples.nbytes
         except _Cancelled:
             return
@@ -152,12 +152,12 @@ class TranscribeJobs:
             job.failure = Failure(job.id, "invalid", str(error))
         except Exception:
             log.exception("[%s] an audio file could not be decoded", job.request.trace)
-            job.failure = Failure(job.id, "internal", "the audio file could not be decoded: the server's log has more")
+            job.failure = Failure(job.id, "internal", "the audio file could not be decoded: see the server's log")
         self._prepared.put(job)
         self._wake()
 
     def _check(self, job: _Job) -> None:
-        """Decoding a long file is progress too. Raises _Cancelled."""
+        """Count progress while a file is decoded. Raises _Cancelled."""
         self._decoded += 1
         self._wake()
         if job.id not in self._preparing:
@@ -178,28 +178,28 @@ class TranscribeJobs:
                 self._begin(job)
 
     def _begin(self, job: _Job) -> None:
-        asked = job.request
+        request = job.request
         job.begun = time.monotonic_ns()
-        job.led_at = self._steps
+        job.last_step = self._steps
         job.work = Transcription(
             self._network,
             job.samples,
-            SpeechOptions(asked.task, asked.language, asked.prompt, asked.temperature, asked.words),
+            SpeechOptions(request.task, request.language, request.prompt, request.temperature, request.words),
         )
         job.steps = job.work.steps()
         self._jobs[job.id] = job
         self.most_running = max(self.most_running, len(self._jobs))
 
     def _drop(self, job: _Job) -> None:
-        with self._room:
+        with self._memory:
             self._held -= job.samples.nbytes
-            self._room.notify_all()
+            self._memory.notify_all()
         job.samples, job.work, job.steps = np.zeros(0, np.float32), None, iter(())
 
     # ------------------------------------------------------------ steps
     def _advance(self, job: _Job) -> list[Answer]:
         self._steps += 1
-        job.led_at = self._steps
+        job.last_step = self._steps
         assert job.work is not None
         before = job.work.generated
         try:
@@ -213,8 +213,8 @@ class TranscribeJobs:
         answers: list[Answer] = []
         if step.text or step.segments:
             answers.append(Segments(id=job.id, text=step.text, items=list(step.segments)))
-        if step.done > job.told:
-            job.told = step.done
+        if step.done > job.reported:
+            job.reported = step.done
             answers.append(PrefillProgress(job.id, step.done, max(job.work.frames, 1)))
         return answers
 

@@ -1,7 +1,7 @@
-"""Waiting for the answer of a helper process that is not to take more than it may.
+"""Waits for the answer of a helper process and enforces its memory limit.
 
-On Linux the kernel keeps a helper's limit of memory. macOS takes the same limit and does not keep it, so what the
-process really has is looked at while its answer is awaited.
+On Linux the kernel enforces a helper's memory limit. macOS accepts the limit but does not enforce it, so the process's
+memory is measured while its answer is awaited.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ _LOOK_S = 0.1
 
 
 def wait_for_answer(process: subprocess.Popen[bytes], due: float, most: int) -> None:
-    """Until there is something to read from its stdout, or its end.
+    """Wait until the process's stdout is readable or closed.
 
-    Raises TimeoutError: it is past `due` (of `time.monotonic`), or the process has more than `most` bytes in memory.
+    Raises TimeoutError after `due` (of `time.monotonic`), or if the process uses more than `most` bytes of memory.
     """
     answer = process.stdout
     assert answer is not None
@@ -28,7 +28,7 @@ def wait_for_answer(process: subprocess.Popen[bytes], due: float, most: int) -> 
 
 
 def resident_bytes(pid: int) -> int:
-    """What a process has in memory; 0 where it has ended."""
+    """Resident memory of a process; 0 if it has ended."""
     import psutil  # rarely needed in a server, and not free to import
 
     try:

@@ -46,14 +46,14 @@ async def read_json(request: Request[Any, Any, Any], kind: type[_T], max_body: i
     reservation = BodyReservation.of(request.scope)
     if encoding:
         body = await inflate(body, encoding, limit, reservation)
-    asked = await parse(body, lambda value: gojson.read(_noted(value), kind), reservation)
-    if isinstance(asked, CommonFields) and isinstance(asked.priority, str):
-        _note_priority(asked.priority)
-    return asked
+    fields = await parse(body, lambda value: gojson.read(_noted(value), kind), reservation)
+    if isinstance(fields, CommonFields) and isinstance(fields.priority, str):
+        _note_priority(fields.priority)
+    return fields
 
 
 def _noted(value: Any) -> Any:
-    """`value`, the body, whose model is remembered first: what is wrong with the rest is an error of that request."""
+    """Record the model that the body names, so that later errors are logged with it; returns `value`."""
     if isinstance(value, dict):
         current().names(value.get("model") or value.get("name"))
     return value
@@ -62,9 +62,8 @@ def _noted(value: Any) -> Any:
 async def parse(body: bytes, read: Callable[[Any], _T], reservation: BodyReservation) -> _T:
     """`read` of the first JSON value of `body`.
 
-    A large body, or one of many values, has its turn and is parsed beside the event loop; a very large one by a process
-    that can be ended. Raises Malformed; HTTPError 413 where it is made of more values than any request, or takes too
-    long.
+    A large body, or one of many values, waits for its turn and is decoded in a thread; a very large one in a separate
+    process. Raises Malformed; HTTPError 413 if it has too many values or takes too long.
     """
     if len(body) <= SMALL:
         counts = tally(body)
@@ -72,12 +71,12 @@ async def parse(body: bytes, read: Callable[[Any], _T], reservation: BodyReserva
             return read(gojson.first_value(body))
         check_counts(counts)
     async with reservation.parsing(very_large=len(body) > LARGE):
-        found, values, many = await asyncio.to_thread(_readers.read if len(body) > LARGE else _first_value, body)
+        value, values, many = await asyncio.to_thread(_readers.read if len(body) > LARGE else _first_value, body)
         _many.set(many)
-        asked = await asyncio.to_thread(read, found)
+        result = await asyncio.to_thread(read, value)
         if len(body) > SMALL:
             reservation.settle(len(body) + values * _VALUE_BYTES)
-    return asked
+    return result
 
 
 def _first_value(body: bytes) -> ReadValue:
@@ -87,12 +86,12 @@ def _first_value(body: bytes) -> ReadValue:
 
 
 def takes_long() -> None:
-    """What is left to do before the present request reaches its model is to be done beside the event loop."""
+    """Make `aside` run the remaining preparation of the present request in a thread."""
     _many.set(True)
 
 
 async def aside(work: Callable[[], _T]) -> _T:
-    """What `work` returns; done beside the event loop where the body of this request takes long to handle."""
+    """The result of `work`, run in a thread if the body of this request takes long to handle."""
     return await asyncio.to_thread(work) if _many.get() else work()
 
 

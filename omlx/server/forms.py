@@ -1,4 +1,4 @@
-"""Reading a form with files (multipart/form-data), bounded like any other body."""
+"""Parses multipart/form-data with files, with the size limits of any other body."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from omlx.server.route_info import body_limit
 
 _MOST_PARTS = 100
 _MOST_FIELD = 100_000
-"""Bytes of one field that is no file."""
+"""Bytes of one field without a file name."""
 
 
 class FormFile(NamedTuple):
     name: str
-    """As the client calls it; "" where it does not."""
+    """The client's file name; "" if there is none."""
     content: bytes
 
 
@@ -33,7 +33,7 @@ class Form(NamedTuple):
     files: Mapping[str, list[FormFile]]
 
     def text(self, name: str) -> str:
-        """The last value of a field, without blanks around it; "" where there is none."""
+        """The last value of a field, stripped; "" if it is missing."""
         return self.fields.get(name, [""])[-1].strip()
 
 
@@ -52,7 +52,7 @@ async def read_form(request: HttpRequest, max_body: int) -> Form:
 
 
 def parse_form(body: bytes, boundary: str) -> Form:
-    """Raises HTTPError."""
+    """Parse a complete body. Raises HTTPError."""
     fields: dict[str, list[str]] = {}
     files: dict[str, list[FormFile]] = {}
     segment: MultipartSegment | None = None

@@ -1,12 +1,11 @@
-"""Reading large JSON where it can be stopped: in a *reader*, a process that does nothing else.
+"""Decodes large JSON in a *reader*, a separate process that can be killed.
 
-A call into a JSON decoder holds Python's lock until it returns: numbers of thousands of digits, escapes without end or
-damaged UTF-8 take seconds of it, with every open stream waiting. A reader has limits of CPU time and memory, both kept
-by the kernel, and returns MessagePack of the same values, which takes no longer to decode than to copy. Readers are
-started as they are needed, kept for the next body, and end themselves when none comes. What `watched` says of memory
-holds for them.
+A JSON decoder holds the GIL until it returns: numbers of thousands of digits, long runs of escapes or damaged UTF-8
+take seconds, and every open stream waits. A reader has limits of CPU time and memory (see `watched` for macOS) and
+returns the values as MessagePack, which decodes about as fast as it is copied. Readers are started when needed, reused,
+and exit when idle.
 
-Frames: to the reader a length and a body; back an outcome, two counts, a length, and a value or a sentence.
+Frames: a length and a body to the reader; an outcome, two counts, a length, and a value or an error text back.
 """
 
 from __future__ import annotations
@@ -32,28 +31,28 @@ from omlx.runner.watched import wait_for_answer
 from omlx.server.body_counts import Tally, tally
 
 LARGE = 8_000_000
-"""Bytes. A smaller body is read in a thread: whatever is in it, no call of the decoder takes a second."""
+"""Bytes. A smaller body is decoded in a thread: no call of the decoder takes a second, whatever its content."""
 PROCESSES = 2
-"""Readers: one body that takes as long as it may does not keep all others waiting."""
+"""Readers, so that one slow body does not block all others."""
 _COMMAND = (sys.executable, "-P", "-m", "omlx.server.large_json")
 _KEPT = ("PATH", "PYTHONPATH", "VIRTUAL_ENV")
-"""All that a reader gets of the environment: nobody's tokens."""
+"""The variables that a reader inherits; no secrets are among them."""
 _ASKED, _ANSWERED = struct.Struct(">Q"), struct.Struct(">cQ?Q")
 _VALUE, _EMPTY, _MALFORMED, _EXCESS = b"v", b"e", b"m", b"x"
 _CPU_S, _CPU_S_PER_BYTE = 2.0, 30e-9
-"""Three times what a body of ordinary JSON takes on a slow core."""
+"""Three times the CPU time of ordinary JSON on a slow core."""
 _MEMORY_BYTES, _MEMORY_PER_BYTE = 1 << 30, 10
-"""Beyond what the process has at its start: a character of text may take four bytes."""
+"""In addition to the memory at start; a character of text may take four bytes."""
 _AT_START = 1 << 28
-"""More than it has then."""
+"""An upper bound of the memory at start."""
 _CLOCK_FACTOR = 10
-"""By the clock a body may take so many times as long: other work shares the cores."""
+"""Wall time allowed per CPU time, because other work shares the cores."""
 _IDLE_S = 60.0
-_TOO_MUCH = "the request body takes more time or memory to read than it may: send a smaller one"
+_TOO_MUCH = "the request body takes too much time or memory to decode: send a smaller one"
 
 
 class ReadValue(NamedTuple):
-    """The first JSON value of a body; how many values it holds, and whether they are many as in `Tally`."""
+    """The first JSON value of a body; its number of values, and whether these are many (see `Tally`)."""
 
     value: Any
     values: int
@@ -69,9 +68,9 @@ class Readers:
             self._free.put(_Reader())
 
     def read(self, body: bytes) -> ReadValue:
-        """As `gojson.first_value`; it waits for a reader and for its answer.
+        """As `gojson.first_value`, in a reader. Blocks.
 
-        Raises Malformed; HTTPError 413 where `body` holds too many values, or takes too long.
+        Raises Malformed; HTTPError 413 if `body` holds too many values or takes too long.
         """
         reader = self._free.get()
         try:
@@ -87,19 +86,19 @@ class Readers:
 
 
 def check_counts(counts: Tally) -> None:
-    """Raises HTTPError 413 where there is too much of anything."""
+    """Raises HTTPError 413 if a count exceeds its limit."""
     if counts.excess:
         raise HTTPError(413, f"the request body holds more than {counts.excess}")
 
 
 class _Reader:
-    """One process, from the outside; used by one thread at a time."""
+    """The handle of one process; used by one thread at a time."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, body: bytes) -> tuple[bytes, int, bool, bytearray]:
-        """Raises HTTPError."""
+        """Send a body and wait for the outcome. Raises HTTPError."""
         for may_have_ended in (True, False):
             process = self._start()
             assert process.stdin is not None and process.stdout is not None
@@ -111,7 +110,7 @@ class _Reader:
                 outcome, values, many, size = _ANSWERED.unpack(_read(process.stdout, _ANSWERED.size, due))
                 return outcome, values, many, _read(process.stdout, size, due)
             except (OSError, EOFError, TimeoutError):
-                # One that has waited long enough ends at any moment, maybe this one.
+                # An idle reader may exit at any moment: try once more with a new one.
                 if self._end() != 0 or not may_have_ended:
                     break
             except BaseException:
@@ -129,7 +128,7 @@ class _Reader:
         return self._process
 
     def _end(self) -> int:
-        """Its exit status."""
+        """End the process; returns its exit status."""
         process, self._process = self._process, None
         if process is None:
             return 0
@@ -155,9 +154,9 @@ def _write(pipe: IO[bytes], data: bytes) -> None:
 
 
 def _read(pipe: IO[bytes], size: int, due: float = math.inf) -> bytearray:
-    """So many bytes. Raises EOFError, TimeoutError."""
-    found, done = bytearray(size), 0
-    with memoryview(found) as view:
+    """Read exactly `size` bytes. Raises EOFError, TimeoutError."""
+    data, done = bytearray(size), 0
+    with memoryview(data) as view:
         while done < size:
             if due < math.inf and not select.select([pipe], [], [], max(due - time.monotonic(), 0.0))[0]:
                 raise TimeoutError
@@ -165,12 +164,12 @@ def _read(pipe: IO[bytes], size: int, due: float = math.inf) -> bytearray:
             if not count:
                 raise EOFError
             done += count
-    return found
+    return data
 
 
 # ---------------------------------------------------------------- the process
 def main() -> None:
-    """Read what comes through standard input until it ends, or nothing comes for a while."""
+    """Serve bodies from standard input until it closes or the idle timeout."""
     requests, answers = os.fdopen(0, "rb", buffering=0), os.fdopen(1, "wb", buffering=0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     at_start = _address_space()
@@ -205,14 +204,14 @@ def _answer(body: bytes) -> tuple[bytes, int, bool, bytes]:
 
 
 def _address_space() -> int:
-    """Bytes; 0 where the system does not tell."""
+    """Bytes; 0 if the system does not report it."""
     if sys.platform != "linux":
         return 0
     return int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
 
 
 def _limit(what: int, most: int) -> None:
-    """Let the kernel keep a soft limit of `most`; 0: none."""
+    """Set a soft limit of `most`; 0: none."""
     hard = resource.getrlimit(what)[1]
     if most:
         resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))

@@ -59,7 +59,7 @@ def check_plausible(config: Mapping[str, Any], tensors: Iterable[TensorHeader]) 
 
 
 def _mismatch(path: str, stated: str, found: str) -> InvalidModel:
-    return InvalidModel(f"config.json does not belong to the weights: {path} {stated}, but they have {found}")
+    return InvalidModel(f"config.json does not match the weights: {path} {stated}, but they have {found}")
 
 
 def _layers(tensors: list[TensorHeader]) -> int:

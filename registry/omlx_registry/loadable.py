@@ -1,7 +1,7 @@
-"""Whether a new model loads, asked before it is listed: the check itself is a worker's (`load_check`).
+"""Checks that a new model loads before it is listed. A worker runs the check itself (`load_check`).
 
-It takes a worker a few seconds, most of them for its imports. So what was found to load is remembered, by the content
-of its files, as long as this process lives: models made of the same files are not checked again.
+A check takes a few seconds, mostly for the worker's imports. This process remembers the file digests of models that
+load, so models with the same files are not checked again.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _loadable: OrderedDict[frozenset[tuple[str, str]], None] = OrderedDict()
 
 
 async def require_loadable(store: Store, layers: list[Layer], place: Path) -> None:
-    """Raises CreateError where the model of these layers does not load, InvalidModel where it is none.
+    """Raises CreateError if the model of these layers does not load, InvalidModel if they are not a model.
 
     `place`: a folder to be made for the check.
     """
-    await asyncio.to_thread(accept, layers, store.blobs)  # before a library reads any of it
+    await asyncio.to_thread(accept, layers, store.blobs)  # before a library reads the files
     files = frozenset((it.name, it.digest) for it in layers if it.media_type in {WEIGHTS, FILE})
     if files in _loadable:
         return
@@ -38,7 +38,7 @@ async def require_loadable(store: Store, layers: list[Layer], place: Path) -> No
 
 
 async def require_loadable_folder(folder: Path) -> None:
-    """Raises CreateError where the model in `folder` does not load."""
+    """Raises CreateError if the model in `folder` does not load."""
     async with aclosing(run_job(CheckLoads(str(folder)))) as lines:
         async for _ in lines:
             pass

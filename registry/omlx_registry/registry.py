@@ -357,7 +357,7 @@ class Registry:
             for found in await asyncio.to_thread(find, root):
                 name = found.name.short
                 if self.has(name):
-                    yield ImportStep(f"{name} is here already", model=name, outcome="present")
+                    yield ImportStep(f"{name} is already here", model=name, outcome="present")
                     continue
                 yield ImportStep(f"importing {name}", model=name)
                 try:

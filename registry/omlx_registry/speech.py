@@ -1,7 +1,7 @@
-"""Speech-to-text models: which configurations are one, in the two layouts that Whisper is published in. Pure.
+"""Speech-to-text models: detection and checks of their configurations, in both published layouts of Whisper. Pure.
 
-MLX conversions say `n_audio_state`, Hugging Face's `d_model`. Networks are built from these figures before a weight is
-looked at, so each has a bound, and those that stand for a tensor must be its size.
+MLX conversions use `n_audio_state`, Hugging Face uses `d_model`. Networks are built from these dimensions before any
+weight is read, so each has a bound, and a dimension of a tensor must equal its size.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _NAMES: Final = {
     "n_text_head": ("decoder_attention_heads", 1 << 10),
     "n_text_layer": ("decoder_layers", 256),
 }
-"""MLX's name of each figure: Hugging Face's, and the most that is taken."""
+"""MLX's name of each dimension: Hugging Face's name and the largest value."""
 _CONTEXT: Final = 1500
-"""Positions of the audio: thirty seconds. No other number works with the windows of Whisper."""
+"""Audio positions of 30 seconds. Whisper's windows need exactly this number."""
 
 
 def is_speech(config: Mapping[str, Any]) -> bool:
-    """The model writes down speech, and oMLX runs it."""
+    """Whether it is a speech-to-text model that oMLX supports."""
     architectures = config.get("architectures")
     return config.get("model_type") == WHISPER or (isinstance(architectures, list) and _ARCHITECTURE in architectures)
 
 
 def check_speech(config: Mapping[str, Any], tensors: Iterable[TensorHeader]) -> None:
-    """Raises InvalidModel where figures of a speech model are missing, beyond their bounds or not of its weights."""
+    """Raises InvalidModel if dimensions are missing, out of bounds or do not match the weights."""
     published = "d_model" in config or "encoder_layers" in config
     figures: dict[str, int] = {}
     for name, (other, most) in _NAMES.items():
@@ -48,16 +48,16 @@ def check_speech(config: Mapping[str, Any], tensors: Iterable[TensorHeader]) -> 
             raise InvalidModel(f"config.json: {key} of a Whisper model must be a number from 1 to {most:,}")
         figures[name] = value
     if figures["n_audio_ctx"] != _CONTEXT:
-        raise InvalidModel(f"config.json: a Whisper model hears {_CONTEXT} positions, not {figures['n_audio_ctx']:,}")
+        raise InvalidModel(f"config.json: Whisper needs {_CONTEXT} audio positions, not {figures['n_audio_ctx']:,}")
     for part in ("audio", "text"):
         state, heads = figures[f"n_{part}_state"], figures[f"n_{part}_head"]
         if state % heads or state % 2 or state < 4:
             raise InvalidModel(f"config.json: a width of {state:,} cannot be divided over {heads:,} heads")
     for tensor in tensors:
-        # Of a table of positions the first dimension is never packed by a quantization.
+        # Quantization never packs the first dimension of a position table.
         table = tensor.name.endswith(("decoder.positional_embedding", "decoder.embed_positions.weight"))
         if table and tensor.shape and tensor.shape[0] != figures["n_text_ctx"]:
             raise InvalidModel(
-                f"config.json does not belong to the weights: the text has {figures['n_text_ctx']:,} positions, but "
+                f"config.json does not match the weights: it states {figures['n_text_ctx']:,} text positions, but "
                 f"they have {tensor.shape[0]:,}"
             )

@@ -35,7 +35,7 @@ def test_an_exported_model_answers_the_same_when_it_comes_back(
     out = tmp_path / "out"
     ran = real("export", "leaver", str(out))
     assert ran.code == 0, ran.err
-    assert ran.out.startswith(f"leaver is in {out}: ")
+    assert ran.out.startswith(f"exported leaver to {out}: ")
     assert not list(out.rglob(".*")), "no partial file is left"
 
     import mlx.core as mx
@@ -58,7 +58,7 @@ def test_an_exported_model_answers_the_same_when_it_comes_back(
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.suffix} == before
     (out / "config.json").write_text("{}")
     refused = real("export", "leaver", str(out))
-    assert (refused.code, "is there already and differs" in refused.err) == (1, True)
+    assert (refused.code, "already exists and differs" in refused.err) == (1, True)
     assert (out / "config.json").read_text() == "{}"
     real("rm", "back", "leaver")
 
@@ -94,7 +94,7 @@ def test_a_gguf_file_answers_the_same_when_it_comes_back(real: Omlx, server: Ser
     assert ask(real, "back2") == ask(real, "leaver2") != ""
     assert real("show", "back2", "--system").out == SYSTEM
     again = real("export", "leaver2", str(out), "--gguf")
-    assert (again.code, "model.gguf is there already" in again.err) == (1, True)
+    assert (again.code, "model.gguf already exists" in again.err) == (1, True)
     real("rm", "back2", "leaver2")
 
 
@@ -113,7 +113,7 @@ def test_another_modelfile_is_kept_and_nothing_is_written_beside_it(
 ) -> None:
     (tmp_path / "Modelfile").write_text("FROM mine\n")
     ran = real("export", "tiny", str(tmp_path), *flags)
-    assert (ran.code, "Modelfile is there already and differs: choose another folder" in ran.err) == (1, True)
+    assert (ran.code, "Modelfile already exists and differs: choose another folder" in ran.err) == (1, True)
     assert [path.name for path in tmp_path.iterdir()] == ["Modelfile"]
     assert (tmp_path / "Modelfile").read_text() == "FROM mine\n"
 

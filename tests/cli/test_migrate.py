@@ -33,7 +33,7 @@ def test_settings_are_shown_then_written(omlx: Omlx, tmp_path: Path) -> None:
     assert f"+keep_alive = 3600.0  # Ollama: {unit}" in shown.out
     assert "note: OLLAMA_FLASH_ATTENTION: not needed" in shown.out
     assert f"Port {host.rpartition(':')[2]} is free" in shown.out
-    assert "nothing was written" in shown.err and not config.exists()
+    assert "the config file was not written" in shown.err and not config.exists()
     assert omlx("migrate", "--dry-run", "--yes", host=host, **env).code == 0
     assert not config.exists()
     assert f"wrote {config}" in omlx("migrate", "--yes", host=host, **env).out
@@ -42,7 +42,7 @@ def test_settings_are_shown_then_written(omlx: Omlx, tmp_path: Path) -> None:
     settings = json.loads(omlx("config", "--json", host=host, **env).out)
     assert settings["keep_alive"] == {"value": 3600.0, "source": str(config)}
     again = omlx("migrate", "--yes", host=host, **env)
-    assert "No settings of an Ollama to take over." in again.out
+    assert "No settings of an Ollama to migrate." in again.out
     assert tomllib.loads(config.read_text()) == told
 
 

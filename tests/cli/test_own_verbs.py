@@ -177,7 +177,7 @@ def test_import_brings_the_models_of_an_ollama(server: ServerProcess, tmp_path: 
     assert "SYSTEM Be brief." in omlx(server, "show", "moved:1b", "--modelfile").out
     assert omlx(server, "run", "moved:1b", "hello").code == 0
     again = omlx(server, "import", "--from", "ollama", "moved:1b")
-    assert (again.code, again.out) == (0, "1 here already\n")
+    assert (again.code, again.out) == (0, "1 already here\n")
 
 
 def test_the_server_log_has_no_traceback(server: ServerProcess) -> None:

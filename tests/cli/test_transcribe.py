@@ -54,7 +54,7 @@ def test_files_are_written_down(server: ServerProcess, files: Path, tmp_path: Pa
     several = run(one, broken, two, "--language", "de")
     assert several.code == 1
     assert several.out.startswith(f"==> {one} <==\n{alone.out}==> {two} <==\n")
-    assert f"Error: {broken}: the file is no audio that can be read" in several.err
+    assert f"Error: {broken}: the file is not audio in a supported format" in several.err
     told = run(one, "--format", "json", "--language", "de")
     assert json.loads(told.out)["text"] + "\n" == alone.out
     assert json.loads(told.out)["file"] == one
@@ -70,9 +70,9 @@ def test_files_are_written_down(server: ServerProcess, files: Path, tmp_path: Pa
     [
         ((), "requires at least 1 arg(s), only received 0"),
         (("a.wav", "--format", "doc"), "invalid value for --format: it must be text, srt, vtt or json"),
-        (("a.wav", "b.wav", "--format", "srt"), "srt of several files cannot be printed one after the other"),
-        (("-", "-"), "standard input (-) can be read once only"),
-        (("a.wav", "--output", "/nowhere"), "--output: '/nowhere' is no folder"),
+        (("a.wav", "b.wav", "--format", "srt"), "srt of several files cannot be printed: use --output"),
+        (("-", "-"), "standard input (-) can be read only once"),
+        (("a.wav", "--output", "/nowhere"), "--output: '/nowhere' is not a folder"),
     ],
 )
 def test_a_wrong_line_is_complained_about(words: tuple[str, ...], sentence: str) -> None:
@@ -85,4 +85,4 @@ def test_what_the_server_says_is_passed_on(server: ServerProcess, files: Path) -
     assert (missing.code, "couldn't read" in missing.err) == (1, True)
     nonsense = run_omlx("transcribe", str(files / "broken.wav"), host=server.url)
     assert nonsense.code == 1
-    assert nonsense.err.splitlines()[-1].startswith("Error: the file is no audio that can be read")
+    assert nonsense.err.splitlines()[-1].startswith("Error: the file is not audio in a supported format")

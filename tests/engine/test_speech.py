@@ -155,9 +155,9 @@ def changed(folder: Path, name: str, **values: Any) -> None:
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"n_text_ctx": 4000}, "does not belong to the weights: the text has 4,000 positions"),
+        ({"n_text_ctx": 4000}, "does not match the weights: it states 4,000 text positions"),
         ({"n_text_ctx": 10**9}, "n_text_ctx of a Whisper model must be a number from 1 to 4,096"),
-        ({"n_audio_ctx": 750}, "hears 1500 positions, not 750"),
+        ({"n_audio_ctx": 750}, "needs 1500 audio positions, not 750"),
         ({"n_audio_layer": None}, "n_audio_layer of a Whisper model must be a number"),
         ({"n_text_head": 3}, "cannot be divided over 3 heads"),
         ({"n_audio_layer": 2}, "Missing"),
@@ -176,7 +176,7 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
     folder = make_whisper(tmp_path / "small", multilingual=False)
     other = make_whisper(tmp_path / "large", multilingual=True)
     (folder / "tokenizer.json").write_bytes((other / "tokenizer.json").read_bytes())
-    with pytest.raises(LoadError, match="its tokenizer does not belong to the network"):
+    with pytest.raises(LoadError, match="its tokenizer does not match the network"):
         opened(folder)
     text = (folder / "tokenizer.json").read_text().replace("<|startofprev|>", "<|other|>")
     (folder / "tokenizer.json").write_text(text)

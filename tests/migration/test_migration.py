@@ -44,7 +44,7 @@ def write(path: Path, text: str | bytes) -> None:
 
 
 def values(found: list[GivenVariable]) -> dict[str, str]:
-    return {given.variable: given.value for given in found}
+    return {given.name: given.value for given in found}
 
 
 def test_a_unit_and_its_drop_ins_are_read_as_systemd_reads_them(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_unit_and_its_drop_ins_are_read_as_systemd_reads_them(tmp_path: Path) 
         "OLLAMA_ORIGINS": "https://a.example, app://mine",
         "HTTPS_PROXY": "http://proxy:3128",
     }
-    origins = {given.variable: given.origin for given in found}
+    origins = {given.name: given.origin for given in found}
     assert origins["OLLAMA_HOST"] == "/etc/systemd/system/ollama.service"
     assert origins["OLLAMA_KEEP_ALIVE"] == "/etc/systemd/system/ollama.service.d/override.conf"
     write(tmp_path / "etc/systemd/system/ollama.service.d/zz.conf", "[Service]\nEnvironment=\n")
@@ -140,7 +140,7 @@ def test_what_config_toml_says_already_stays() -> None:
     text = made.config(existing)
     assert tomllib.loads(text) == {"keep_alive": "2h", "max_queue": 64}
     assert text.startswith(existing + "\n")
-    assert made.notes == ["OLLAMA_KEEP_ALIVE: config.toml sets keep_alive already, which stays"]
+    assert made.notes == ["OLLAMA_KEEP_ALIVE: config.toml already sets keep_alive, which is kept"]
     again = plan(given(KEEP_ALIVE="1h", MAX_QUEUE="64"), text)
     assert again.values == {} and again.config(text) == text
     with pytest.raises(SettingError, match="cannot be read"):
@@ -153,14 +153,14 @@ def test_differences_are_said() -> None:
     assert "MLX always uses its fused attention" in notes["flash"]
     assert "own precision" in notes["kv"]
     assert notes["new"] == "OLLAMA_NEW: oMLX has no such setting"
-    assert "is left out: context_length" in notes["context"]
+    assert "is skipped: context_length" in notes["context"]
     assert "omlx import --from ollama" in notes["models"] and "set OMLX_MODELS" in notes["models"]
 
 
 def test_of_two_places_the_first_counts() -> None:
     made = plan([*given(MAX_QUEUE="1"), GivenVariable("OLLAMA_MAX_QUEUE", "2", "/etc/x"), *given(MAX_QUEUE="1")], "")
     assert made.values == {"max_queue": 1}
-    assert made.notes == ["OLLAMA_MAX_QUEUE = 2 (from /etc/x) counts less than the environment"]
+    assert made.notes == ["OLLAMA_MAX_QUEUE = 2 (from /etc/x) is overridden by the environment"]
 
 
 def test_the_port_and_who_has_it(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_a_machine_with_some_sensors_names_the_others(tmp_path: Path) -> None:
     found = sensors(sysfs(tmp_path, LAPTOP))
     readings = found.read()
     assert (readings.on_battery, readings.battery, readings.thermal) == (True, 0.42, None)
-    assert {"heat", "low-power mode", "the display"} <= set(found.absent(readings))
+    assert {"temperature", "low-power mode", "display"} <= set(found.absent(readings))
     assert "mains or battery" not in found.absent(readings)
 
 

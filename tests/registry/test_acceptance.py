@@ -228,7 +228,7 @@ DOES_NOT_LOAD: list[tuple[Change, str]] = [
     (config(num_hidden_layers=6), r"Missing 44 parameters: model\.layers\.2\.input_layernorm\.weight, "),
     (config(num_hidden_layers=1), r"Received 11 parameters not in model: model\.layers\.1\."),
     (config(intermediate_size=48), r"Expected shape \(48, 64\) but received shape \(256, 64\) for parameter model\."),
-    (config(num_attention_heads=None), r"qwen3 model that loads: "),
+    (config(num_attention_heads=None), r"qwen3 model .* does not load: "),
 ]
 
 
@@ -252,16 +252,14 @@ async def test_what_does_not_load_is_not_imported(
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     shutil.copytree(folder, tmp_path / ".lmstudio" / "models" / "org" / "broken")
     lines = [line.status async for line in registry.import_found()]
-    assert any(
-        line.startswith("skipping hf.co/org/broken:latest: the weights and config.json make no") for line in lines
-    )
+    assert any(line.startswith("skipping hf.co/org/broken:latest: the ") for line in lines)
     assert registry.list() == []
 
 
 async def test_a_hostile_draft_is_refused(registry: Registry, folder: Path) -> None:
     registry.add_model_folder("base", folder)
     config(num_hidden_layers=10**9)(folder)
-    with pytest.raises(CreateError, match="does not belong to the weights"):
+    with pytest.raises(CreateError, match="does not match the weights"):
         await create(registry, model="guest", source="base", draft_files=uploaded(registry, folder))
 
 
@@ -283,7 +281,7 @@ async def test_a_pull_refuses_and_lists_nothing(tmp_path: Path, monkeypatch: pyt
         for name, sentence in (
             ("code", "names a Python file"),
             ("layers", "but they have 2 layers"),
-            ("unlike", "model that loads: Missing 44 parameters"),
+            ("unlike", "does not load: Missing 44 parameters"),
             ("doubling", "times as long"),
         ):
             with pytest.raises(RegistryError, match=sentence):

@@ -113,7 +113,7 @@ def changed(folder: Path, target: Path, **config: Any) -> Path:
     [
         ({"model_type": "gemma3_text"}, "models of type 'gemma3_text' cannot be written as GGUF; those of type llama"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rope scaling of kind 'yarn'"),
-        ({"rms_norm_eps": None}, "lacks what a GGUF file must state"),
+        ({"rms_norm_eps": None}, "lacks a value that a GGUF file needs"),
     ],
 )
 def test_what_cannot_be_written_is_refused(config: dict[str, Any], reason: str, tmp_path: Path) -> None:

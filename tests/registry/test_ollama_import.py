@@ -152,8 +152,8 @@ async def test_a_store_of_ten_models_moves_in(ollama: OllamaFolder, registry: Re
     assert {name for name, outcome in found.items() if outcome == "imported"} == RUN
     refused = {step.model: step.status for step in steps if step.outcome == "refused"}
     assert set(refused) == {"broken:1b", "dangling:1b"}
-    assert "is damaged: `ollama rm` and `ollama pull` bring it back" in refused["broken:1b"]
-    assert "is missing from Ollama's store: `ollama pull` brings it back" in refused["dangling:1b"]
+    assert "is damaged: restore it with `ollama rm` and `ollama pull`" in refused["broken:1b"]
+    assert "is missing from Ollama's store: restore it with `ollama pull`" in refused["dangling:1b"]
     assert any("f16:1b: its encoder for images cannot be converted" in step.status for step in steps)
     assert {spec.name for spec in registry.list()} == RUN
     for spec in registry.list():
@@ -208,7 +208,7 @@ async def test_a_gguf_adapter_of_another_model_is_refused(tmp_path: Path, regist
     steps = await run(registry, folder)
     refused = {step.model: step.status for step in steps if step.outcome == "refused"}
     assert "the adapter is for another model" in refused["tuned:1b"]
-    assert "is no LoRA adapter" in refused["odd:1b"]
+    assert "is not a LoRA adapter" in refused["odd:1b"]
     assert registry.list() == []
 
 
@@ -234,7 +234,7 @@ async def test_names_of_the_same_weights_convert_them_once(
     folder.add("b:latest", [("model", files["q8_0"][0]), ("system", b"Arr")])
     steps = await run(registry, folder)
     assert outcomes(steps) == {"a:1b": "imported", "b:latest": "imported"}
-    assert any(step.status == "b:latest: its weights are here already" for step in steps)
+    assert any(step.status == "b:latest: its weights are already here" for step in steps)
     assert registry.resolve("b").system == "Arr" and registry.resolve("a:1b").system == ""
     assert registry.resolve("b").details.quantization_level == "Q8_0"
     folder.add("b:latest", [("model", files["q8_0"][0]), ("system", b"Ahoy")])
@@ -251,7 +251,7 @@ async def test_a_model_that_is_not_from_ollama_stays(
     digest = registry.resolve("a:1b").digest
     steps = await run(registry, folder)
     assert [step.status for step in steps if step.outcome] == [
-        "a:1b is here already, though not from Ollama: it stays as it is"
+        "a:1b already exists here and was not imported from Ollama: it is kept"
     ]
     assert registry.resolve("a:1b").digest == digest
 
@@ -364,7 +364,7 @@ async def test_nothing_in_the_store_is_trusted(
         "link:1b", "climb:1b", "size:1b", "json:1b", "params:1b", "cloud:1b", "empty:1b", "garbage:1b", "torn:1b",
         "fifo:1b",
     }  # fmt: skip
-    assert "is no digest" in refused["climb:1b"]
+    assert "is not a digest" in refused["climb:1b"]
     assert "is damaged" in refused["link:1b"]
     assert "bytes instead of" in refused["size:1b"]
     assert "unsafe path" in refused["json:1b"]
@@ -398,7 +398,9 @@ async def test_names_of_the_catalog_can_be_pulled_instead(
     monkeypatch.setattr(registry, "pull", pull)
     steps = await run(registry, folder, pull=True)
     assert pulled == ["llama3.2:1b", "qwen3:8b"]
-    assert "note: llama3.2:1b is converted instead: huggingface.co cannot be reached" in [it.status for it in steps]
+    assert "note: llama3.2:1b cannot be pulled and is converted: huggingface.co cannot be reached" in [
+        it.status for it in steps
+    ]
     assert {spec.name for spec in registry.list()} == {"llama3.2:1b", "mine:1b"}
     assert outcomes(steps) == dict.fromkeys(("qwen3:8b", "llama3.2:1b", "mine:1b"), "imported")
 

@@ -53,7 +53,7 @@ LOOP = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 )
 def test_a_jinja_template_that_cannot_be_used_is_refused(http: httpx.Client, template: str, words: list[str]) -> None:
     error = create(http, template)
-    assert error.startswith("the model's chat template ") and "give the model a TEMPLATE of its own" in error
+    assert error.startswith("the model's chat template ") and "set TEMPLATE in the Modelfile" in error
     assert all(word in error for word in words), error
     assert "made:latest" not in {model["name"] for model in http.get("/api/tags").json()["models"]}
 

@@ -133,12 +133,12 @@ def test_progress_is_told_to_who_asks(http: httpx.Client) -> None:
         ({"temperature": "2"}, SHORT, "temperature must be a number from 0 to 1"),
         ({"stream": "true", "response_format": "srt"}, SHORT, "response_format srt cannot be streamed"),
         ({"stream": "maybe"}, SHORT, "stream must be true or false"),
-        ({"language": "klingon"}, SHORT, "this model does not know the language 'klingon'"),
+        ({"language": "klingon"}, SHORT, "this model does not support the language 'klingon'"),
         ({}, b"", "audio file is empty"),
-        ({}, b"GIF89a" + bytes(100), "the file is no audio that can be read"),
-        ({}, SHORT[:20], "the file is no audio that can be read"),
-        ({}, b"RIFF\xff\xff\xff\xffWAVEfmt " + bytes(64), "the file is no audio that can be read"),
-        ({"stream": "true"}, b"nonsense", "the file is no audio that can be read"),
+        ({}, b"GIF89a" + bytes(100), "the file is not audio in a supported format"),
+        ({}, SHORT[:20], "the file is not audio in a supported format"),
+        ({}, b"RIFF\xff\xff\xff\xffWAVEfmt " + bytes(64), "the file is not audio in a supported format"),
+        ({"stream": "true"}, b"nonsense", "the file is not audio in a supported format"),
     ],
 )
 def test_what_is_wrong_is_said_in_openais_envelope(
@@ -274,5 +274,5 @@ def test_folders_in_both_layouts_can_be_created(server: LocalServer, tmp_path: P
     assert spec.capabilities == ["transcription", "audio"]
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "max_target_positions": 7}))
-    with pytest.raises(InvalidModel, match="the text has 7 positions, but they have"):
+    with pytest.raises(InvalidModel, match="it states 7 text positions, but they have"):
         server.registry.add_model_folder("wrong", folder, transfer="copy")

@@ -1,8 +1,7 @@
-"""Decoding audio files in processes that can be ended: 16 kHz, one channel, float32 (see
-`omlx.engine.decoder_process`).
+"""Decodes audio files to 16 kHz mono float32 in separate processes (see `omlx.engine.decoder_process`).
 
-miniaudio reads WAV, MP3, FLAC and OGG Vorbis, and mlx-audio's filter makes 16 kHz of other rates: the samples are those
-that mlx-audio itself would hear. Other containers are read by FFmpeg (PyAV, the extra `video`).
+miniaudio decodes WAV, MP3, FLAC and OGG Vorbis, and mlx-audio's filter resamples to 16 kHz, so the samples equal those
+of mlx-audio. FFmpeg (PyAV, the extra `video`) decodes other containers.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 DECODE_SECONDS: Final = 120
-"""Of processor time for one file; four hours of MP3 take a third of it."""
+"""CPU time for one file; four hours of MP3 take a third of it."""
 _MEMORY_BYTES: Final = 6 << 30
 _MINIAUDIO: Final = frozenset({"wav", "flac", "mp3", "vorbis"})
 _FFMPEG_NAMES: Final = {"ogg": "ogg", "mp4": "mp4", "matroska": "matroska", "aac": "aac", "aiff": "aiff", "caf": "caf"}
@@ -45,7 +44,7 @@ class _DecodeAudio(msgspec.Struct):
 
 
 class _Sound(msgspec.Struct, tag=True):
-    """The samples follow as a message of their own."""
+    """The samples follow in a separate message."""
 
     samples: int
 
@@ -59,7 +58,7 @@ _pool = DecoderPool("omlx.engine.speech.audio_decoder", _MEMORY_BYTES)
 
 
 def decode(data: bytes, check: Callable[[], None] = lambda: None) -> NDArray[np.float32]:
-    """The samples of a file. Raises AudioError. `check` is called now and then and may raise: then the work ends."""
+    """The samples of a file. Raises AudioError. `check` is called regularly; it may raise to cancel the decoding."""
     check_size(data)
     if kind(data) not in _MINIAUDIO and importlib.util.find_spec("av") is None:
         raise AudioError(NO_FFMPEG)
@@ -76,18 +75,20 @@ def decode(data: bytes, check: Callable[[], None] = lambda: None) -> NDArray[np.
             f"the audio takes more than {DECODE_SECONDS} seconds to decode: send a shorter or simpler file"
         ) from None
     except (DecoderDied, msgspec.MsgspecError, ValueError) as error:
-        raise AudioError("the audio cannot be read: decoding it takes too much memory, or fails") from error
+        raise AudioError("the audio cannot be decoded: it is damaged, or takes too much memory") from error
     raise AudioError(answer.message)
 
 
 # ---------------------------------------------------------------- the decoder's side
 def samples_of(data: bytes) -> NDArray[np.float32]:
-    """As `decode`, in this process: without its limits of time and memory."""
-    found = kind(data)
-    return _by_miniaudio(data, found) if found in _MINIAUDIO else _by_ffmpeg(data, _FFMPEG_NAMES[found])
+    """As `decode`, but in this process, without limits of time and memory."""
+    audio_kind = kind(data)
+    if audio_kind in _MINIAUDIO:
+        return _by_miniaudio(data, audio_kind)
+    return _by_ffmpeg(data, _FFMPEG_NAMES[audio_kind])
 
 
-def _by_miniaudio(data: bytes, found: AudioKind) -> NDArray[np.float32]:
+def _by_miniaudio(data: bytes, audio_kind: AudioKind) -> NDArray[np.float32]:
     import miniaudio
 
     read_info = {
@@ -95,12 +96,12 @@ def _by_miniaudio(data: bytes, found: AudioKind) -> NDArray[np.float32]:
         "flac": miniaudio.flac_get_info,
         "mp3": miniaudio.mp3_get_info,
         "vorbis": miniaudio.vorbis_get_info,
-    }[found]
+    }[audio_kind]
     try:
         info = read_info(data)
         check_sound(info.sample_rate, info.nchannels, info.num_frames / max(info.sample_rate, 1))
-        if found == "vorbis":
-            # Its stream of a Vorbis file ends with the first packet.
+        if audio_kind == "vorbis":
+            # miniaudio's stream of a Vorbis file ends after the first packet.
             whole = np.asarray(miniaudio.vorbis_read(data).samples, np.int16).reshape(-1, info.nchannels)
             return _resampled(_mixed(whole, info.sample_rate), info.sample_rate, len(whole))
         chunks = miniaudio.stream_memory(
@@ -123,7 +124,7 @@ def _mixed(whole: NDArray[np.int16], rate: int) -> Iterator[NDArray[np.float32]]
 
 
 def _counted(pieces: Iterator[NDArray[np.int16]], rate: int) -> Iterator[NDArray[np.float32]]:
-    """The pieces as float32; a file that is longer than it says does not go on for ever. Raises AudioError."""
+    """The pieces as float32. Raises AudioError if the audio is longer than allowed, whatever its header states."""
     done = 0
     for piece in pieces:
         done += len(piece)
@@ -132,31 +133,31 @@ def _counted(pieces: Iterator[NDArray[np.int16]], rate: int) -> Iterator[NDArray
 
 
 def _resampled(pieces: Iterator[NDArray[np.float32]], rate: int, frames: int) -> NDArray[np.float32]:
-    """Raises AudioError where there are no samples."""
+    """The pieces at 16 kHz as one array. Raises AudioError if there are no samples."""
     first = next(pieces, None)
     if first is None or not len(first):
-        raise AudioError("there is no sound in the audio file")
+        raise AudioError("the file has no audio")
     whole = chain([first], pieces)
     if rate == SAMPLE_RATE:
         return np.concatenate(list(whole))
-    from mlx_audio.resample import resample_audio_chunks  # SciPy's filters, which most files do without
+    from mlx_audio.resample import resample_audio_chunks  # late: imports SciPy, which 16 kHz files do not need
 
-    found: NDArray[np.float32] = resample_audio_chunks(
+    resampled: NDArray[np.float32] = resample_audio_chunks(
         whole, rate, SAMPLE_RATE, frames, chunk_duration_seconds=1.0, max_output_frames=MOST_SECONDS * SAMPLE_RATE
     )
-    return found.astype(np.float32, copy=False)
+    return resampled.astype(np.float32, copy=False)
 
 
 def _by_ffmpeg(data: bytes, container: str) -> NDArray[np.float32]:
     import av
 
-    shut = {"protocol_whitelist": "", "format_whitelist": container}
+    options = {"protocol_whitelist": "", "format_whitelist": container}
     pieces: list[NDArray[np.float32]] = []
     try:
-        with av.open(io.BytesIO(data), "r", format=container, options=shut, metadata_errors="replace") as file:
+        with av.open(io.BytesIO(data), "r", format=container, options=options, metadata_errors="replace") as file:
             stream = next(iter(file.streams.audio), None)
             if stream is None:
-                raise AudioError("there is no sound in the audio file")
+                raise AudioError("the file has no audio")
             codec = stream.codec_context
             seconds = float(stream.duration * stream.time_base) if stream.duration and stream.time_base else 0.0
             check_sound(codec.sample_rate, codec.channels, seconds)
@@ -171,7 +172,7 @@ def _by_ffmpeg(data: bytes, container: str) -> NDArray[np.float32]:
     except (av.error.FFmpegError, ValueError, OverflowError):
         raise AudioError(NO_AUDIO) from None
     if not pieces:
-        raise AudioError("there is no sound in the audio file")
+        raise AudioError("the file has no audio")
     return np.concatenate(pieces)
 
 

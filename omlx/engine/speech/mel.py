@@ -1,8 +1,8 @@
-"""The *mel spectrogram* of an audio file, computed where a window of it is wanted.
+"""The *mel spectrogram* of an audio file, computed window by window.
 
-mlx-audio computes that of the whole file at once, which takes gigabytes for an hour, and scales it by its largest
-value. Here the file is *scanned* for that value first, in parts, and each window is computed when it is its turn. The
-values are the same.
+mlx-audio computes the spectrogram of the whole file at once, which takes gigabytes for an hour, and scales it by its
+largest value. Here a *scan* finds that value first, in parts, and each window is computed when it is needed. The values
+are equal.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SCANNED_FRAMES = 30_000
-"""Of one part of the scan: five minutes."""
+"""Frames in one part of the scan: five minutes."""
 _REACH = N_FFT // 2
 _RANGE = 8.0
-"""Below the largest value by more than this is silence."""
+"""Values further below the largest one are raised to this distance, as silence."""
 _LEAST = 1e-10
 
 
 class MelSpectrogram:
-    """`samples` at 16 kHz; frames are 10 ms. The audio goes on as silence behind its end."""
+    """`samples` at 16 kHz; frames are 10 ms. Silence follows the end of the audio."""
 
     def __init__(self, samples: NDArray[np.float32], n_mels: int) -> None:
         self._samples = samples
@@ -36,9 +36,9 @@ class MelSpectrogram:
         self.frames = len(samples) // HOP_LENGTH
 
     def scan(self) -> Iterator[int]:
-        """Find the largest value, in parts; gives the frames done so far. Comes before `window`."""
+        """Find the largest value, in parts; yields the frames scanned so far. Must be exhausted before `window`."""
         largest: Any = None
-        # Up to frames that see nothing but silence.
+        # Up to the first frames that contain only silence.
         end = self.frames + N_FFT // HOP_LENGTH + 2
         for start in range(0, end, _SCANNED_FRAMES):
             part = self._logarithms(start, min(start + _SCANNED_FRAMES, end)).max()
@@ -48,10 +48,10 @@ class MelSpectrogram:
         self._floor = largest - _RANGE
 
     def window(self, start: int, count: int) -> mx.array:
-        """`count` frames from `start` on, filled up with zeros to 30 seconds: [3000, n_mels]."""
+        """`count` frames from `start` on, zero-padded to 30 seconds: [3000, n_mels]."""
         values = (mx.maximum(self._logarithms(start, start + count), self._floor) + 4.0) / 4.0
-        found: mx.array = pad_or_trim(values, N_FRAMES, axis=-2)
-        return found
+        padded: mx.array = pad_or_trim(values, N_FRAMES, axis=-2)
+        return padded
 
     def _logarithms(self, start: int, stop: int) -> mx.array:
         piece = self._piece(start * HOP_LENGTH - _REACH, (stop - 1) * HOP_LENGTH + _REACH)
@@ -60,7 +60,7 @@ class MelSpectrogram:
         return mx.maximum(frequencies.abs().square() @ self._filters, _LEAST).log10()
 
     def _piece(self, start: int, stop: int) -> NDArray[np.float32]:
-        """Samples from `start` to `stop`: before the first one the audio is mirrored, behind the last it is silent."""
+        """Samples from `start` to `stop`: mirrored before the first sample, silence after the last."""
         piece = np.zeros(stop - start, np.float32)
         inside = self._samples[max(start, 0) : stop]
         piece[max(-start, 0) : max(-start, 0) + len(inside)] = inside

@@ -1,7 +1,7 @@
 """Loading a Whisper folder into memory: mlx-audio's network with its tokenizer, in MLX's layout and Hugging Face's.
 
-Whisper computes in float32 or float16; how the weights are held is decided as for any other model, with float16 where
-that would be bfloat16.
+Whisper computes in float32 or float16. The weight format is chosen as for any other model, with float16 in place of
+bfloat16.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NEEDED = (
     "<|notimestamps|>", "<|0.00|>", "<|30.00|>",
 )  # fmt: skip
 _TIMES = 1500
-"""Tokens for times behind the first one."""
+"""Timestamp tokens after the first one."""
 
 
 class Tokenizer(HFTokenizerWrapper):  # type: ignore[misc]
@@ -53,10 +53,10 @@ class Network(Model):  # type: ignore[misc]
         vocabulary = tokenizer.get_vocab()
         missing = [token for token in _NEEDED if token not in vocabulary]
         if missing:
-            raise LoadError(f"its tokenizer is not one of Whisper: it has no {missing[0]}")
+            raise LoadError(f"its tokenizer is not Whisper's: it has no {missing[0]}")
         first, last = vocabulary["<|0.00|>"], max(vocabulary.values())
         if first + _TIMES >= self.dims.n_vocab or last >= self.dims.n_vocab or tokenizer.eos_token_id >= first:
-            raise LoadError("its tokenizer does not belong to the network: it has other tokens")
+            raise LoadError("its tokenizer does not match the network: it has other tokens")
         self._plain = tokenizer
         self._tokenizers: dict[tuple[str | None, str], Tokenizer] = {}
         codes = list(LANGUAGES)[: self.num_languages] if self.is_multilingual else ["en"]
@@ -100,7 +100,7 @@ def load_speech(spec: LoadSpec, progress: Progress) -> LoadedSpeech:
         with loadable(spec.path, trust_remote_code=spec.trust_remote_code) as path:
             config = read_json(path / "config.json")
             if not is_speech(config):
-                raise LoadError("it is no Whisper model")
+                raise LoadError("it is not a Whisper model")
             plan = _plan(spec, config)
             network = _open(path, config, mx.float32 if plan.dtype == "float32" else mx.float16)
             network.use(WhisperTokenizer.from_pretrained(path))
@@ -113,7 +113,7 @@ def load_speech(spec: LoadSpec, progress: Progress) -> LoadedSpeech:
 
 
 def _plan(spec: LoadSpec, config: dict[str, Any]) -> weights.WeightsPlan:
-    # Weights are promises until they are evaluated: this network takes no memory.
+    # Weights are lazy until they are evaluated: this network takes no memory.
     sample = Network(ModelDimensions.from_dict(config))
     plan = weights.choose(
         spec.weights,
@@ -126,13 +126,13 @@ def _plan(spec: LoadSpec, config: dict[str, Any]) -> weights.WeightsPlan:
 
 
 def _open(path: Path, config: dict[str, Any], dtype: Any) -> Network:
-    """The network with lazy weights. Raises ValueError where they do not fit it."""
+    """The network with lazy weights. Raises ValueError if they do not match it."""
     network = Network(ModelDimensions.from_dict(config), dtype)
-    found = network.sanitize(load_weights(path))
-    apply_quantization(network, config, found, None)
+    tensors = network.sanitize(load_weights(path))
+    apply_quantization(network, config, tensors, None)
     own = dict(tree_flatten(network.parameters()))
-    # Others are the output layer, which is the embedding, and tables that mlx-audio makes itself.
-    network.load_weights([(name, value) for name, value in found.items() if name in own], strict=True)
+    # Skips the output layer, which is tied to the embedding, and tables that mlx-audio computes.
+    network.load_weights([(name, value) for name, value in tensors.items() if name in own], strict=True)
     heads = read_json(path / "generation_config.json").get("alignment_heads")
     if isinstance(heads, list) and heads and all(_is_head(head, network.dims) for head in heads):
         network.set_alignment_heads(heads)

@@ -1,8 +1,8 @@
 """A *transcription* of one file, window by window: what mlx-audio's `generate` does in one call, in steps.
 
-A *window* is up to 30 seconds of audio. It is decoded greedily first; where the text repeats itself or the model was
-not sure of it, again with higher temperatures. Where the last segment of a window ends, the next window begins. Each
-decoding is a step, so that others have their turn between them; the text is the one that `generate` gives.
+A *window* is up to 30 seconds of audio. It is decoded greedily first, and again with higher temperatures if the text
+is repetitive or its probability is low. The next window begins where the last segment ends. Each decoding is a step, so
+other jobs can run in between. The text equals that of `generate`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 _TEMPERATURE_STEP = 0.2
 _MOST_COMPRESSION = 2.4
-"""A text that compresses better repeats itself."""
+"""A text with a higher compression ratio is repetitive."""
 _LEAST_LOGPROB = -1.0
-"""Of the mean token."""
+"""Mean log probability of a token, below which a text is retried."""
 _NO_SPEECH = 0.6
 _HOT = 0.5
-"""A text of a higher temperature is not shown to the next window."""
+"""A text of a higher temperature is not part of the next window's prompt."""
 _MOST_STILL = 3
-"""Windows in a row that end where they began; then the next 30 seconds follow."""
+"""Consecutive windows without progress, after which the window is skipped."""
 _BROKEN = "\ufffd"
 
 
@@ -48,7 +48,7 @@ class SpeechOptions(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What one step gave: new text and segments, and the frames (10 ms) that are done."""
+    """The result of one step: new text and segments, and the frames (10 ms) transcribed so far."""
 
     done: int
     text: str = ""
@@ -56,27 +56,27 @@ class Step(NamedTuple):
 
 
 def temperatures(first: float) -> list[float]:
-    """Those that are tried one after the other."""
+    """The temperatures of successive attempts."""
     count = int((1.0 - first) / _TEMPERATURE_STEP + 1e-6) + 1
     return [round(first + _TEMPERATURE_STEP * number, 6) for number in range(max(count, 1))]
 
 
 class Transcription:
-    """`samples` at 16 kHz. `steps` does the work; the rest is what it has found so far."""
+    """`samples` at 16 kHz. `steps` does the work; the attributes hold the results so far."""
 
     def __init__(self, network: Network, samples: NDArray[np.float32], options: SpeechOptions) -> None:
         self._network = network
         self._options = options
         self._mel = MelSpectrogram(samples, network.dims.n_mels)
         self._random = options.seed
-        """The state of the random numbers of this file."""
+        """The state of this file's random number generator."""
         self._tokens: list[int] = []
-        """All tokens so far, those of the prompt first."""
+        """All tokens so far, including the prompt."""
         self._prompt_tokens = 0
         self._fresh_since = 0
-        """Tokens before this one are not shown to the next window."""
+        """The first token of the next window's prompt."""
         self._held: list[int] = []
-        """Tokens whose text ends within a character."""
+        """Tokens that end within a UTF-8 character."""
         self._segments = 0
         self.language = options.language
         self.generated = 0
@@ -93,7 +93,7 @@ class Transcription:
         return str(self._tokenizer.decode(self._tokens[self._prompt_tokens :]))
 
     def steps(self) -> Iterator[Step]:
-        """One step at a time; the last one has been done when there are no more."""
+        """Run the transcription, one step per item."""
         for _ in self._mel.scan():
             yield Step(0)
         if not self.language:
@@ -111,19 +111,19 @@ class Transcription:
                 seek += size
                 yield Step(min(seek, self.frames))
                 continue
-            found, following, ends = self._cut(result, seek, size)
+            segments, following, ends = self._cut(result, seek, size)
             if self._options.words:
                 add_word_timestamps(
-                    segments=found, model=self._network, tokenizer=self._tokenizer, mel=mel, num_frames=size,
+                    segments=segments, model=self._network, tokenizer=self._tokenizer, mel=mel, num_frames=size,
                     last_speech_timestamp=last_speech,
                 )  # fmt: skip
-                end = _last_end(found)
+                end = _last_end(segments)
                 if not ends and end is not None and end > _seconds(seek):
                     following = round(end * FRAMES_PER_SECOND)
                 last_speech = last_speech if end is None else end
             still = still + 1 if following <= seek else 0
             seek = following if still < _MOST_STILL else seek + size
-            yield Step(min(seek, self.frames), *self._keep(found, result.temperature))
+            yield Step(min(seek, self.frames), *self._keep(segments, result.temperature))
         if self._held:
             yield Step(self.frames, str(self._tokenizer.decode(self._held)))
 
@@ -135,14 +135,14 @@ class Transcription:
     def _detect_language(self) -> str:
         if not self._network.is_multilingual:
             return "en"
-        # Of what lies behind the end of a short file Whisper hears the silence here.
+        # The language is detected on a window that is padded with silence.
         window = self._mel.window(0, N_FRAMES).astype(self._network.dtype)
         _, probabilities = self._network.detect_language(window)
         return str(max(probabilities, key=lambda code: float(probabilities[code])))
 
     def _decode(self, mel: mx.array, seek: int) -> Generator[Step, None, Any]:
-        """The result of the first temperature that comes out well; a step for each further one."""
-        heard, result = mel, None
+        """The result of the first temperature that passes `_is_good`; yields a step before each retry."""
+        features, result = mel, None
         for temperature in temperatures(self._options.temperature):
             if result is not None:
                 yield Step(seek)
@@ -153,40 +153,40 @@ class Transcription:
                 prompt=self._tokens[self._fresh_since :],
                 fp16=self._network.dtype == mx.float16,
             )
-            # Each file has random numbers of its own, whatever others are decoded between its windows.
+            # Each file keeps its own random state, so windows of other files do not change its text.
             mx.random.seed(self._random)
-            result = self._network.decode(heard, options)
+            result = self._network.decode(features, options)
             high, low = cast(Any, mx.random.state)[0].tolist()
             self._random = high << 32 | low
             self.generated += len(result.tokens)
             if _is_good(result):
                 break
-            heard = result.audio_features  # they need not be computed again
+            features = result.audio_features  # encoded once for all attempts
         return result
 
     def _cut(self, result: Any, seek: int, size: int) -> tuple[list[dict[str, Any]], int, bool]:
-        """Segments of a decoded window as mlx-audio has them, where the next window begins, and whether the text ends
-        with a single time: then no speech follows it."""
+        """The segments of a decoded window in mlx-audio's form, the start of the next window, and whether the text ends
+        with a single timestamp, which means that no speech follows."""
         tokens, first = list(result.tokens), self._tokenizer.timestamp_begin
         offset, precision = _seconds(seek), (N_FRAMES // self._network.dims.n_audio_ctx) * HOP_LENGTH / SAMPLE_RATE
         is_time = [token >= first for token in tokens]
         ends = is_time[-2:] == [False, True]
-        cuts = [at for at in range(1, len(tokens)) if is_time[at - 1] and is_time[at]]
+        cuts = [index for index in range(1, len(tokens)) if is_time[index - 1] and is_time[index]]
         if not cuts:
             times = [token for token in tokens if token >= first]
             length = size * HOP_LENGTH / SAMPLE_RATE
             if times and times[-1] != first:
                 length = (times[-1] - first) * precision
             return [self._segment(result, seek, offset, offset + length, tokens)], seek + size, ends
-        found, before = [], 0
+        segments, before = [], 0
         for cut in [*cuts, len(tokens)] if ends else cuts:
             part = tokens[before:cut]
             start, end = ((token - first) * precision for token in (part[0], part[-1]))
-            found.append(self._segment(result, seek, offset + start, offset + end, part))
+            segments.append(self._segment(result, seek, offset + start, offset + end, part))
             before = cut
-        # An unfinished segment at the end is read again, by the next window.
+        # The next window decodes an unfinished segment again.
         behind = size if ends else (tokens[before - 1] - first) * (N_FRAMES // self._network.dims.n_audio_ctx)
-        return found, seek + behind, ends
+        return segments, seek + behind, ends
 
     def _segment(self, result: Any, seek: int, start: float, end: float, tokens: list[int]) -> dict[str, Any]:
         return {
@@ -201,10 +201,10 @@ class Transcription:
             "no_speech_prob": float(result.no_speech_prob),
         }
 
-    def _keep(self, found: list[dict[str, Any]], temperature: float) -> tuple[str, tuple[SpeechSegment, ...]]:
-        """Take the segments of a window; returns the text that they add, and them."""
+    def _keep(self, segments: list[dict[str, Any]], temperature: float) -> tuple[str, tuple[SpeechSegment, ...]]:
+        """Store the segments of a window; returns their text and them."""
         kept = []
-        for segment in found:
+        for segment in segments:
             if segment["start"] == segment["end"] or not segment["text"].strip():
                 segment.update(text="", tokens=[], words=[])
             words = [Word(**word) for word in segment.pop("words", [])]
@@ -222,7 +222,7 @@ class Transcription:
 
 
 def _is_good(result: Any) -> bool:
-    """No higher temperature is needed."""
+    """Whether the result needs no retry."""
     unsure = result.avg_logprob < _LEAST_LOGPROB
     if unsure and result.no_speech_prob > _NO_SPEECH:
         return True  # silence
@@ -234,6 +234,6 @@ def _seconds(frames: int) -> float:
 
 
 def _last_end(segments: list[dict[str, Any]]) -> float | None:
-    """Where the last word ends; else the last segment."""
+    """The end of the last word, or of the last segment without words."""
     ends = (word["end"] for segment in reversed(segments) for word in reversed(segment["words"]))
     return next(ends, segments[-1]["end"] if segments else None)

@@ -1,4 +1,4 @@
-"""OpenAI's audio routes: from the fields of a form to a `Transcribe`, and from segments to its five formats."""
+"""OpenAI's audio routes: form fields to a `Transcribe`, and segments to the five response formats."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _GRANULARITIES: Final = ("segment", "word")
 _TRUE: Final = frozenset({"true", "1", "yes", "on"})
 _FALSE: Final = frozenset({"", "false", "0", "no", "off"})
 _LONGEST_PROMPT: Final = 10_000
-"""Characters; a model hears the last 223 tokens of it."""
+"""Characters; the model uses the last 223 tokens."""
 
 
 class AudioFields(NamedTuple):
-    """The fields of a form as they came: "" or an empty list where there was none."""
+    """The form fields as sent: "" or an empty list for a missing one."""
 
     model: str
     language: str
@@ -33,7 +33,7 @@ class AudioFields(NamedTuple):
 
 
 class AudioRequest(NamedTuple):
-    """What is wanted of a file."""
+    """A request to transcribe or translate one file."""
 
     model: str
     transcribe: Transcribe
@@ -41,7 +41,7 @@ class AudioRequest(NamedTuple):
     granularities: frozenset[str]
     stream: bool
     progress: bool
-    """Events tell how far it is."""
+    """Send progress events."""
 
 
 def read_request(fields: AudioFields, audio: bytes, task: SpeechTask) -> AudioRequest:
@@ -51,10 +51,10 @@ def read_request(fields: AudioFields, audio: bytes, task: SpeechTask) -> AudioRe
         raise HTTPError(
             400, f"response_format {form[:50]!r} is not supported: use json, text, srt, vtt or verbose_json"
         )
-    wanted = frozenset(fields.granularities)
-    if unknown := sorted(wanted.difference(_GRANULARITIES)):
+    granularities = frozenset(fields.granularities)
+    if unknown := sorted(granularities.difference(_GRANULARITIES)):
         raise HTTPError(400, f"timestamp_granularities {unknown[0][:50]!r} is unknown: use segment, word or both")
-    if wanted and form != "verbose_json":
+    if granularities and form != "verbose_json":
         raise HTTPError(400, "timestamp_granularities needs response_format verbose_json")
     if len(fields.prompt) > _LONGEST_PROMPT:
         raise HTTPError(400, f"the prompt is longer than {_LONGEST_PROMPT:,} characters")
@@ -65,16 +65,16 @@ def read_request(fields: AudioFields, audio: bytes, task: SpeechTask) -> AudioRe
         language=fields.language,
         prompt=fields.prompt,
         temperature=_temperature(fields.temperature),
-        words="word" in wanted,
+        words="word" in granularities,
     )
     stream, progress = _flag("stream", fields.stream), _flag("progress", fields.progress)
     if stream and form in {"srt", "vtt"}:
         raise HTTPError(400, f"response_format {form} cannot be streamed: use json, text or verbose_json")
-    return AudioRequest(fields.model, request, form, wanted or frozenset({"segment"}), stream, progress)  # type: ignore[arg-type]
+    return AudioRequest(fields.model, request, form, granularities or frozenset({"segment"}), stream, progress)  # type: ignore[arg-type]
 
 
 def check_speech(name: str, capabilities: Collection[str]) -> None:
-    """Raises HTTPError where the model does not write down speech."""
+    """Raises HTTPError if the model does not support transcription."""
     if "transcription" not in capabilities:
         raise HTTPError(400, f'"{name}" does not support transcription: use a speech model such as whisper')
 
@@ -96,7 +96,7 @@ def _flag(name: str, text: str) -> bool:
 
 
 # ---------------------------------------------------------------- answers
-class Heard(NamedTuple):
+class WholeTranscription(NamedTuple):
     """A whole transcription."""
 
     segments: Sequence[SpeechSegment]
@@ -108,36 +108,40 @@ def content_type(form: Format) -> str:
     return f"{kinds.get(form, 'application/json')}; charset=utf-8"
 
 
-def plain(form: Format, heard: Heard) -> str:
-    """The answer in a format that is no JSON."""
+def plain(form: Format, transcription: WholeTranscription) -> str:
+    """The response body of the formats text, srt and vtt."""
     if form == "srt":
-        return srt(heard.segments)
-    return vtt(heard.segments) if form == "vtt" else heard.end.text.strip() + "\n"
+        return srt(transcription.segments)
+    return vtt(transcription.segments) if form == "vtt" else transcription.end.text.strip() + "\n"
 
 
-def whole(asked: AudioRequest, heard: Heard) -> wire.AudioTranscription | wire.VerboseTranscription:
-    """The answer in a format that is JSON."""
-    if asked.format == "verbose_json":
-        return wire.VerboseTranscription(**_verbose(asked, heard))
-    return wire.AudioTranscription(text=heard.end.text.strip(), usage=_usage(heard.end))
+def whole(
+    request: AudioRequest, transcription: WholeTranscription
+) -> wire.AudioTranscription | wire.VerboseTranscription:
+    """The response of the formats json and verbose_json."""
+    if request.format == "verbose_json":
+        return wire.VerboseTranscription(**_verbose(request, transcription))
+    return wire.AudioTranscription(text=transcription.end.text.strip(), usage=_usage(transcription.end))
 
 
-def done(asked: AudioRequest, heard: Heard) -> wire.TranscriptTextDone | wire.TranscriptVerboseDone:
+def done(
+    request: AudioRequest, transcription: WholeTranscription
+) -> wire.TranscriptTextDone | wire.TranscriptVerboseDone:
     """The last event of a stream."""
-    if asked.format == "verbose_json":
-        return wire.TranscriptVerboseDone(**_verbose(asked, heard))
-    return wire.TranscriptTextDone(text=heard.end.text.strip(), usage=_usage(heard.end))
+    if request.format == "verbose_json":
+        return wire.TranscriptVerboseDone(**_verbose(request, transcription))
+    return wire.TranscriptTextDone(text=transcription.end.text.strip(), usage=_usage(transcription.end))
 
 
 class DeltaTexts:
-    """The texts of a stream, which together are the text of its end: without blanks around it."""
+    """Splits a stream's text into deltas that join to the final text, without surrounding whitespace."""
 
     def __init__(self) -> None:
         self._started = False
         self._held = ""
 
     def next(self, text: str) -> str:
-        """What can be sent, of this text and of blanks before it."""
+        """The next delta; whitespace at the end of `text` is kept back."""
         text = self._held + text if self._started else text.lstrip()
         kept = text.rstrip()
         self._started = self._started or bool(kept)
@@ -145,25 +149,25 @@ class DeltaTexts:
         return kept
 
 
-def _verbose(asked: AudioRequest, heard: Heard) -> dict[str, Any]:
-    spoken = [segment for segment in heard.segments if segment.text]
-    found: dict[str, Any] = {
-        "task": asked.transcribe.task,
-        "language": language_name(heard.end.language),
-        "duration": round(heard.end.duration, 3),
-        "text": heard.end.text.strip(),
-        "usage": _usage(heard.end),
+def _verbose(request: AudioRequest, transcription: WholeTranscription) -> dict[str, Any]:
+    spoken = [segment for segment in transcription.segments if segment.text]
+    fields: dict[str, Any] = {
+        "task": request.transcribe.task,
+        "language": language_name(transcription.end.language),
+        "duration": round(transcription.end.duration, 3),
+        "text": transcription.end.text.strip(),
+        "usage": _usage(transcription.end),
     }
-    if "segment" in asked.granularities:
-        found["segments"] = [_segment(number, segment) for number, segment in enumerate(spoken)]
-    if "word" in asked.granularities:
-        found["words"] = [
+    if "segment" in request.granularities:
+        fields["segments"] = [_segment(number, segment) for number, segment in enumerate(spoken)]
+    if "word" in request.granularities:
+        fields["words"] = [
             wire.TranscriptionWord(word=word.word.strip(), start=word.start, end=word.end)
             for segment in spoken
             for word in segment.words
             if word.word.strip()
         ]
-    return found
+    return fields
 
 
 def _segment(number: int, segment: SpeechSegment) -> wire.TranscriptionSegment:
@@ -182,7 +186,7 @@ def _segment(number: int, segment: SpeechSegment) -> wire.TranscriptionSegment:
 
 
 def _finite(value: float) -> float | None:
-    """JSON has no NaN, which a figure is that the model does not give."""
+    """None for NaN, which JSON cannot hold: the model did not compute the value."""
     return value if math.isfinite(value) else None
 
 
@@ -214,5 +218,5 @@ def _timestamp(seconds: float, mark: str) -> str:
 
 
 def _line(segment: SpeechSegment) -> str:
-    """One line: an empty one would end the subtitle, and an arrow would be read as times."""
+    """The text on one line, because an empty line ends the subtitle; without arrows, which mark times."""
     return " ".join(segment.text.split()).replace("-->", "->")

@@ -53,60 +53,60 @@ async def _answer(form: Form, task: SpeechTask, registry: GivenRegistry, pool: P
         stream=form.text("stream"),
         progress=form.text("progress"),
     )
-    asked = dialect.read_request(fields, _file(form), task)
+    audio_request = dialect.read_request(fields, _file(form), task)
 
-    def made(spec: ModelSpec) -> Answer:
-        dialect.check_speech(asked.model, spec.capabilities)
-        if asked.stream:
-            return LiveStream(_stream(pool, spec, asked), OPENAI)
-        return LiveObject(_whole(pool, spec, asked), dialect.content_type(asked.format))
+    def respond(spec: ModelSpec) -> Answer:
+        dialect.check_speech(audio_request.model, spec.capabilities)
+        if audio_request.stream:
+            return LiveStream(_stream(pool, spec, audio_request), OPENAI)
+        return LiveObject(_whole(pool, spec, audio_request), dialect.content_type(audio_request.format))
 
-    return await served(registry, asked.model, made, double_quoted)
+    return await served(registry, audio_request.model, respond, double_quoted)
 
 
 def _file(form: Form) -> bytes:
-    """Raises HTTPError."""
+    """The content of the file part. Raises HTTPError."""
     files = form.files.get("file")
     if not files:
-        raise HTTPError(400, "file is required: an audio file as a part of the form")
+        raise HTTPError(400, "file is required: send the audio file as a form field")
     if not files[-1].content:
         raise HTTPError(400, "audio file is empty")
     return files[-1].content
 
 
-async def _whole(pool: Pool, spec: ModelSpec, asked: dialect.AudioRequest) -> bytes:
+async def _whole(pool: Pool, spec: ModelSpec, audio_request: dialect.AudioRequest) -> bytes:
     segments: list[SpeechSegment] = []
     async with (
         await pool.acquire(spec) as lease,
-        aclosing(lease.transcribe(asked.transcribe, whole=True)) as events,
+        aclosing(lease.transcribe(audio_request.transcribe, whole=True)) as events,
     ):
-        async for said in events:
-            if isinstance(said, Segments):
-                segments += said.items
-            elif isinstance(said, Transcribed):
-                heard = dialect.Heard(segments, said)
-    if asked.format in {"json", "verbose_json"}:
-        return encode(dialect.whole(asked, heard))
-    return dialect.plain(asked.format, heard).encode()
+        async for item in events:
+            if isinstance(item, Segments):
+                segments += item.items
+            elif isinstance(item, Transcribed):
+                transcription = dialect.WholeTranscription(segments, item)
+    if audio_request.format in {"json", "verbose_json"}:
+        return encode(dialect.whole(audio_request, transcription))
+    return dialect.plain(audio_request.format, transcription).encode()
 
 
-async def _stream(pool: Pool, spec: ModelSpec, asked: dialect.AudioRequest) -> AsyncIterator[bytes]:
+async def _stream(pool: Pool, spec: ModelSpec, audio_request: dialect.AudioRequest) -> AsyncIterator[bytes]:
     segments: list[SpeechSegment] = []
     texts = dialect.DeltaTexts()
     last = b""
-    async with await pool.acquire(spec) as lease, aclosing(lease.transcribe(asked.transcribe)) as events:
-        async for said in events:
-            if isinstance(said, Segments):
-                segments += said.items
-                if text := texts.next(said.text):
+    async with await pool.acquire(spec) as lease, aclosing(lease.transcribe(audio_request.transcribe)) as events:
+        async for item in events:
+            if isinstance(item, Segments):
+                segments += item.items
+                if text := texts.next(item.text):
                     yield event(wire.TranscriptTextDelta(delta=text))
-            elif isinstance(said, Transcribed):
-                last = event(dialect.done(asked, dialect.Heard(segments, said)))
-            elif isinstance(said, PrefillProgress) and asked.progress:
+            elif isinstance(item, Transcribed):
+                last = event(dialect.done(audio_request, dialect.WholeTranscription(segments, item)))
+            elif isinstance(item, PrefillProgress) and audio_request.progress:
                 yield event(
-                    wire.TranscriptProgress(done=said.done / _FRAMES_PER_SECOND, total=said.total / _FRAMES_PER_SECOND)
+                    wire.TranscriptProgress(done=item.done / _FRAMES_PER_SECOND, total=item.total / _FRAMES_PER_SECOND)
                 )
-    # The lease is released before the client reads the end.
+    # The lease is released before the client gets the last event.
     yield last
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 _PREFIXES: Final = {"v.": "images", "mm.": "images", "a.": "audio"}
-"""Beginnings of the names of their tensors."""
+"""Prefixes of the names of their tensors."""
 
 
 def encodes(name: str) -> str:
-    """What the tensor of an encoder is for, "images" or "audio"; "" for one of the text model."""
+    """The encoder of a tensor, "images" or "audio"; "" for the text model."""
     return next((kind for start, kind in _PREFIXES.items() if name.startswith(start)), "")
 
 
 def without_encoder(kind: str) -> str:
-    """The sentence for a model whose encoder of this kind is left out."""
+    """The note for a model without its encoder of this kind."""
     return (
         f"its encoder for {kind} cannot be converted from GGUF: the model takes text only; "
         "its MLX repository has all of it (`omlx pull`)"

@@ -26,7 +26,7 @@ from omlx_registry.weights import Quantization, quantization_of
 from omlx_registry.weights_reader import MappedTensor, map_weights
 
 _ARCHITECTURES: Final = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
-"""By model_type of config.json."""
+"""GGUF architectures by the model_type of config.json."""
 _QUANTIZED_PARTS: Final = ("scales", "biases")
 _STEP: Final = 4096
 """Rows converted at a time."""
@@ -125,7 +125,7 @@ def _plan(folder: Path, config: Mapping[str, Any], layout: Layout) -> tuple[list
             continue
         stem, part = _stem(path, names, parts)
         if stem is None or leaf not in ("weight", "bias"):
-            raise GgufError(f"the model has a tensor {name[:200]!r} that GGUF has no name for")
+            raise GgufError(f"the model has a tensor {name[:200]!r} that has no GGUF name")
         heads = 0
         if layout.interleaved and part in ("attn_q", "attn_k"):
             heads = int(config["num_attention_heads"])
@@ -199,7 +199,7 @@ def _rows(output: _Output) -> NDArray[np.uint8]:
 
 
 def _interleaved(count: int, heads: int) -> NDArray[np.int64]:
-    """For each row of the file the row of MLX it comes from."""
+    """The MLX row of each row in the file."""
     order: NDArray[np.int64] = np.arange(count).reshape(heads, 2, -1).swapaxes(1, 2).reshape(-1)
     return order
 
@@ -213,7 +213,7 @@ def _write_keys(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
         writer.add_feed_forward_length(int(config["intermediate_size"]))
         writer.add_layer_norm_rms_eps(float(config["rms_norm_eps"]))
     except (KeyError, TypeError, ValueError) as error:
-        raise GgufError(f"config.json lacks what a GGUF file must state: {error}") from error
+        raise GgufError(f"config.json lacks a value that a GGUF file needs: {error}") from error
     head_dim = int(config.get("head_dim") or hidden // heads)
     writer.add_head_count(heads)
     writer.add_head_count_kv(int(config.get("num_key_value_heads") or heads))
@@ -225,7 +225,7 @@ def _write_keys(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
 
 
 def _rope_factors(writer: GGUFWriter, config: Mapping[str, Any]) -> NDArray[np.float32] | None:
-    """State the scaling of positions; Llama 3's is a tensor of factors, returned. Raises GgufError for other kinds."""
+    """Write the rope scaling; returns Llama 3's tensor of factors. Raises GgufError for unsupported kinds."""
     scaling = config.get("rope_scaling")
     if not isinstance(scaling, Mapping):
         return None

@@ -46,7 +46,7 @@ def latent_settings(keys: GgufKeys, config: Mapping[str, Any], tensors: Mapping[
     rope = keys.whole("rope.dimension_count")
     key = keys.whole("attention.key_length_mla", keys.get("attention.key_length"))
     if key <= rope:
-        raise GgufError("the GGUF file's heads are not wider than what is rotated of them")
+        raise GgufError("the GGUF file's key length is not larger than its rope dimension count")
     sigmoid = keys.get("expert_gating_func") == 2
     layers = range(config["num_hidden_layers"])
     joined = all(f"blk.{layer}.attn_kv_b.weight" in tensors for layer in layers)
@@ -94,13 +94,13 @@ def latent_settings(keys: GgufKeys, config: Mapping[str, Any], tensors: Mapping[
             "beta_slow": keys.real("rope.scaling.yarn_beta_slow", 1.0),
         }
     elif not sigmoid:
-        # mlx-lm's V2 cannot do without; this one changes nothing.
+        # mlx-lm's V2 needs a rope_scaling; this one has no effect.
         found["rope_scaling"] = {"type": "yarn", "factor": 1.0, "original_max_position_embeddings": 4096}
     return found
 
 
 def absent_parts(layer: int, config: Mapping[str, Any]) -> frozenset[str]:
-    """Parts that a layer need not have. Both forms of the projections are looked for with the settings."""
+    """Optional parts of a layer. `latent_settings` checks both forms of the projections."""
     query = {"attn_q"} if config["q_lora_rank"] else {"attn_q_a", "attn_q_a_norm", "attn_q_b"}
     dense = layer < config["first_k_dense_replace"]
     experts = {part for part in LATENT_PARTS if part.endswith(("exps", "shexp", "gate_inp"))}

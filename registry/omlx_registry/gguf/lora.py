@@ -25,7 +25,7 @@ from omlx_registry.lora import CONFIG_FILE, MLX_WEIGHTS
 
 _MATRIX: Final = re.compile(r"blk\.(\d{1,4})\.([a-z_]+)\.weight\.lora_([ab])\Z")
 _MOST_BYTES: Final = 8 << 30
-"""Of the converted adapter, which is held in memory."""
+"""Size limit of the converted adapter, which is held in memory."""
 
 
 def import_adapter(path: Path, folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def import_adapter(path: Path, folder: Path, config: Mapping[str, Any]) -> dict[
 
     with GgufFile(path) as file:
         if file.metadata.get("general.type") != "adapter" or file.metadata.get("adapter.type") != "lora":
-            raise GgufError("the GGUF file is no LoRA adapter")
+            raise GgufError("the GGUF file is not a LoRA adapter")
         layout = LAYOUTS.get(str(file.metadata.get("general.architecture")))
         if layout is None:
             name = file.metadata.get("general.architecture")
@@ -50,7 +50,7 @@ def import_adapter(path: Path, folder: Path, config: Mapping[str, Any]) -> dict[
             match = _MATRIX.match(tensor.name)
             module = layout.parts.get(match[2]) if match else None
             if match is None or module is None or len(tensor.shape) != 2:
-                raise GgufError(f"the adapter changes {tensor.name!r}, which MLX adapters cannot: it was not applied")
+                raise GgufError(f"the adapter changes {tensor.name!r}, which MLX adapters do not support")
             values = dequantize(tensor.type, file.rows(tensor)).reshape(tensor.shape)
             if not np.isfinite(values).all():
                 raise GgufError(f"tensor {tensor.name!r} of the adapter holds values that are not finite")
@@ -67,7 +67,7 @@ def import_adapter(path: Path, folder: Path, config: Mapping[str, Any]) -> dict[
     settings = {
         "fine_tune_type": "lora",
         "num_layers": config.get("num_hidden_layers", 0),
-        # llama.cpp takes an alpha of 0 for none: the product is added as it is.
+        # llama.cpp treats an alpha of 0 as unset and does not scale the product.
         "lora_parameters": {"rank": rank, "scale": alpha / rank or 1.0, "dropout": 0.0, "keys": sorted(modules)},
     }
     (folder / CONFIG_FILE).write_text(json.dumps(settings, indent=2))

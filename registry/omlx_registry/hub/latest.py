@@ -10,7 +10,7 @@ from omlx_registry.hub.download import clear_errors
 from omlx_registry.worker_client import Commit, RepositoryState
 
 TIMEOUT_S: Final = 10.0
-"""Somebody waits at a terminal for it."""
+"""Short, because a user waits at a terminal."""
 
 
 def newest(states: Iterable[RepositoryState]) -> list[Commit]:
@@ -25,7 +25,7 @@ def newest(states: Iterable[RepositoryState]) -> list[Commit]:
     headers = build_hf_headers(library_name="omlx")
     commits = []
     for state in states:
-        # Asked once and plainly: `HfApi` tries for half a minute where there is no network.
+        # One plain request: `HfApi` retries for half a minute without a network.
         address = f"{constants.ENDPOINT}/api/models/{state.repository}/revision/{state.revision}"
         try:
             with clear_errors(state.repository, "outdated"):

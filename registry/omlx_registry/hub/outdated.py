@@ -1,4 +1,4 @@
-"""Outdated models: which pulled models have a newer revision on the Hub. Pure.
+"""Outdated models: pulled models with a newer revision on the Hub. Pure.
 
 A model knows the repository and the commit it was made of. Here the names are matched with what a pull of them would
 fetch now (`plan`), and what the Hub says of each repository is added (`compare`). A worker asks it: see `latest`.
@@ -23,7 +23,7 @@ _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
 
 def commit_of(source: str) -> tuple[str, str]:
-    """Repository and commit of a model's `source`; ("", "") where it was not pulled from the Hub."""
+    """Repository and commit of a model's `source`; ("", "") if it was not pulled from the Hub."""
     match = _SOURCE.fullmatch(source)
     return (match["repository"], match["commit"]) if match else ("", "")
 
@@ -42,20 +42,20 @@ def plan(specs: Iterable[ModelSpec], resolve: Callable[[Name], PullTarget | None
             target = resolve(parse_name(spec.full_name))
         except RegistryError:
             continue
-        # Not a copy under a name of the user's own, nor a short name that has come to mean another repository.
+        # Without copies under other names, and short names that now refer to another repository.
         if target is not None and target.repository == repository:
             found.append(PulledModel(spec.name, repository, target.revision, commit))
     return found
 
 
 def questions(planned: Iterable[PulledModel]) -> list[RepositoryState]:
-    """The repositories to ask about, each once; a commit never changes."""
+    """The repositories to query, each once; models pinned to a commit are never outdated."""
     states = dict.fromkeys(RepositoryState(model.repository, model.revision) for model in planned)
     return [state for state in states if not _COMMIT.fullmatch(state.revision)]
 
 
 def compare(planned: Iterable[PulledModel], answers: Mapping[RepositoryState, Commit]) -> list[PulledModel]:
-    """The models with what the Hub says about them."""
+    """The models with the latest commits from the Hub."""
     models = []
     for model in planned:
         answer = answers.get(RepositoryState(model.repository, model.revision), Commit(model.commit))

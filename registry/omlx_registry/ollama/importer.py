@@ -1,8 +1,8 @@
 """The import of Ollama's models: each becomes a model of this store under its own name, manifest last.
 
-A GGUF model is converted, an MLX model of Ollama's put together from its tensors; template, system prompt, parameters,
-messages, licences and adapter come along. What has been imported is not imported again, so an import that was
-interrupted goes on with the model at which it stopped. One model that cannot be imported does not stop the others.
+A GGUF model is converted; an MLX model of Ollama is assembled from its tensors. Template, system prompt, parameters,
+messages, licences and adapter are imported with it. Models that are already imported are skipped, so an interrupted
+import resumes at the model where it stopped. A model that cannot be imported does not stop the others.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from omlx_registry.worker_client import (
 )
 
 _BYTES_PER_SECOND: Final = 100e6
-"""Of a conversion, cautiously: one core does 130 (Q4_1) to 270 MB (Q8_0) a second of SmolLM2-135M."""
+"""A low estimate for conversions: one core converts 130 (Q4_1) to 270 MB (Q8_0) a second of SmolLM2-135M."""
 _COPIED_PER_SECOND: Final = 400e6
 _FROM_OLLAMA: Final = "ollama:"
 
@@ -47,26 +47,26 @@ Pull = Callable[[str], AsyncGenerator[Progress]]
 
 
 class ImportSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be imported, and how."""
+    """The options of an import."""
 
     models: list[str] = []
     """Names, with or without tag; empty: all."""
     link: bool = False
-    """Share files that can be used as they are, by hard link."""
+    """Hard-link files that need no change."""
     pull: bool = False
-    """Fetch the MLX repository that the catalog has for a name, where it has one."""
+    """Fetch a model's MLX repository if the catalog has one."""
     dry_run: bool = False
     verbose: bool = False
-    """A line for each tensor that is converted."""
+    """Report each converted tensor."""
 
 
 async def import_models(
     store: Store, ollama: OllamaStore, request: ImportSpec, pull: Pull
 ) -> AsyncGenerator[ImportStep]:
-    """Import what the request asks for. `pull` fetches a model by name into `store`. Nothing is raised for a model."""
-    found = await asyncio.to_thread(ollama.models)
-    for model in found:
-        if not _is_wanted(model.name, request.models):
+    """Import the requested models. `pull` fetches a model by name into `store`. Errors of models become steps."""
+    models = await asyncio.to_thread(ollama.models)
+    for model in models:
+        if not _is_requested(model.name, request.models):
             continue
         name = model.name.short
         try:
@@ -79,14 +79,14 @@ async def import_models(
         except OSError as error:
             yield ImportStep(f"skipping {name}: {reason(error, ollama.root)}", model=name, outcome="refused")
     for text in request.models:
-        if not any(_is_wanted(model.name, [text]) for model in found):
+        if not any(_is_requested(model.name, [text]) for model in models):
             yield ImportStep(f"skipping {text}: Ollama has no such model", model=text, outcome="refused")
 
 
-def _is_wanted(name: Name, wanted: list[str]) -> bool:
+def _is_requested(name: Name, requested: list[str]) -> bool:
     spellings = {name.short.lower(), name.full.lower()}
     spellings |= {spelling.rpartition(":")[0] for spelling in spellings}
-    return not wanted or any(text.lower() in spellings for text in wanted)
+    return not requested or any(text.lower() in spellings for text in requested)
 
 
 async def _import(
@@ -95,20 +95,20 @@ async def _import(
     if isinstance(model, UnreadableModel):
         raise InvalidModel(model.reason)
     name = model.name.short
-    here = await asyncio.to_thread(_present, store, model)
-    if here:
-        yield ImportStep(here, outcome="present")
+    reason_to_skip = await asyncio.to_thread(_present, store, model)
+    if reason_to_skip:
+        yield ImportStep(reason_to_skip, outcome="present")
         return
     if request.pull and _in_catalog(model.name):
         if request.dry_run:
-            yield ImportStep(f"{name}: its MLX repository is pulled", outcome="planned")
+            yield ImportStep(f"{name}: would pull its MLX repository", outcome="planned")
             return
         try:
             async with aclosing(pull(name)) as lines:
                 async for line in lines:
                     yield _step(name, line)
         except PullError as error:
-            yield ImportStep(f"note: {name} is converted instead: {error.message}")
+            yield ImportStep(f"note: {name} cannot be pulled and is converted: {error.message}")
         else:
             yield ImportStep(f"{name} is pulled", outcome="imported")
             return
@@ -119,9 +119,9 @@ async def _import(
 
 
 def _present(store: Store, model: OllamaModel) -> str:
-    """The sentence for a model that is here already; "" for one that is not, or of which Ollama has a newer state.
+    """The reason to skip a model that is already here; "" if it is missing or has changed in Ollama.
 
-    Raises InvalidName where the name is Ollama's own in a folder that both share.
+    Raises InvalidName if the name is Ollama's own in a shared folder.
     """
     name = model.name.short
     store.require_free(model.name)
@@ -132,10 +132,10 @@ def _present(store: Store, model: OllamaModel) -> str:
         return ""
     source = facts.source if facts else ""
     if source == model.source:
-        return f"{name} is here already"
+        return f"{name} is already here"
     if source.startswith(_FROM_OLLAMA) and facts is not None and not facts.parent_model:
         return ""
-    return f"{name} is here already, though not from Ollama: it stays as it is"
+    return f"{name} already exists here and was not imported from Ollama: it is kept"
 
 
 def _in_catalog(name: Name) -> bool:
@@ -146,14 +146,14 @@ def _in_catalog(name: Name) -> bool:
 
 
 def _step(name: str, line: Progress) -> ImportStep:
-    """A line about a part of the work; what has a bar belongs to the model."""
+    """A progress line as a step of the model's import; a line with a total gets a progress bar."""
     if not line.total:
         return ImportStep(f"{name}: {line.status}")
     return ImportStep(f"{name}: {line.status}", f"{name} {line.digest or line.status}", line.total, line.completed)
 
 
 async def _run(name: str, job: Job, result: list[dict[str, Any]]) -> AsyncGenerator[ImportStep]:
-    """The lines of a worker; `result` takes what it made. Raises CreateError."""
+    """The progress of a worker job; appends its result to `result`. Raises CreateError."""
     async with aclosing(run_job(job)) as lines:
         async for line in lines:
             if isinstance(line, JobResult):
@@ -165,7 +165,7 @@ async def _run(name: str, job: Job, result: list[dict[str, Any]]) -> AsyncGenera
 async def _plan(
     store: Store, ollama: OllamaStore, model: OllamaModel, request: ImportSpec
 ) -> AsyncGenerator[ImportStep]:
-    """What an import would do, without doing it; the content of large files is not verified."""
+    """A dry run. The content of large files is not verified."""
     name, size = model.name.short, model.size
     await asyncio.to_thread(ollama.overrides, model)
     await asyncio.to_thread(ollama.texts, model)
@@ -237,7 +237,7 @@ async def _convert(
             else:
                 layers, level = before
                 overrides = msgspec.structs.replace(overrides, quantization_level=level)
-                yield ImportStep(f"{name}: its weights are here already")
+                yield ImportStep(f"{name}: its weights are already here")
             adapters = model.layers("adapter")
             if adapters:
                 layers += await _adapter(store, ollama, adapters, layers, space)
@@ -248,13 +248,13 @@ async def _convert(
             _, replaced = await asyncio.to_thread(assemble, store, model.name, layers, overrides)
             new |= replaced
     finally:
-        # After a success the manifest mentions them, and they stay.
+        # After a success the manifest references them, so they are kept.
         await asyncio.shield(asyncio.to_thread(store.drop, new))
     yield ImportStep(f"{name} is imported", outcome="imported", bytes=sum(layer.size for layer in layers))
 
 
 def _made_before(store: Store, model: OllamaModel) -> tuple[list[Layer], str] | None:
-    """Layers and quantization of a model here that was made of the same weights; None where there is none."""
+    """Layers and quantization of a local model with the same weights; None if there is none."""
     for entry in store.entries():
         try:
             stored = store.read(entry)
@@ -281,7 +281,7 @@ async def _weights(
     overrides: Overrides,
     made: list[tuple[list[Layer], Overrides]],
 ) -> AsyncGenerator[ImportStep]:
-    """Convert or copy the weights; `made` takes the layers and what is known of the model."""
+    """Convert or copy the weights; appends the layers and the model's overrides to `made`."""
     name, folder = model.name.short, space / "model"
     ggufs = model.layers("model")
     sources = ggufs or _tensor_layers(model) + model.layers("json")
@@ -308,7 +308,7 @@ async def _weights(
     for text in result[0].get("tensors", []) if request.verbose else []:
         yield ImportStep(f"{name}: {text}")
     if request.link and ggufs:
-        yield ImportStep(f"note: {name} is converted: its files cannot be shared with Ollama")
+        yield ImportStep(f"note: {name} is converted, so its files cannot be shared with Ollama")
     layers, _ = await asyncio.to_thread(take_folder, store, folder)
     level = str(result[0].get("quantization_level", ""))
     layers = [layer for layer in layers if layer.media_type != LICENSE]
@@ -316,12 +316,12 @@ async def _weights(
 
 
 def _digests(paths: list[Path]) -> dict[str, str]:
-    """The digest that each blob is named after, for a worker to verify."""
+    """The digest in the name of each blob, for the worker to verify."""
     return {str(path): path.name[7:] for path in paths}
 
 
 def _named(folder: Path, paths: list[Path]) -> Path:
-    """GGUF files under the names that the parts of a split file have; the path of the first."""
+    """Link GGUF files under the names of a split file; returns the path of the first."""
     folder.mkdir()
     count = len(paths)
     names = [f"model-{i:05d}-of-{count:05d}.gguf" for i in range(1, count + 1)] if count > 1 else ["model.gguf"]
@@ -334,7 +334,7 @@ async def _adapter(
     store: Store, ollama: OllamaStore, adapters: list[Layer], base: list[Layer], space: Path
 ) -> list[Layer]:
     if len(adapters) > 1:
-        raise CreateError("it has several adapters, of which MLX models take one")
+        raise CreateError("it has several adapters; MLX models support one")
     config = Files(base, store.blobs).config()
     path = ollama.path(adapters[0])
     layers = await convert_adapter(store, path, config, space / "adapter", check=_digests([path]))

@@ -103,18 +103,18 @@ class OllamaStore:
         try:
             path = self.root / "blobs" / canonical_digest(layer.digest).replace(":", "-")
         except InvalidDigest as error:
-            raise InvalidModel(f"its manifest is damaged: {layer.digest[:100]!r} is no digest") from error
+            raise InvalidModel(f"its manifest is damaged: {layer.digest[:100]!r} is not a digest") from error
         short = path.name[7:19]
         try:
             status = path.stat()
         except OSError as error:
-            raise InvalidModel(f"blob {short} is missing from Ollama's store: `ollama pull` brings it back") from error
+            raise InvalidModel(f"blob {short} is missing from Ollama's store: restore it with `ollama pull`") from error
         if not stat.S_ISREG(status.st_mode):
-            raise InvalidModel(f"blob {short} of Ollama's store is no file")
+            raise InvalidModel(f"blob {short} of Ollama's store is not a file")
         if status.st_size != layer.size:
             raise InvalidModel(
                 f"blob {short} of Ollama's store has {status.st_size:,} bytes instead of {layer.size:,}: "
-                "`ollama pull` brings it back"
+                "restore it with `ollama pull`"
             )
         return path
 
@@ -133,7 +133,7 @@ class OllamaStore:
         return data
 
     def overrides(self, model: OllamaModel) -> Overrides:
-        """What the model's configuration states. Raises InvalidModel, also for a model that runs elsewhere."""
+        """The model's configuration. Raises InvalidModel, also for a model that runs on Ollama's servers."""
         try:
             config = msgspec.json.decode(self.read(model.manifest.config), type=_Config)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -161,8 +161,8 @@ class OllamaStore:
 
 
 def damaged(digest: str) -> str:
-    """The sentence for a blob whose bytes are not those of its digest (hex)."""
-    return f"blob {digest[:12]} of Ollama's store is damaged: `ollama rm` and `ollama pull` bring it back"
+    """The error for a blob that does not match its digest (hex)."""
+    return f"blob {digest[:12]} of Ollama's store is damaged: restore it with `ollama rm` and `ollama pull`"
 
 
 def _read_manifest(name: Name, path: Path) -> OllamaModel:
@@ -172,7 +172,7 @@ def _read_manifest(name: Name, path: Path) -> OllamaModel:
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_MANIFEST:
-                raise Damaged("its manifest is no file that could be one")
+                raise Damaged("its manifest is not a regular file, or is too large")
             data = file.read(_MOST_MANIFEST + 1)
     except OSError as error:
         raise Damaged(f"its manifest cannot be read: {error.strerror}") from error
@@ -198,7 +198,7 @@ def _messages(text: str) -> list[dict[str, str]]:
         messages = msgspec.json.decode(text, type=list[dict[str, Any]])
     except (msgspec.MsgspecError, RecursionError) as error:
         raise InvalidModel(f"its messages are damaged: {error}") from error
-    found = [{"role": str(it.get("role", "")), "content": str(it.get("content", ""))} for it in messages]
-    if len(found) > _MOST_MESSAGES:
-        raise InvalidModel(f"it has {len(found):,} messages, {_MOST_MESSAGES:,} are the most")
-    return found
+    decoded = [{"role": str(it.get("role", "")), "content": str(it.get("content", ""))} for it in messages]
+    if len(decoded) > _MOST_MESSAGES:
+        raise InvalidModel(f"it has {len(decoded):,} messages; the limit is {_MOST_MESSAGES:,}")
+    return decoded

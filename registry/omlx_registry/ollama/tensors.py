@@ -1,8 +1,8 @@
 """Tensor layers: the weights of Ollama's MLX models, a safetensors file for each tensor, become mlx-lm's files.
 
-A quantized tensor `X.weight` lies beside `X.weight.scale` and `X.weight.bias`, which mlx-lm calls `X.scales` and
-`X.biases`; how it is quantized stands in the file's metadata, for mlx-lm in config.json. Only the names change, never
-the numbers. Files in which no name changes can be used as they are: with `link` they are shared. Runs in the worker.
+A quantized tensor `X.weight` has the tensors `X.weight.scale` and `X.weight.bias`, which mlx-lm calls `X.scales` and
+`X.biases`. The file's metadata states the quantization; mlx-lm reads it from config.json. Only names change, never
+values. Files without a changed name are shared with `link`. Runs in the worker.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PIECE: Final = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class _TensorSource:
-    """One tensor in its file: `begin` is the place of its first byte."""
+    """One tensor in its file; `begin` is the offset of its first byte."""
 
     path: Path
     slot: TensorSlot
@@ -43,7 +43,7 @@ class _TensorSource:
 def import_tensors(
     blobs: list[str], files: Mapping[str, str], folder: Path, report: Callable[[int, int], None], *, link: bool
 ) -> dict[str, Any]:
-    """Put a model together in `folder`: tensors of the safetensors files `blobs`, and `files` (name → path).
+    """Assemble a model in `folder`: tensors of the safetensors files `blobs`, and `files` (name → path).
 
     Returns {"shared", "notes"}: bytes that are shared with Ollama's files. Raises InvalidModel.
     """
@@ -81,17 +81,17 @@ def _read(path: Path) -> tuple[list[_TensorSource], dict[str, Quantization], boo
     sources, modules, renamed = [], {}, False
     for name, tensor in tensors.items():
         if tensor.dtype not in ITEM_BYTES:
-            raise InvalidModel(f"tensor {name[:200]!r} is of type {tensor.dtype}, which oMLX does not read here")
+            raise InvalidModel(f"tensor {name[:200]!r} is of type {tensor.dtype}, which the import does not support")
         ending = next((ending for ending in _RENAMED if name.endswith(ending)), "")
         if ending:
             renamed = True
-            path_of_module = name.removesuffix(ending)
+            module = name.removesuffix(ending)
             if ending == ".weight.scale":
-                modules[path_of_module] = _quantization(f"{path_of_module}.weight", metadata)
-            name_here = path_of_module + _RENAMED[ending]
+                modules[module] = _quantization(f"{module}.weight", metadata)
+            renamed_to = module + _RENAMED[ending]
         else:
-            name_here = name
-        slot = TensorSlot(name_here, tensor.dtype, tensor.shape)
+            renamed_to = name
+        slot = TensorSlot(renamed_to, tensor.dtype, tensor.shape)
         sources.append(_TensorSource(path, slot, 8 + length + header[name]["data_offsets"][0]))
     return sources, modules, renamed
 
@@ -99,16 +99,16 @@ def _read(path: Path) -> tuple[list[_TensorSource], dict[str, Quantization], boo
 def _quantization(name: str, metadata: Mapping[str, Any]) -> Quantization:
     kind = str(metadata.get(f"{name}.quant_type") or metadata.get("quant_type") or "")
     if kind.lower() not in _MODES:
-        raise InvalidModel(f"tensor {name[:200]!r} is quantized as {kind[:50]!r}, which oMLX does not know")
+        raise InvalidModel(f"tensor {name[:200]!r} is quantized as {kind[:50]!r}, which oMLX does not support")
     bits, mode = _MODES[kind.lower()]
     size = str(metadata.get(f"{name}.group_size") or metadata.get("group_size") or GROUP_SIZES[mode])
     if size not in {"16", "32", "64", "128"}:
-        raise InvalidModel(f"tensor {name[:200]!r} is quantized in groups of {size[:20]!r}")
+        raise InvalidModel(f"tensor {name[:200]!r} is quantized in groups of {size[:20]!r}, which is not supported")
     return Quantization(int(size), bits, mode)
 
 
 def _link(paths: list[Path], folder: Path) -> int:
-    """Files that are used as they are, by hard link where that works; the bytes that are shared."""
+    """Hard-link the files, or copy them where that fails; returns the bytes that are shared."""
     shared = 0
     for number, path in enumerate(paths, 1):
         target = folder / f"model-shared-{number:05d}-of-{len(paths):05d}.safetensors"
@@ -131,17 +131,17 @@ def _copy(sources: list[_TensorSource], folder: Path, beside_others: bool, repor
         for source in sources:
             with source.path.open("rb") as file:
                 file.seek(source.begin)
-                at = 0
-                while at < source.slot.nbytes:
-                    data = file.read(min(_PIECE, source.slot.nbytes - at))
+                offset = 0
+                while offset < source.slot.nbytes:
+                    data = file.read(min(_PIECE, source.slot.nbytes - offset))
                     if not data:
                         raise InvalidModel("a tensor of the model is truncated")
-                    out.write(source.slot.name, at, np.frombuffer(data, np.uint8))
-                    at += len(data)
+                    out.write(source.slot.name, offset, np.frombuffer(data, np.uint8))
+                    offset += len(data)
             done += source.slot.nbytes
             report(done, total)
     if beside_others:
-        # It would name some of the files only; mlx-lm takes all `model*.safetensors` without one.
+        # The index would list only some of the files; mlx-lm takes all `model*.safetensors` without one.
         (folder / "model.safetensors.index.json").unlink(missing_ok=True)
 
 
