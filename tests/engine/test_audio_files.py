@@ -154,5 +154,5 @@ def test_the_work_ends_when_nobody_waits_for_it() -> None:
 
 def test_without_ffmpeg_its_files_get_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audio_decoder.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(AudioError, match="need FFmpeg on the server"):
+    with pytest.raises(AudioError, match="needs FFmpeg on the server"):
         audio_decoder.decode(encoded("mp4", "aac"))

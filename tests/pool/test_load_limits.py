@@ -118,12 +118,13 @@ async def test_a_load_that_takes_all_memory_ends_at_its_cap_and_others_go_on(tmp
 async def test_the_cap_of_all_processes_is_one_of_each_load(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_model("qwen3"), tmp_path / "bomb"))
     many_layers(folder)
-    cap = tree_bytes() + ALLOWED
-    settings = {"max_process_memory": str(cap), "hot_cache_max_size": "0"}
+    held = tree_bytes()
+    settings = {"max_process_memory": str(held + ALLOWED), "hot_cache_max_size": "0"}
     async with running_pool(tmp_path, trust_remote_code=True, **settings) as pool:
         with peak_of_children() as peak, pytest.raises(PoolError, match="requires more system memory to load"):
             await touch(pool, spec("bomb", path=str(folder)))
-        assert 0 < peak[0] <= 1.05 * ALLOWED
+        freed = max(held - tree_bytes(), 0)  # processes of earlier tests may have ended meanwhile
+        assert 0 < peak[0] <= 1.05 * (ALLOWED + freed)
 
 
 async def test_the_kernels_limit_ends_with_the_load(tmp_path: Path) -> None:
