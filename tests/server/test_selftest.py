@@ -118,6 +118,7 @@ def test_what_the_load_checks_find_is_done_without_said_and_kept(tmp_path: Path)
         assert http.get("/api/omlx/status").json()["models"][0]["off"] == []
 
 
+@pytest.mark.slow
 def test_a_busy_model_makes_checks_inconclusive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test cannot unload a model that others use: that says nothing about it, and what was known stays."""
     monkeypatch.setattr("omlx.selftest.checks._UNLOAD_S", 0.5)

@@ -249,7 +249,8 @@ def wide_png(number: int) -> bytes:
     return as_file(Image.new("L", (6900, 6900), number))
 
 
-@pytest.mark.parametrize("slow", [long_jpeg, pytest.param(wide_png, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("slow", [long_jpeg, wide_png])
 def test_a_small_picture_does_not_wait_for_files_that_take_long(
     http_client: httpx.Client, slow: Callable[[int], bytes]
 ) -> None:
