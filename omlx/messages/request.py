@@ -11,6 +11,8 @@ from typing import Any, Literal
 import msgspec
 
 Priority = Literal["interactive", "batch", "background"]
+PRIORITY_RANK: dict[Priority, int] = {"interactive": 0, "batch": 1, "background": 2}
+"""Lower ranks go first."""
 FinishReason = Literal["stop", "length"]
 FailureKind = Literal["invalid", "too_long", "unsupported", "busy", "timeout", "crashed", "internal"]
 

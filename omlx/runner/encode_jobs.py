@@ -23,7 +23,7 @@ from omlx.engine.encode.rows import BadTokens, Encoder, EncodeRow, Text, TooLong
 from omlx.engine.panics import ends_only_its_request, told
 from omlx.messages.failures import INPUT_FAILED, running_failed
 from omlx.messages.frames import MAX_FRAME, Embed, Embedded, Ranked, Rerank
-from omlx.messages.request import Failure
+from omlx.messages.request import PRIORITY_RANK, Failure
 
 log = logging.getLogger("omlx.runner")
 
@@ -37,7 +37,6 @@ _SLICE_TEXTS = 256
 _SLICE_CHARS = 200_000
 _NUMBER_BYTES = 9
 """Of one number in an answer."""
-_RANK = {"interactive": 0, "batch": 1, "background": 2}
 
 Answer = Embedded | Ranked | Failure
 
@@ -47,7 +46,7 @@ class _EncodeJob:
 
     def __init__(self, frame: Embed | Rerank) -> None:
         self.id = frame.id
-        self.rank = _RANK[frame.priority]
+        self.rank = PRIORITY_RANK[frame.priority]
         self.frame = frame
         self.texts = texts_of(frame)
         self.rows: list[EncodeRow] = []

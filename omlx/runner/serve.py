@@ -50,6 +50,7 @@ from omlx.messages.speech import Transcribe
 from omlx.runner import encode
 from omlx.runner.build import BuiltModel, kv_budget, prepare
 from omlx.runner.channel import Channel
+from omlx.runner.job_service import send_answers
 from omlx.runner.prompt import TOO_LONG
 
 log = logging.getLogger("omlx.runner")
@@ -185,7 +186,7 @@ class Service:
             if vectors.has_work:
                 answers = vectors.step(self._served.max_gap_s if busy else encode.CHUNK_S)
                 self._beat()
-                encode.send_answers(self._channel, answers)
+                send_answers(self._channel, answers)
             elif not busy:
                 self._beat()
                 if store is not None:

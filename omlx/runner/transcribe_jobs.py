@@ -23,7 +23,7 @@ from omlx.engine.speech.network import Network, language_code
 from omlx.engine.speech.transcription import SpeechOptions, Step, Transcription
 from omlx.messages.failures import running_failed
 from omlx.messages.frames import PrefillProgress
-from omlx.messages.request import Failure
+from omlx.messages.request import PRIORITY_RANK, Failure
 from omlx.messages.speech import Segments, Transcribe, Transcribed
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ log = logging.getLogger("omlx.runner")
 _HELPERS = 2
 _HELD_BYTES = 512 << 20
 """Decoded audio in memory, above which decoding of the next file waits."""
-_RANK = {"interactive": 0, "batch": 1, "background": 2}
 
 Answer = Segments | PrefillProgress | Transcribed | Failure
 
@@ -46,7 +45,7 @@ class _Cancelled(Exception):
 class _Job:
     def __init__(self, request: Transcribe) -> None:
         self.id = request.id
-        self.rank = _RANK[request.priority]
+        self.rank = PRIORITY_RANK[request.priority]
         self.request = request
         self.arrived = time.monotonic_ns()
         self.samples: NDArray[np.float32] = np.zeros(0, np.float32)

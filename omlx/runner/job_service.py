@@ -1,0 +1,122 @@
+"""The loop of a runner whose model does not generate text: frames in, one step of the jobs, answers out.
+
+As in `serve`, the main thread runs everything here and reads the inbox between steps.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import mlx.core as mx
+import msgspec
+
+from omlx.messages.frames import (
+    CacheOp,
+    Cancel,
+    Embed,
+    Events,
+    FromRunner,
+    Generate,
+    GetStats,
+    Heartbeat,
+    HotCacheShare,
+    Reply,
+    Rerank,
+    Shutdown,
+    ToRunner,
+)
+from omlx.messages.request import Failure
+from omlx.messages.speech import Transcribe
+from omlx.runner.channel import Channel
+
+log = logging.getLogger("omlx.runner")
+
+
+class RunnerJobs(Protocol):
+    """The jobs of one runner: those in preparation, and those that run."""
+
+    @property
+    def has_work(self) -> bool: ...
+    @property
+    def open(self) -> int: ...
+    def cancel(self, number: int) -> None: ...
+    def close(self) -> None: ...
+
+
+def send_answers(channel: Channel, answers: Sequence[FromRunner | Failure]) -> None:
+    """Each answer in its own frame, failures as events."""
+    for answer in answers:
+        channel.send(Events([answer]) if isinstance(answer, Failure) else answer)
+
+
+class JobService(ABC):
+    """The loop around one model. `unsupported`: the message for each frame type that the model does not serve."""
+
+    def __init__(self, channel: Channel, jobs: RunnerJobs, unsupported: Mapping[type, str]) -> None:
+        self._channel = channel
+        self._open_jobs = jobs
+        self._unsupported = unsupported
+
+    @abstractmethod
+    def _submit(self, frame: ToRunner) -> None:
+        """Add the job of a frame that the model serves."""
+
+    @abstractmethod
+    def _step(self) -> Sequence[FromRunner | Failure]:
+        """Run one step; returns the answers that are ready."""
+
+    @abstractmethod
+    def _heartbeat(self) -> Heartbeat: ...
+
+    def _idle(self) -> None:  # noqa: B027 (most have nothing to do then)
+        """Called when the last job has ended."""
+
+    def run(self) -> int:
+        """Returns the exit code."""
+        jobs, was_busy = self._open_jobs, False
+        self._channel.beat(self._heartbeat())
+        while True:
+            for frame in self._channel.receive(wait=0.0 if jobs.has_work else None):
+                if isinstance(frame, Shutdown):
+                    jobs.close()
+                    self._channel.close()
+                    return 0
+                self._take(frame)
+            answers = self._step() if jobs.has_work else []
+            self._channel.beat(self._heartbeat())
+            if was_busy and jobs.open == 0:
+                self._idle()
+                self._channel.send(self._heartbeat())
+            was_busy = jobs.open > 0
+            send_answers(self._channel, answers)
+
+    def _take(self, frame: ToRunner) -> None:
+        match frame:
+            case Generate() | Embed() | Rerank() | Transcribe():
+                message = self._unsupported.get(type(frame))
+                if message is None:
+                    self._submit(frame)
+                else:
+                    number = frame.request.id if isinstance(frame, Generate) else frame.id
+                    send_answers(self._channel, [Failure(number, "unsupported", message)])
+            case Cancel(id):
+                self._open_jobs.cancel(id)
+            case GetStats(id):
+                self._channel.send(Reply(id, self._stats()))
+            case CacheOp(id=id):
+                self._channel.send(Reply(id, {"enabled": False}))
+            case HotCacheShare():
+                pass  # no prefix cache
+            case _:
+                log.warning("a %s frame came out of turn", type(frame).__name__)
+
+    def _stats(self) -> dict[str, Any]:
+        return {
+            **msgspec.to_builtins(self._heartbeat()),
+            "open": self._open_jobs.open,
+            "peak_memory_bytes": int(mx.get_peak_memory()),
+            "cache": None,
+        }
