@@ -22,6 +22,7 @@ from omlx.messages.selftest import Check, SelfTestResponse
 from omlx.protocols.admin import cache as cachewire
 from omlx.protocols.admin import wire as admin
 from omlx.protocols.admin.overview import Overview
+from omlx.protocols.ollama import models as models_wire
 from omlx.protocols.ollama import wire as wire
 from omlx.protocols.openai import audio_wire
 from omlx.settings import Settings, client_url
@@ -39,7 +40,7 @@ class Version(msgspec.Struct):
     omlx_version: str = ""
 
 
-class ImportLine(wire.StatusLine):
+class ImportLine(models_wire.StatusLine):
     """One line of an import; the last one about a model has an outcome: imported, present, planned or refused."""
 
     model: str = ""
@@ -90,16 +91,18 @@ class Client:
     async def version(self) -> Version:
         return await self._http.call("GET", "/api/version", None, Version)
 
-    async def tags(self) -> list[wire.ListedModel]:
+    async def tags(self) -> list[models_wire.ListedModel]:
         """The models on disk, newest first."""
-        return (await self._http.call("GET", "/api/tags", None, wire.ListResponse)).models
+        return (await self._http.call("GET", "/api/tags", None, models_wire.ListResponse)).models
 
-    async def loaded(self) -> list[wire.ProcessModelResponse]:
+    async def loaded(self) -> list[models_wire.ProcessModelResponse]:
         """The models in memory, the one that stays longest first."""
-        return (await self._http.call("GET", "/api/ps", None, wire.ProcessResponse)).models
+        return (await self._http.call("GET", "/api/ps", None, models_wire.ProcessResponse)).models
 
-    async def show(self, model: str, *, verbose: bool = False) -> wire.ShowResponse:
-        return await self._http.call("POST", "/api/show", {"model": model, "verbose": verbose}, wire.ShowResponse)
+    async def show(self, model: str, *, verbose: bool = False) -> models_wire.ShowResponse:
+        return await self._http.call(
+            "POST", "/api/show", {"model": model, "verbose": verbose}, models_wire.ShowResponse
+        )
 
     async def contexts(self, model: str) -> admin.ContextResponse:
         """The context in tokens that the model is served with, and the most there is memory for."""
@@ -152,15 +155,15 @@ class Client:
         except msgspec.DecodeError as error:
             raise ClientError(f"the server sent a line that cannot be read: {error}") from error
 
-    def pull(self, model: str, *, insecure: bool = False) -> AsyncIterator[wire.StatusLine]:
-        return self._http.stream("/api/pull", {"model": model, "insecure": insecure}, wire.StatusLine)
+    def pull(self, model: str, *, insecure: bool = False) -> AsyncIterator[models_wire.StatusLine]:
+        return self._http.stream("/api/pull", {"model": model, "insecure": insecure}, models_wire.StatusLine)
 
-    def push(self, model: str, *, insecure: bool = False) -> AsyncIterator[wire.StatusLine]:
-        return self._http.stream("/api/push", {"model": model, "insecure": insecure}, wire.StatusLine)
+    def push(self, model: str, *, insecure: bool = False) -> AsyncIterator[models_wire.StatusLine]:
+        return self._http.stream("/api/push", {"model": model, "insecure": insecure}, models_wire.StatusLine)
 
-    def create(self, body: Body) -> AsyncIterator[wire.StatusLine]:
+    def create(self, body: Body) -> AsyncIterator[models_wire.StatusLine]:
         """Make a model; `body` as in /api/create."""
-        return self._http.stream("/api/create", body, wire.StatusLine)
+        return self._http.stream("/api/create", body, models_wire.StatusLine)
 
     async def status(self) -> admin.StatusResponse:
         """What the server is doing."""
