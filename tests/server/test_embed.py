@@ -71,7 +71,7 @@ def test_many_vectors_are_written_beside_the_event_loop(http: httpx.Client, clie
     texts = ["hello world", "the quick brown fox"] * 1000
     singles = client.embed("bert", texts[:2]).embeddings
     found = http.post("/api/embed", json={"model": "bert", "input": texts}, timeout=120).json()["embeddings"]
-    np.testing.assert_allclose(found, [*singles] * 1000, atol=1e-6)
+    np.testing.assert_allclose(found, [*singles] * 1000, atol=1e-5)
     for encoding in ("float", "base64"):
         body = {"model": "bert", "input": texts, "encoding_format": encoding}
         data = http.post("/v1/embeddings", json=body, timeout=120).json()["data"]
@@ -79,7 +79,7 @@ def test_many_vectors_are_written_beside_the_event_loop(http: httpx.Client, clie
         rows = [item["embedding"] for item in data]
         if encoding == "base64":
             rows = [struct.unpack(f"<{WIDTH}f", base64.b64decode(row)) for row in rows]
-        np.testing.assert_allclose(rows, found, atol=1e-6)  # rows share other forwards each time
+        np.testing.assert_allclose(rows, found, atol=1e-5)  # rows share other forwards each time
 
 
 def test_the_ollama_client_gets_the_vectors_of_the_trained_model(
