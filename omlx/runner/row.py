@@ -12,7 +12,7 @@ from omlx.prompting.output import OutputParser, Segment
 from omlx.runner.prompt import Prompt
 
 
-class RequestRow:
+class EngineRow:
     """One request that the engine works on."""
 
     __slots__ = ("context", "logprobs", "parser", "request", "thinking_tokens")

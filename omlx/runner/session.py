@@ -25,7 +25,7 @@ from omlx.prompting.output import PLAIN, OutputDialect, OutputParser
 from omlx.runner.ledger import Ledger, expected_tokens
 from omlx.runner.preparation import Preparation
 from omlx.runner.prompt import Prompt, Prompter, PromptError
-from omlx.runner.row import RequestRow
+from omlx.runner.row import EngineRow
 
 log = logging.getLogger("omlx.runner")
 
@@ -87,7 +87,7 @@ class Session:
         """Prepared requests that wait for KV memory, oldest first."""
         self._next_up = 0
         """The held request that the engine was told to expect."""
-        self._rows: dict[int, RequestRow] = {}
+        self._rows: dict[int, EngineRow] = {}
         self._progress: dict[int, tuple[int, int]] = {}
 
     @property
@@ -213,7 +213,7 @@ class Session:
     def _start(self, ready: _Ready) -> Failure | None:
         request, prompt = ready.request, ready.prompt
         try:
-            row = RequestRow(request, prompt, self._parser(request, prompt))
+            row = EngineRow(request, prompt, self._parser(request, prompt))
             self._engine.add(self._sequence(ready))
         except EngineError as error:
             return Failure(request.id, error.kind, error.message)
@@ -283,7 +283,7 @@ class Session:
             self._forget(output.id)
         return events
 
-    def _events(self, row: RequestRow, output: Output) -> list[Event]:
+    def _events(self, row: EngineRow, output: Output) -> list[Event]:
         if output.failure is not None:
             return [Failure(output.id, *output.failure)]
         events = row.events(output, self._markers)
