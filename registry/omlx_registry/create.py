@@ -21,7 +21,7 @@ from omlx_registry.blobs import canonical_digest
 from omlx_registry.describe import read_config
 from omlx_registry.errors import CreateError, Damaged, InvalidDigest, InvalidModel, ModelfileError, reason
 from omlx_registry.folders import file_layers, model_file_names
-from omlx_registry.loadable import require_loadable
+from omlx_registry.loadable import prepare_checks, require_loadable
 from omlx_registry.lora import adapter_layers
 from omlx_registry.manifest import ADAPTER, DRAFT, FILE, FOLDERS, LICENSE, WEIGHTS, Layer
 from omlx_registry.metadata import Files, find_out
@@ -191,6 +191,7 @@ async def create(
                 drafted = {layer.name: layer.digest for layer in layers if layer.media_type in {WEIGHTS, FILE}}
                 request = msgspec.structs.replace(request, draft_files=drafted)
             if request.files:
+                prepare_checks()
                 async with aclosing(_take_files(store, request.files, made, space / "converted")) as lines:
                     async for progress in lines:
                         yield progress

@@ -21,6 +21,12 @@ _LONGEST: Final = 400
 _OTHER_SENSES: Final = ("vision_config", "audio_config", "vit_config", "thinker_config", "vision_tower")
 
 
+def prepare() -> None:
+    """Import what checks need: a second or more."""
+    with limits_kept():
+        import mlx_lm.utils  # noqa: F401  # here, as only a process that makes checks imports MLX
+
+
 def check_loads(folder: Path) -> None:
     """Raises InvalidModel with a message for the user if the model in `folder` does not load."""
     if not (folder / "config.json").is_file():
@@ -29,8 +35,9 @@ def check_loads(folder: Path) -> None:
         config = read_object(path / "config.json", "config.json")
         if any(config.get(key) for key in _OTHER_SENSES):
             return
-        with limits_kept():
-            from mlx_lm.utils import MODEL_REMAPPING, load_model
+        prepare()
+        from mlx_lm.utils import MODEL_REMAPPING, load_model
+
         if not _is_network(config, MODEL_REMAPPING):
             return
         try:

@@ -27,7 +27,7 @@ from omlx_registry.folders import add_model_blobs, file_layers
 from omlx_registry.hub.gguf_choice import TEXT_FILES, is_kind
 from omlx_registry.hub.outdated import commit_of, compare, plan, questions
 from omlx_registry.hub.pushed import DESCRIPTION, request_of, write_pushed
-from omlx_registry.loadable import require_loadable
+from omlx_registry.loadable import prepare_checks, require_loadable
 from omlx_registry.names import DEFAULT_HOST, Name
 from omlx_registry.quantize import find_recipe
 from omlx_registry.spec import ModelSpec, Progress, PulledModel
@@ -97,6 +97,8 @@ class HubSource:
                     if isinstance(line, JobResult):
                         result.append(msgspec.convert(line.result, Fetched))
                     else:
+                        if line.digest:
+                            prepare_checks()
                         if line.digest and line.completed == line.total:
                             seen.add(line.digest)
                         yield line
