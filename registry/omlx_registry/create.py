@@ -191,7 +191,7 @@ async def create(
                 drafted = {layer.name: layer.digest for layer in layers if layer.media_type in {WEIGHTS, FILE}}
                 request = msgspec.structs.replace(request, draft_files=drafted)
             if request.files:
-                prepare_checks()
+                prepare_checks(store)
                 async with aclosing(_take_files(store, request.files, made, space / "converted")) as lines:
                     async for progress in lines:
                         yield progress
@@ -203,7 +203,8 @@ async def create(
                 async for progress in lines:
                     yield progress
             if request.files:
-                await require_loadable(store, made.layers, space / "loads")
+                stated = plan_overrides(request, made.overrides).capabilities
+                await require_loadable(store, made.layers, space / "loads", stated)
             for layer in made.layers:
                 yield _layer_line(layer, new=layer.digest in made.new)
             texts = plan_texts(request, made.texts)

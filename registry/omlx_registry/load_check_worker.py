@@ -12,13 +12,14 @@ import queue
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Final
 
 import msgspec
 
 from omlx_registry.errors import RegistryError
-from omlx_registry.load_check import check_loads, prepare
+from omlx_registry.load_check import OpenModel, check_loads, open_text_model, prepare
 from omlx_registry.load_checkers import CheckLoads, CheckResult
 from omlx_registry.worker_client import JobFailure
 
@@ -27,7 +28,8 @@ IDLE_S: Final = 60.0
 _NICENESS: Final = 10
 
 
-def main() -> None:
+def main(open_model: OpenModel = open_text_model, prepare: Callable[[], None] = prepare) -> None:
+    """`open_model` loads a model lazily. `prepare` imports what it needs."""
     # Libraries print to stdout; the protocol has it to itself, their prints go to stderr.
     stream = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -39,13 +41,13 @@ def main() -> None:
         prepare()
     with contextlib.suppress(queue.Empty, BrokenPipeError):
         while True:
-            stream.write(msgspec.json.encode(_answer(questions.get(timeout=IDLE_S))) + b"\n")
+            stream.write(msgspec.json.encode(_answer(questions.get(timeout=IDLE_S), open_model)) + b"\n")
             stream.flush()
 
 
-def _answer(question: CheckLoads) -> CheckResult:
+def _answer(question: CheckLoads, open_model: OpenModel) -> CheckResult:
     try:
-        check_loads(Path(question.folder))
+        check_loads(Path(question.folder), question.capabilities, open_model)
     except RegistryError as error:
         return CheckResult(JobFailure(error.message, 400))
     except MemoryError:

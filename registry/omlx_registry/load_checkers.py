@@ -1,4 +1,4 @@
-"""Load checkers: processes that check one model folder after another (`load_check_worker`).
+"""Load checkers: processes that check one model folder after another (`load_check_worker`, or a module like it).
 
 Importing what a check needs takes a second or more, the check itself some milliseconds. So a checker is kept for the
 next check and ends by itself when none comes. Checks that run at the same time have a process each; one of them is
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -31,9 +32,10 @@ _TOO_LONG: Final = f"checking whether the model loads took over {_TIME_LIMIT_S:.
 
 
 class CheckLoads(msgspec.Struct, frozen=True):
-    """Find out whether the model in `folder` loads."""
+    """Find out whether the model in `folder` loads as what it is; `capabilities`: those that its maker states."""
 
     folder: str
+    capabilities: list[str] = []
 
 
 class CheckResult(msgspec.Struct, frozen=True):
@@ -49,9 +51,9 @@ class _Gone(Exception):
 class _Checker:
     """One process. A call ends it where it raises."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "omlx_registry.load_check_worker"],
+            [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -106,9 +108,10 @@ class _Checker:
 
 
 class LoadCheckers:
-    """The checkers of this process. Thread-safe; outlives event loops."""
+    """The checkers of this process that run the same module. Thread-safe; outlives event loops."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str) -> None:
+        self._module = module
         self._idle: list[_Checker] = []
         self._lock = threading.Lock()
 
@@ -117,13 +120,13 @@ class LoadCheckers:
         with self._lock:
             self._idle = [checker for checker in self._idle if checker.is_alive()]
             if not self._idle:
-                self._idle.append(_Checker())
+                self._idle.append(_Checker(self._module))
 
-    async def check(self, folder: Path) -> None:
+    async def check(self, folder: Path, capabilities: Iterable[str] = ()) -> None:
         """Raises CreateError if the model in `folder` does not load. Cancelling it ends the check at once."""
-        abandoned = threading.Event()
+        question, abandoned = CheckLoads(str(folder), [*capabilities]), threading.Event()
         try:
-            result = await asyncio.to_thread(self._check, CheckLoads(str(folder)), abandoned)
+            result = await asyncio.to_thread(self._check, question, abandoned)
         finally:
             abandoned.set()
         if result.failure is not None:
@@ -136,7 +139,7 @@ class LoadCheckers:
             with contextlib.suppress(_Gone):  # it has waited too long for a check
                 return self._ask(checker, question, abandoned)
         try:
-            return self._ask(_Checker(), question, abandoned)
+            return self._ask(_Checker(self._module), question, abandoned)
         except _Gone as error:
             raise CreateError(_epitaph(error.args[0]), 500) from error
 

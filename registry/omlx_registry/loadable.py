@@ -21,42 +21,48 @@ from omlx_registry.manifest import FILE, WEIGHTS, Layer
 from omlx_registry.store import Store
 
 _MOST_RECORDS: Final = 1000
-_LIBRARIES: Final = ("mlx-lm", "mlx-vlm", "omlx")
+_LIBRARIES: Final = ("mlx-lm", "mlx-vlm", "mlx-audio", "transformers", "omlx")
 """Another version of one of them may load other models."""
 _RECORDS: Final = msgspec.msgpack.Decoder(list[bytes])
-_checkers: Final = LoadCheckers()
+_checkers: Final[dict[str, LoadCheckers]] = {}
+"""By module. Stores share them: checks of all of them need the same imports."""
 
 
-async def require_loadable(store: Store, layers: list[Layer], place: Path) -> None:
+async def require_loadable(store: Store, layers: list[Layer], place: Path, capabilities: Iterable[str] = ()) -> None:
     """Raises CreateError if the model of these layers does not load, InvalidModel if they are not a model.
 
-    `place`: a folder to be made for the check.
+    `place`: a folder to be made for the check. `capabilities`: what its maker states that it can do.
     """
     await asyncio.to_thread(accept, layers, store.blobs)  # before a library reads the files
     records = store.root / "omlx" / "loadable.msgpack"
-    content = _content(layers)
+    capabilities = sorted(capabilities)
+    content = _content(store, layers, capabilities)
     if content in _read(records):
         return
     await asyncio.to_thread(store.views.materialize_layers, layers, place)
-    await require_loadable_folder(place)
+    await require_loadable_folder(store, place, capabilities)
     await asyncio.to_thread(_note, records, content)
 
 
-def prepare_checks() -> None:
+def prepare_checks(store: Store) -> None:
     """A check will follow: makes it quicker."""
-    _checkers.prepare()
+    _checkers_of(store).prepare()
 
 
-async def require_loadable_folder(folder: Path) -> None:
-    """Raises CreateError if the model in `folder` does not load."""
-    await _checkers.check(folder)
+async def require_loadable_folder(store: Store, folder: Path, capabilities: Iterable[str] = ()) -> None:
+    """Raises CreateError if the model in `folder`, which is to go into the store, does not load."""
+    await _checkers_of(store).check(folder, capabilities)
 
 
-def _content(layers: Iterable[Layer]) -> bytes:
+def _checkers_of(store: Store) -> LoadCheckers:
+    return _checkers.setdefault(store.load_checker, LoadCheckers(store.load_checker))
+
+
+def _content(store: Store, layers: Iterable[Layer], capabilities: list[str]) -> bytes:
     """A digest over all that decides whether a model loads."""
     files = sorted((it.name, it.digest) for it in layers if it.media_type in {WEIGHTS, FILE})
     libraries = [_version(name) for name in _LIBRARIES]
-    return hashlib.sha256(msgspec.json.encode([libraries, files])).digest()
+    return hashlib.sha256(msgspec.json.encode([store.load_checker, libraries, files, capabilities])).digest()
 
 
 def _version(library: str) -> str:

@@ -44,6 +44,7 @@ from omlx_registry.ollama.locate import locate, why_none
 from omlx_registry.ollama.store import OllamaModel, OllamaStore
 from omlx_registry.spec import ImportStep, ModelFile, ModelShow, ModelSpec, Progress, PulledModel
 from omlx_registry.store import (
+    DEFAULT_CHECKER,
     PARTIAL_GRACE_S,
     UPLOAD_GRACE_S,
     ManifestFile,
@@ -90,12 +91,14 @@ class Registry:
         check_template: CheckTemplate | None = None,
         check_chat: CheckChat | None = None,
         version: str = "",
+        load_checker: str = DEFAULT_CHECKER,
     ) -> None:
         """`sources`: None means the bundled package, then the Hub. `check_template` and `check_chat` refuse templates
         of new models, in Go's language and in Jinja's, with a ValueError: this library renders neither. `version`: the
-        version of Ollama that models are served as, for models that require one; "" is any.
+        version of Ollama that models are served as, for models that require one; "" is any. `load_checker`: the module
+        whose process checks that new models load; this library's own knows those that mlx-lm loads.
         """
-        self.store = Store(root)
+        self.store = Store(root, load_checker)
         self.aliases = Aliases(root / "omlx" / "aliases.json")
         """Names the user gave to repositories."""
         catalog_file.keep_in(root / "omlx")
@@ -361,7 +364,7 @@ class Registry:
                     continue
                 yield ImportStep(f"importing {name}", model=name)
                 try:
-                    await require_loadable_folder(found.folder)
+                    await require_loadable_folder(self.store, found.folder)
                     await asyncio.to_thread(self.add_model_folder, name, found.folder, trusted=[found.root])
                 except RegistryError as error:
                     yield ImportStep(f"skipping {name}: {error.message}", model=name)

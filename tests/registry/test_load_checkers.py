@@ -30,7 +30,7 @@ def checkers() -> list[psutil.Process]:
 def own() -> LoadCheckers:
     for child in checkers():  # of earlier tests
         child.kill()
-    return LoadCheckers()
+    return LoadCheckers(COMMAND)
 
 
 @pytest.fixture

@@ -98,7 +98,7 @@ class HubSource:
                         result.append(msgspec.convert(line.result, Fetched))
                     else:
                         if line.digest:
-                            prepare_checks()
+                            prepare_checks(store)
                         if line.digest and line.completed == line.total:
                             seen.add(line.digest)
                         yield line
@@ -172,7 +172,7 @@ async def _register(name: Name, store: Store, target: PullTarget, fetched: Fetch
         with store.workspace() as place:
             try:
                 layers = await asyncio.to_thread(file_layers, store.blobs, files)
-                await require_loadable(store, layers, place / "loads")
+                await require_loadable(store, layers, place / "loads", overrides.capabilities)
             except CreateError as error:
                 raise (PullRefused if error.status == 400 else PullError)(error.message) from error
         yield Progress("writing manifest")
