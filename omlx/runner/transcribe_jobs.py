@@ -127,7 +127,7 @@ class TranscribeJobs:
         return answers
 
     # ------------------------------------------------------------ files
-    def _prepare(self, job: _SpeechJob) -> bool:
+    def _prepare(self, job: _SpeechJob) -> str:
         """Runs in a helper thread."""
         with self._memory:
             while self._held > _HELD_BYTES:
@@ -137,7 +137,7 @@ class TranscribeJobs:
         job.request.audio = b""
         with self._memory:
             self._held += job.samples.nbytes
-        return True
+        return ""
 
     def _check(self, job: _SpeechJob) -> None:
         """Count progress while a file is decoded. Raises Unwanted."""
