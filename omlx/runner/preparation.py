@@ -26,8 +26,8 @@ class Preparation(Generic[Job]):
     """The jobs of one kind that are being prepared, by the ids of their requests.
 
     `prepare` runs in a helper thread and returns the name of the threads that go on with the job, at the end of their
-    line; "" if it is complete. `failure` makes an error into the answer. `drop` gets jobs that were cancelled when they were complete.
-    `threads`: how many, by name. `wake` makes the main thread call `take`.
+    line; "" if it is complete. `failure` makes an error into the answer. `drop` gets jobs that were cancelled when they
+    were complete. `threads`: how many, by name. `wake` makes the main thread call `take`.
     """
 
     def __init__(

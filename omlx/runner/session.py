@@ -35,8 +35,8 @@ _WORTH_WAITING_S = 0.03
 """A prompt that takes longer to make is not waited for."""
 _COMPILING = "grammars"
 _THREADS = {"prompts": 2, "pictures": 3, "small-pictures": 2, _COMPILING: 3}
-"""Pictures, and grammars that are new, may take long: texts do not wait for them. Their threads mostly wait: the work is
-done in other processes."""
+"""Pictures, and grammars that are new, may take long: texts do not wait for them. Their threads mostly wait: other
+processes do the work."""
 _SMALL_PICTURES, _SMALL_BYTES, _SMALL_PIXELS = 2, 1 << 20, 10_000_000
 """Of a request whose pictures cannot take long: it does not wait for others, whose files may be made to."""
 
