@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from omlx.engine.grammar import GrammarCompiler, GrammarError
+from omlx.engine.grammar import GrammarCompiler
+from omlx.engine.grammar_text import GrammarError
 from omlx.engine.schemas.facts import ASSERTIONS, EXCEPT
 from omlx.messages.constraint import Grammar
 
