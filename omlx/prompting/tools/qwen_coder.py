@@ -147,7 +147,7 @@ def write(rules: Rules) -> str:
             parts.append(rules.rule(f"{rules.text(f'<parameter={key}>' + _LINE)} {value}") + ("" if required else "?"))
         return " ".join([*parts, rules.text(f"</function>\n</{tag}>")])
 
-    return rules.repeated(rules.each(call))
+    return rules.repeated(rules.each_way(call))
 
 
 _LINE = "\n"
