@@ -46,6 +46,7 @@ def test_a_part_of_a_draft_can_be_referred_to() -> None:
     assert takes(schema, {"title": "x", "sizes": ["a"]})
     assert not takes(schema, {"title": 1})
     assert not takes(schema, {"sizes": []})
+    assert takes(obj({"a": {"$ref": f"{base}/properties/exclusiveMaximum"}}), {"a": True})
 
 
 @pytest.mark.parametrize("reference", ["person", "definitions/person"])

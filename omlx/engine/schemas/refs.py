@@ -80,6 +80,7 @@ class References:
         place = self._known[resource]
         if place.schema is True:
             return place
+        ours = place.base == resource and metaschema(resource) is not None
         if fragment and not fragment.startswith("/"):
             found = self._known.get(f"{resource}#{unquote(fragment)}")
             # Pointers were also written in short.
@@ -91,6 +92,8 @@ class References:
             if fragment == "/":
                 # Meant is the whole, not its property of the name "".
                 found = found or place
+        if found is None and ours:
+            return place._replace(schema=True)
         if found is None:
             raise SchemaError(f'"{keyword}" leads to {shown}, which is not in the schema')
         return found
