@@ -45,6 +45,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "/api/chat": MESSAGES,
     "/api/generate": {"prompt": "U"},
     "/v1/chat/completions": MESSAGES,
+    "/v1/completions": {"prompt": "U", "max_tokens": 2},
     "/v1/responses": {"input": "U", "max_output_tokens": 2},
     "/v1/messages": MESSAGES | {"max_tokens": 2},
     "/v1/messages/count_tokens": MESSAGES,
@@ -119,14 +120,15 @@ def test_kwargs_reach_the_template(http: httpx.Client, path: str, given: Any, ex
     assert answer.json()["_debug_info"]["rendered_template"] == expected
 
 
-@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens", "/v1/responses"])
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens", "/v1/responses", "/v1/completions"])
 def test_kwargs_are_among_the_tokens_of_routes_that_show_no_prompt(http: httpx.Client, path: str) -> None:
     def tokens(**kwargs: Any) -> int:
         body = {"model": "kwargs", **ASKED[path], "chat_template_kwargs": kwargs}
         answer = http.post(path, json=body)
         assert answer.status_code == 200, answer.text
         usage = answer.json().get("usage") or answer.json()
-        return int(usage["input_tokens"]) + int(usage.get("cache_read_input_tokens", 0))
+        found = usage.get("prompt_tokens", usage.get("input_tokens"))
+        return int(found) + int(usage.get("cache_read_input_tokens", 0))
 
     assert tokens(language="la la la la la la la la") - tokens(language="la") > 5
     assert tokens(enable_thinking=False) != tokens(enable_thinking=True)
