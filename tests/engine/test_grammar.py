@@ -63,7 +63,6 @@ HOSTILE: dict[str, dict[str, Any]] = {
     "itself": {"$ref": "#"},
     "impossible": {"type": "string", "minLength": 5, "maxLength": 3},
     "impossible, required": {"type": "object", "properties": {"a": False}, "required": ["a"]},
-    "somewhere else": {"$ref": "http://example.com/schema.json"},
 }
 
 
