@@ -9,9 +9,9 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from omlx.power.nvml import Nvml
+from omlx.power.rapl import rapl_joules
 
 
 class Energy:
@@ -48,15 +48,6 @@ class Energy:
     def _counted(self) -> float | None:
         found = self._gpu.joules() if self._gpu else None
         return found if found is not None else rapl_joules()
-
-
-def rapl_joules(folder: Path = Path("/sys/class/powercap")) -> float | None:
-    """Energy of the processor packages as Linux counts it; None without the right to read it (usually root's)."""
-    files = [path / "energy_uj" for path in folder.glob("intel-rapl:*") if path.name.count(":") == 1]
-    try:
-        return sum(int(file.read_text()) for file in files) / 1e6 if files else None
-    except (OSError, ValueError):
-        return None
 
 
 class PowerMetrics:
