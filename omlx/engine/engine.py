@@ -22,7 +22,9 @@ from omlx.engine.detokenize import TextStream, TokenTexts
 from omlx.engine.draft.speculative import Speculator
 from omlx.engine.grammar import GrammarCompiler, GrammarError
 from omlx.engine.guide import make_guide
+from omlx.engine.holding import Holding
 from omlx.engine.loader import LoadedModel
+from omlx.engine.pacing import Presence, presence
 from omlx.engine.prefill_loop import PrefillLoop
 from omlx.engine.ranks import SOLO, Orders, Ranks
 from omlx.engine.replies import Replies
@@ -34,14 +36,13 @@ from omlx.messages.constraint import Grammar
 from omlx.messages.context import effective_context
 from omlx.messages.failures import running_failed
 from omlx.messages.load_spec import EngineConfig
-from omlx.messages.request import FailureKind, Limits, Sampling
+from omlx.messages.request import FailureKind, Limits, Priority, Sampling
+from omlx.messages.work_limits import WorkLimits
 
 log = logging.getLogger(__name__)
 
 _CLEAR_EVERY = 256
 """Steps between giving freed buffers back to the system."""
-_REPORT_PROMPTS = 256
-"""Prompts shorter than this report no reading progress."""
 _LOOK_AHEAD = 2
 """Waiting sequences whose prefixes are read from disk before it is their turn."""
 _NO_ORDERS = Orders()
@@ -94,6 +95,7 @@ class Engine:
         )
         speculator = Speculator(model, draft, gap_s, clock) if draft is not None else None
         self._decoding = DecodeLoop(self, self._replies, self._batches, speculator, alone=ranks.size == 1)
+        self.holding = Holding(self._batches, self._prompts, self._decoding, store, self._tell_limits)
         if config.warm_up:
             self.warm_up()
 
@@ -183,6 +185,18 @@ class Engine:
             if self._leads:
                 self._orders.end.append(id)
 
+    def rest(self) -> None:
+        """Wait until the device has done what the steps have launched; a pause follows."""
+        mx.synchronize()
+        self._prompts.budget.idle()
+
+    @property
+    def presence(self) -> Presence:
+        """Which classes of requests it has."""
+        full = self.running >= self._config.max_concurrent_requests
+        blocked = full and any(sequence.spec.priority == "interactive" for sequence in self._waiting)
+        return presence(self._known.values(), blocked=blocked)
+
     def step(self) -> list[Output]:
         """One iteration. Returns what it has to say, at most a few outputs per sequence.
 
@@ -193,6 +207,7 @@ class Engine:
         outputs = self._drop_leavers()
         if self._stopped:
             return outputs
+        self.holding.take_out()
         outputs += self._admit()
         outputs += self._decoding.step(self._prompts.budget, running=self.running)
         outputs += self._prompts.step(decoding=bool(self._batches))
@@ -223,6 +238,7 @@ class Engine:
         self._known.clear()
         self._batches.clear()
         self._prompts.line.clear()
+        self.holding.clear()
         self._waiting = WaitingLine()
         mx.synchronize()
         if self._store is not None:
@@ -258,6 +274,11 @@ class Engine:
             self._orders.hot_bytes = hot_bytes if hot_bytes is not None else self._orders.hot_bytes
             self._orders.clear_store |= clear_store
 
+    def _tell_limits(self, limits: WorkLimits | None, held: frozenset[Priority] | None) -> None:
+        if self._leads:
+            self._orders.limits = limits or self._orders.limits
+            self._orders.held = sorted(held) if held is not None else self._orders.held
+
     def _take_orders(self) -> None:
         """Tell the followers what came in since the last step, or hear it."""
         if self._ranks.size == 1:
@@ -271,6 +292,10 @@ class Engine:
                 self.cancel(id)
             for id in orders.end:
                 self.end(id)
+            if orders.limits is not None:
+                self.holding.limit(orders.limits)
+            if orders.held is not None:
+                self.holding.hold(frozenset(orders.held))
             if self._store is not None and orders.hot_bytes is not None:
                 self._store.resize_hot(orders.hot_bytes)
             if self._store is not None and orders.clear_store:
@@ -300,6 +325,7 @@ class Engine:
         """Remove sequences from wherever they are."""
         self._waiting.remove(ids)
         self._prompts.remove(ids)
+        self.holding.forget(ids)
         self._leave_batches(ids)
         for id in ids:
             sequence = self._known.pop(id, None)
@@ -324,7 +350,7 @@ class Engine:
     def _admit(self) -> list[Output]:
         outputs: list[Output] = []
         while self.running < self._config.max_concurrent_requests:
-            sequence = self._waiting.pop(lambda _: True)
+            sequence = self._waiting.pop(self._may_begin)
             if sequence is None:
                 return outputs
             sequence.started_ns = time.monotonic_ns()
@@ -339,6 +365,9 @@ class Engine:
         for sequence in islice(self._waiting, _LOOK_AHEAD):
             self._prompts.prefill.expect(sequence)
         return outputs
+
+    def _may_begin(self, sequence: Sequence) -> bool:
+        return self.holding.fits(sequence, (other for other in self._known.values() if other.started_ns))
 
     # ---------------------------------------------------------------- the end of replies
     def _let_go(self) -> None:
@@ -369,7 +398,7 @@ class Engine:
     def _join_batches(self) -> list[Output]:
         """Take the sequences whose prompts are read into batches."""
         outputs: list[Output] = []
-        for sequence, error in self._batches.join(self._prompts.take_newcomers()):
+        for sequence, error in self._batches.join([*self._prompts.take_newcomers(), *self.holding.take_back()]):
             outputs += self.fail_forward([sequence], error)
         return outputs
 

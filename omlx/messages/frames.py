@@ -16,6 +16,7 @@ from omlx.messages.load_checks import LoadChecks
 from omlx.messages.load_spec import LoadSpec
 from omlx.messages.request import Delta, Failure, Finish, GenerateRequest, Priority
 from omlx.messages.speech import Segments, Transcribe, Transcribed
+from omlx.messages.work_limits import WorkLimits
 
 MAX_FRAME = 1 << 30
 """Bytes. A longer frame is a protocol error (images travel in frames, so the bound is generous)."""
@@ -96,7 +97,9 @@ class Shutdown(msgspec.Struct, tag="shutdown"):
     """Finish nothing, free the model, exit 0."""
 
 
-ToRunner = Load | Generate | Embed | Rerank | Transcribe | Cancel | CacheOp | HotCacheShare | GetStats | Shutdown
+ToRunner = (
+    Load | Generate | Embed | Rerank | Transcribe | Cancel | CacheOp | HotCacheShare | WorkLimits | GetStats | Shutdown
+)
 
 
 # ---------------------------------------------------------------- runner -> server
