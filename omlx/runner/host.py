@@ -47,6 +47,7 @@ from omlx.messages.frames import (
 from omlx.messages.load_spec import LoadSpec
 from omlx.messages.request import Delta, Failure, Finish, GenerateRequest
 from omlx.messages.speech import Segments, Transcribe, Transcribed
+from omlx.messages.work_limits import WorkLimits
 from omlx.record import current
 from omlx.runner import launch
 from omlx.runner import process as runner_process
@@ -303,6 +304,11 @@ class RunnerHost:
         """Change what this model may use: all of its memory, and the RAM of it for cached prefixes."""
         if self.alive:
             self._connection.post(HotCacheShare(hot_bytes=hot_bytes, memory_bytes=memory_bytes))
+
+    def limit(self, limits: WorkLimits) -> None:
+        """Change how much this model may work."""
+        if self.alive:
+            self._connection.post(limits)
 
     def kill(self, why: str = "it did not end in time and was killed", reason: EndReason = "crashed") -> None:
         """SIGKILL, which ends a stopped or hanging process too; `why` is for the log, `reason` for the counters."""
