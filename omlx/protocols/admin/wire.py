@@ -57,6 +57,30 @@ class MemoryStatus(msgspec.Struct, frozen=True, kw_only=True):
     """New requests are held back until memory is free again."""
 
 
+class PowerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How much work the power policy allows, and why."""
+
+    setting: str = "performance"
+    policy: str = "performance"
+    """The one in use: what the setting auto has chosen."""
+    reason: str = ""
+    """Why work is limited; "": no policy limits it."""
+    text: str = ""
+    """The same as a sentence, with what is limited; "": nothing is."""
+    share: float = 1.0
+    """Part of the time for batch and background requests, `pace` included."""
+    pace: float = 1.0
+    """Part of the time for all replies; first tokens do not wait."""
+    background: bool = True
+    """False: background requests wait."""
+    watts: float | None = None
+    """None: not measured."""
+    limit_watts: float = 0.0
+    """The power limit; 0: none."""
+    changes: int = 0
+    """Changes of policy or reason since the start."""
+
+
 class StatusResponse(msgspec.Struct, frozen=True, kw_only=True):
     """GET /api/omlx/status."""
 
@@ -72,6 +96,7 @@ class StatusResponse(msgspec.Struct, frozen=True, kw_only=True):
     places: int = 0
     """Requests of one model that run at once."""
     memory: MemoryStatus = MemoryStatus()
+    power: PowerStatus = PowerStatus()
 
 
 class PinResponse(msgspec.Struct):
