@@ -13,6 +13,7 @@ from omlx.messages.frames import PrefixUse
 from omlx.pool import Pool, SlotSnapshot
 from omlx.power import PowerReport
 from omlx.protocols.admin import wire as wire
+from omlx.protocols.admin.power import PowerStatus
 
 
 def status_of(pool: Pool, registered: Sequence[ModelSpec] = (), *, pin_warning: str) -> wire.StatusResponse:
@@ -38,9 +39,9 @@ def status_of(pool: Pool, registered: Sequence[ModelSpec] = (), *, pin_warning: 
     )
 
 
-def power_status(report: PowerReport) -> wire.PowerStatus:
+def power_status(report: PowerReport) -> PowerStatus:
     limits = report.limits
-    return wire.PowerStatus(
+    return PowerStatus(
         setting=report.setting,
         policy=report.policy,
         reason=report.reason,

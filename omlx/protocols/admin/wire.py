@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from omlx.protocols.admin.power import PowerStatus
+
 
 class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A model in memory. Sizes in bytes, counts of requests and sequences."""
@@ -55,30 +57,6 @@ class MemoryStatus(msgspec.Struct, frozen=True, kw_only=True):
     """RAM for cached prefixes, all models together."""
     short: bool = False
     """New requests are held back until memory is free again."""
-
-
-class PowerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How much work the power policy allows, and why."""
-
-    setting: str = "performance"
-    policy: str = "performance"
-    """The one in use: what the setting auto has chosen."""
-    reason: str = ""
-    """Why work is limited; "": no policy limits it."""
-    text: str = ""
-    """The same as a sentence, with what is limited; "": nothing is."""
-    share: float = 1.0
-    """Part of the time for batch and background requests, `pace` included."""
-    pace: float = 1.0
-    """Part of the time for all replies; first tokens do not wait."""
-    background: bool = True
-    """False: background requests wait."""
-    watts: float | None = None
-    """None: not measured."""
-    limit_watts: float = 0.0
-    """The power limit; 0: none."""
-    changes: int = 0
-    """Changes of policy or reason since the start."""
 
 
 class StatusResponse(msgspec.Struct, frozen=True, kw_only=True):
