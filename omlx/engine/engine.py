@@ -12,7 +12,6 @@ from collections.abc import Callable
 from itertools import islice
 
 import mlx.core as mx
-import msgspec
 from omlx_cache.store import PrefixStore
 
 from omlx.engine.batch import Batch
@@ -20,6 +19,7 @@ from omlx.engine.batches import Batches
 from omlx.engine.decode_loop import DecodeLoop
 from omlx.engine.detokenize import TextStream, TokenTexts
 from omlx.engine.draft.speculative import Speculator
+from omlx.engine.followers import Followers
 from omlx.engine.grammar import GrammarCompiler, GrammarError
 from omlx.engine.guide import make_guide
 from omlx.engine.holding import Holding
@@ -36,8 +36,7 @@ from omlx.messages.constraint import Grammar
 from omlx.messages.context import effective_context
 from omlx.messages.failures import running_failed
 from omlx.messages.load_spec import EngineConfig
-from omlx.messages.request import FailureKind, Limits, Priority, Sampling
-from omlx.messages.work_limits import WorkLimits
+from omlx.messages.request import FailureKind, Limits, Sampling
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +44,6 @@ _CLEAR_EVERY = 256
 """Steps between giving freed buffers back to the system."""
 _LOOK_AHEAD = 2
 """Waiting sequences whose prefixes are read from disk before it is their turn."""
-_NO_ORDERS = Orders()
 
 
 class Engine:
@@ -78,8 +76,7 @@ class Engine:
         """Its upkeep has failed; said once."""
         gap_s = config.max_decode_gap
         self._ranks = ranks
-        self._orders = Orders()
-        """For the followers, with the next step."""
+        self.followers = Followers(ranks)
         self._stopped = False
         self._grammars = GrammarCompiler(model.text_tokenizer, model.vocabulary, model.end_tokens)
         self._replies = Replies(self, TokenTexts(model.text_tokenizer), model.end_tokens)
@@ -95,14 +92,14 @@ class Engine:
         )
         speculator = Speculator(model, draft, gap_s, clock) if draft is not None else None
         self._decoding = DecodeLoop(self, self._replies, self._batches, speculator, alone=ranks.size == 1)
-        self.holding = Holding(self._batches, self._prompts, self._decoding, store, self._tell_limits)
+        self.holding = Holding(self._batches, self._prompts, self._decoding, store, self.followers.limit)
         if config.warm_up:
             self.warm_up()
 
     # ---------------------------------------------------------------- the surface
     @property
     def has_work(self) -> bool:
-        return bool(self._known) or self._orders != _NO_ORDERS
+        return bool(self._known) or self.followers.have_orders
 
     @property
     def running(self) -> int:
@@ -155,9 +152,7 @@ class Engine:
         sequence = Sequence(spec, context=context, text=text, guide=guide, now_ns=time.monotonic_ns())
         self._known[spec.id] = sequence
         self._waiting.push(sequence)
-        if self._leads:
-            sampling = msgspec.structs.replace(spec.sampling, seed=sequence.seed)
-            self._orders.add.append(msgspec.structs.replace(spec, sampling=sampling))
+        self.followers.add(spec, sequence.seed)
 
     def compile(self, grammar: Grammar) -> None:
         """Get a grammar ready, so that `add` need not wait for it. May be called by any thread. Raises EngineError."""
@@ -175,15 +170,13 @@ class Engine:
         """End a sequence at the next step, in whatever phase it is; nothing more is said about it."""
         if id in self._known:
             self._cancelled.add(id)
-            if self._leads:
-                self._orders.cancel.append(id)
+            self.followers.cancel(id)
 
     def end(self, id: int) -> None:
         """Finish a sequence at the next step, as if its reply ended there by itself; its last output tells so."""
         if id in self._known:
             self._ended.add(id)
-            if self._leads:
-                self._orders.end.append(id)
+            self.followers.end(id)
 
     def rest(self) -> None:
         """Wait until the device has done what the steps have launched; a pause follows."""
@@ -203,7 +196,7 @@ class Engine:
         What is left to do for replies that have ended is done in the next one: nobody waits for it.
         """
         self._let_go()
-        self._take_orders()
+        self._obey(self.followers.exchange())
         outputs = self._drop_leavers()
         if self._stopped:
             return outputs
@@ -252,10 +245,6 @@ class Engine:
         return None if speculator is None else (speculator.guessed, speculator.accepted)
 
     # ---------------------------------------------------------------- several ranks
-    @property
-    def _leads(self) -> bool:
-        return self._ranks.size > 1 and self._ranks.rank == 0
-
     def follow(self) -> None:
         """Do what the leader's engine does, until it stops. For ranks other than 0."""
         while not self._stopped:
@@ -264,43 +253,25 @@ class Engine:
     def stop_followers(self) -> None:
         """Let the other ranks leave `follow`; no step comes after this. What the last one has left is done."""
         self._let_go()
-        if self._leads:
-            self._ranks.expect_end()
-            self._ranks.decide(lambda: Orders(stop=True), Orders)
+        self.followers.stop()
 
-    def tell_followers(self, *, hot_bytes: int | None = None, clear_store: bool = False) -> None:
-        """Have the stores of the other ranks follow what was done to this one; nothing to do without other ranks."""
-        if self._leads:
-            self._orders.hot_bytes = hot_bytes if hot_bytes is not None else self._orders.hot_bytes
-            self._orders.clear_store |= clear_store
-
-    def _tell_limits(self, limits: WorkLimits | None, held: frozenset[Priority] | None) -> None:
-        if self._leads:
-            self._orders.limits = limits or self._orders.limits
-            self._orders.held = sorted(held) if held is not None else self._orders.held
-
-    def _take_orders(self) -> None:
-        """Tell the followers what came in since the last step, or hear it."""
-        if self._ranks.size == 1:
-            return
-        orders, self._orders = self._orders, Orders()
-        orders = self._ranks.decide(lambda: orders, Orders)
-        if not self._leads:
-            for spec in orders.add:
-                self.add(spec)
-            for id in orders.cancel:
-                self.cancel(id)
-            for id in orders.end:
-                self.end(id)
-            if orders.limits is not None:
-                self.holding.limit(orders.limits)
-            if orders.held is not None:
-                self.holding.hold(frozenset(orders.held))
-            if self._store is not None and orders.hot_bytes is not None:
-                self._store.resize_hot(orders.hot_bytes)
-            if self._store is not None and orders.clear_store:
-                self._store.clear()
-            self._stopped = orders.stop
+    def _obey(self, orders: Orders) -> None:
+        """Do what the leader has done since the last step."""
+        for spec in orders.add:
+            self.add(spec)
+        for id in orders.cancel:
+            self.cancel(id)
+        for id in orders.end:
+            self.end(id)
+        if orders.limits is not None:
+            self.holding.limit(orders.limits)
+        if orders.held is not None:
+            self.holding.hold(frozenset(orders.held))
+        if self._store is not None and orders.hot_bytes is not None:
+            self._store.resize_hot(orders.hot_bytes)
+        if self._store is not None and orders.clear_store:
+            self._store.clear()
+        self._stopped = orders.stop
 
     # ---------------------------------------------------------------- leaving and admitting
     def _drop_leavers(self) -> list[Output]:

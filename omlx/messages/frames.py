@@ -89,6 +89,10 @@ class HotCacheShare(msgspec.Struct, tag="share", kw_only=True):
     memory_bytes: int
 
 
+RunnerLimits = HotCacheShare | WorkLimits
+"""What a runner may use, and how much it may work."""
+
+
 class GetStats(msgspec.Struct, tag="stats"):
     id: int
 

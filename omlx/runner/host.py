@@ -32,7 +32,6 @@ from omlx.messages.frames import (
     GetStats,
     Heartbeat,
     Hello,
-    HotCacheShare,
     Load,
     LoadFailed,
     Loading,
@@ -41,13 +40,13 @@ from omlx.messages.frames import (
     Ready,
     Reply,
     Rerank,
+    RunnerLimits,
     Shutdown,
     ToRunner,
 )
 from omlx.messages.load_spec import LoadSpec
 from omlx.messages.request import Delta, Failure, Finish, GenerateRequest
 from omlx.messages.speech import Segments, Transcribe, Transcribed
-from omlx.messages.work_limits import WorkLimits
 from omlx.record import current
 from omlx.runner import launch
 from omlx.runner import process as runner_process
@@ -300,13 +299,8 @@ class RunnerHost:
             yield opened
 
     # ------------------------------------------------------------ the end
-    def share(self, *, hot_bytes: int, memory_bytes: int) -> None:
-        """Change what this model may use: all of its memory, and the RAM of it for cached prefixes."""
-        if self.alive:
-            self._connection.post(HotCacheShare(hot_bytes=hot_bytes, memory_bytes=memory_bytes))
-
-    def limit(self, limits: WorkLimits) -> None:
-        """Change how much this model may work."""
+    def limit(self, limits: RunnerLimits) -> None:
+        """Change what this model may use, or how much it may work."""
         if self.alive:
             self._connection.post(limits)
 

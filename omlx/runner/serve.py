@@ -241,7 +241,7 @@ class Service:
                 served.ledger.resize(kv_budget(frame.memory_bytes, served.model))
                 if served.store is not None:
                     served.store.resize_hot(frame.hot_bytes)
-                    served.engine.tell_followers(hot_bytes=frame.hot_bytes)
+                    served.engine.followers.change_store(hot_bytes=frame.hot_bytes)
             case WorkLimits():
                 served.engine.holding.limit(frame)
                 self._paced.limit(frame)
@@ -329,7 +329,7 @@ class Service:
                 body["records"] = store.clear()
                 if (vision := self._served.model.vision) is not None:
                     vision.cache.clear()
-                self._served.engine.tell_followers(clear_store=True)
+                self._served.engine.followers.change_store(clear=True)
             case "checkpoint":
                 body["complete"] = store.checkpoint(CLOSE_BUDGET_S)
             case "explain" | "save" if question.text:
