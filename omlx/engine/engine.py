@@ -21,7 +21,6 @@ from omlx.engine.detokenize import TextStream, TokenTexts
 from omlx.engine.draft.speculative import Speculator
 from omlx.engine.followers import Followers
 from omlx.engine.grammar import GrammarCompiler
-from omlx.engine.grammar_text import GrammarError
 from omlx.engine.guide import make_guide
 from omlx.engine.holding import Holding
 from omlx.engine.loader import LoadedModel
@@ -29,7 +28,7 @@ from omlx.engine.pacing import Presence, presence
 from omlx.engine.prefill_loop import PrefillLoop
 from omlx.engine.ranks import SOLO, Orders, Ranks
 from omlx.engine.replies import Replies
-from omlx.engine.requests import unusable
+from omlx.engine.requests import grammar_errors
 from omlx.engine.scheduler import WaitingLine
 from omlx.engine.sequence import EngineError, Output, Sequence, SequenceSpec, shift
 from omlx.engine.vision.media import PromptMedia
@@ -97,7 +96,6 @@ class Engine:
         if config.warm_up:
             self.warm_up()
 
-    # ---------------------------------------------------------------- the surface
     @property
     def has_work(self) -> bool:
         return bool(self._known) or self.followers.have_orders
@@ -144,11 +142,9 @@ class Engine:
         if spec.tokens and not 0 <= min(spec.tokens) <= max(spec.tokens) < vocabulary:
             raise EngineError("invalid", f"the prompt holds a token outside the vocabulary of {vocabulary}")
         context = effective_context(spec.limits.num_ctx, self._config.context_length, self._model.max_context)
-        try:
+        with grammar_errors():
             tokenizer, ends = self._model.text_tokenizer, self._model.end_tokens
             guide = make_guide(self._grammars, tokenizer, ends, spec.grammar, spec.thinking)
-        except GrammarError as error:
-            raise EngineError(*unusable(error)) from error
         text = TextStream(self._model.text_tokenizer, spec.tokens, spec.limits.stop)
         sequence = Sequence(spec, context=context, text=text, guide=guide, now_ns=time.monotonic_ns())
         self._known[spec.id] = sequence
@@ -157,18 +153,14 @@ class Engine:
 
     def is_compiled(self, grammar: Grammar) -> bool:
         """Whether `add` need not wait for a grammar. May be called by any thread. Raises EngineError."""
-        try:
+        with grammar_errors():
             return self._grammars.is_compiled(grammar)
-        except GrammarError as error:
-            raise EngineError(*unusable(error)) from error
 
     def compile(self, grammar: Grammar, check: Callable[[], None] = lambda: None) -> None:
         """Get a grammar ready, so that `add` need not wait for it. May be called by any thread; calls `check` now and
         then, which may raise to give up. Raises EngineError."""
-        try:
+        with grammar_errors():
             self._grammars.matcher(grammar, check)
-        except GrammarError as error:
-            raise EngineError(*unusable(error)) from error
 
     def expect(self, tokens: list[int], media: PromptMedia | None = None) -> None:
         """A prompt that will be added soon, but not yet: what it wants of the prefix store is read from disk."""
