@@ -18,7 +18,7 @@ from omlx.engine.batch import Batch
 from omlx.engine.batches import Batches
 from omlx.engine.decode_loop import DecodeLoop
 from omlx.engine.detokenize import TextStream, TokenTexts
-from omlx.engine.draft.speculative import Speculator
+from omlx.engine.draft.speculative import speculator_for
 from omlx.engine.followers import Followers
 from omlx.engine.grammar import GrammarCompiler
 from omlx.engine.guide import make_guide
@@ -90,7 +90,7 @@ class Engine:
             token_bytes=model.kv_bytes_per_token,
             weight_bytes=model.weight_bytes,
         )
-        speculator = Speculator(model, draft, gap_s, clock) if draft is not None else None
+        speculator = speculator_for(model, draft, config, ranks, clock)
         self._decoding = DecodeLoop(self, self._replies, self._batches, speculator, alone=ranks.size == 1)
         self.holding = Holding(self._batches, self._prompts, self._decoding, store, self.followers.limit)
         if config.warm_up:
@@ -241,7 +241,7 @@ class Engine:
 
     @property
     def guesses(self) -> tuple[int, int] | None:
-        """Tokens that the draft model has guessed so far and how many were right; None: no draft model is in use."""
+        """Tokens guessed so far and how many were right; None: nothing guesses."""
         speculator = self._decoding.speculator
         return None if speculator is None else (speculator.guessed, speculator.accepted)
 

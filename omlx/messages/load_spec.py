@@ -33,6 +33,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Sequences that are prefilled or decoded at once; the others wait."""
     max_decode_gap: float = 0.1
     """Longest wanted pause of a running sequence during a prefill, in seconds."""
+    prompt_lookup: bool = False
+    """Guess tokens of lone sequences from their own text, where there is no draft model."""
     warm_up: bool = False
     """Run `Engine.warm_up` at once."""
 

@@ -165,6 +165,7 @@ def load_spec(
             context_length=context,
             max_concurrent_requests=1 if "batching" in off else concurrent,
             max_decode_gap=settings.max_decode_gap,
+            prompt_lookup=settings.prompt_lookup,
         ),
         store=None if "cache" in off else store_config(spec, settings, hot_bytes),
         checks=checks,

@@ -16,7 +16,7 @@ from omlx_cache.features import FeatureStore
 from omlx_registry.templates import ChatTemplates, chat_templates
 
 from omlx.engine import load_checks, tokenization
-from omlx.engine.draft.speculative import open_draft
+from omlx.engine.draft.draft_model import open_draft
 from omlx.engine.encode.embed import chat_embedder
 from omlx.engine.engine import Engine
 from omlx.engine.jsonfile import read_json

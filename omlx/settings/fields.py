@@ -142,6 +142,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         float,
         _setting("Longest pause of a running stream during a long prefill (100ms, 0.5s)", parse="duration", most=10),
     ] = 0.1
+    prompt_lookup: Annotated[
+        bool,
+        _setting("Guess tokens of a lone reply from its prompt while that is measured to be faster"),
+    ] = True
     weights: Annotated[
         Literal["auto", "quantized", "dequantized", "float32", "bfloat16", "float16"],
         _setting("How weights are held: auto, quantized, dequantized, float32, bfloat16 or float16"),

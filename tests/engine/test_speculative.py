@@ -10,7 +10,7 @@ import pytest
 from omlx_cache.store import PrefixStore
 
 from omlx.engine.draft.controller import SpeculationController
-from omlx.engine.draft.speculative import open_draft
+from omlx.engine.draft.draft_model import open_draft
 from omlx.engine.engine import Engine
 from omlx.engine.loader import LoadedModel
 from omlx.engine.sequence import SequenceSpec
@@ -210,7 +210,7 @@ def test_a_broken_draft_ends_no_reply_and_is_not_asked_again() -> None:
             raise RuntimeError("out of memory")
 
     machine = drafted()
-    machine._decoding.speculator._draft.model = Broken()  # type: ignore[union-attr]
+    machine._decoding.speculator._drafter._draft.model = Broken()  # type: ignore[union-attr]
     assert run(machine, [spec(0, prompt(20), new=20)]).tokens[0] == bare("llama", prompt(20), 20)
     assert machine.guesses is None
     assert run(machine, [spec(1, prompt(20), new=20)]).tokens[1] == bare("llama", prompt(20), 20)

@@ -1,4 +1,4 @@
-"""Whether a draft's guesses pay, and how many to make: by what rounds and plain steps really take.
+"""Whether a drafter's guesses pay, and how many to make: by what rounds and plain steps really take.
 
 What a guess costs is known only from trying: launches, the host's part and the kernels that several positions need
 may cost more than the arithmetic. So both kinds of step are timed while the sequence is alone, and rounds go on only
@@ -71,9 +71,12 @@ class SpeculationController:
         """Plain steps until rounds may come."""
         self._next_rest = _REST[0]
 
-    def start(self) -> None:
-        """Another sequence, or one whose context has changed."""
+    def start(self, *, anew: bool = False) -> None:
+        """Another sequence, or one whose context has changed. `anew`: how well the others were guessed says nothing."""
         self.pause()
+        if anew:
+            self._share, self._gain, self._rounds = _Share(), 1.0, 0
+            self._trial, self._rest, self._next_rest = _TRIAL, 0, _REST[0]
         self._plain_s, self._warming = 0.0, _WARM_UP - 1
         self._rest = max(self._rest, _WARM_UP)
 
