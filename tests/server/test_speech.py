@@ -302,7 +302,7 @@ def test_a_killed_runner_is_replaced(server: LocalServer, http: httpx.Client) ->
     async def pid() -> int:
         return next(model.pid for model in server.pool.loaded() if model.spec.name == "whisper:latest")
 
-    audio = as_wav(sound(600))  # long enough to be seen at work
+    audio = as_wav(sound(150))  # long enough to be seen at work
     texts: list[str] = []
     thread = threading.Thread(target=lambda: texts.append(post(http, audio).json()["text"]))
     thread.start()
