@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("omlx.server")
 
-_UNITED = {"/api/tags": "tags", "/api/ps": "running"}
 _NOT_PASSED = {
     *(b"host", b"origin", b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade"),
     *(b"proxy-authorization", b"proxy-connection", b"content-length", b"expect"),
@@ -71,8 +70,8 @@ class Front:
         route = self._routes.find(path) if scope["type"] == "http" else None
         if route is None:
             await self._app(scope, receive, send)
-        elif route.balancing == "united":
-            await _answer(send, 200, {"models": _union(self._fleet, _UNITED[path])})
+        elif route.balancing in {"tags", "running"}:
+            await _answer(send, 200, {"models": _union(self._fleet, route.balancing)})
         elif route.balancing == "each":
             where = ", ".join(replica.name for replica in self._fleet.replicas)
             problem = Problem(400, f"this address stands for several servers; do this on each: {where}")

@@ -127,7 +127,7 @@ class EncodeJobs:
     @property
     def has_work(self) -> bool:
         """`step` has something to do now."""
-        return bool(self._jobs or self._refused) or self._preparation.has_complete
+        return bool(self._jobs or self._refused) or self._preparation.complete > 0
 
     def submit(self, frame: Embed | Rerank) -> None:
         """Take a job; its answer comes from `step`."""

@@ -93,7 +93,7 @@ class TranscribeJobs:
     @property
     def has_work(self) -> bool:
         """Whether `step` has work now."""
-        return bool(self._jobs or self._refused) or self._preparation.has_complete
+        return bool(self._jobs or self._refused) or self._preparation.complete > 0
 
     def submit(self, request: Transcribe) -> None:
         """Add a job; `step` returns its answers."""

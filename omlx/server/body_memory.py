@@ -106,7 +106,7 @@ class BodyReservation:
 
     @classmethod
     def of(cls, scope: Any) -> BodyReservation:
-        """The one that the gate gave the request."""
+        """The one that the middleware gave the request."""
         found: BodyReservation = scope[_SCOPE]
         return found
 

@@ -13,15 +13,9 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from omlx.settings import SettingError, Settings
-
-OPEN_PATHS = frozenset({"/", "/health", "/api/version"})
-"""What answers without a key: it tells nothing but that a server is here."""
-PAGE_FOLDER = "/dashboard/"
-"""The dashboard's files, the same on every server; what they show is asked for with a key."""
-_SCOPE = "omlx.key"
 
 
 class Key(NamedTuple):
@@ -49,12 +43,12 @@ class Keys:
     def __init__(self, keys: Iterable[Key] = (), *, clock: Callable[[], float] = time.monotonic) -> None:
         self._keys = [(_digest(key.secret.encode()), key, _Bucket(key.rate, clock)) for key in keys]
 
-    def admit(self, path: str, authorization: str, x_api_key: str) -> Admission:
-        """What becomes of a request; it counts against its key's rate. The header values are decoded as latin-1.
+    def admit(self, authorization: str, x_api_key: str) -> Admission:
+        """What becomes of a request that needs a key; it counts against its key's rate.
 
-        Takes the same time whichever key is wrong, and wherever.
+        The header values are decoded as latin-1. Takes the same time whichever key is wrong, and wherever.
         """
-        if not self._keys or path in OPEN_PATHS or path.startswith(PAGE_FOLDER):
+        if not self._keys:
             return WELCOME
         scheme, _, token = authorization.strip().partition(" ")
         shown = [x_api_key.strip(), token.strip() if scheme.lower() == "bearer" else ""]
@@ -96,16 +90,6 @@ class _Bucket:
 def _digest(key: bytes) -> bytes:
     """All digests are equally long, so that comparing them says nothing about a key's length."""
     return hashlib.sha256(key).digest()
-
-
-def note(scope: Any, admission: Admission) -> None:
-    """Leave the key's name on the request's `scope`."""
-    scope[_SCOPE] = admission.name
-
-
-def key_name(scope: Any) -> str:
-    """The name of the key that a request came with; "" where it needed none."""
-    return str(scope.get(_SCOPE, ""))
 
 
 def keys_of(settings: Settings) -> Keys:

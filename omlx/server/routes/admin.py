@@ -32,7 +32,7 @@ _LONGEST_DETAIL = 500
 _BLOCK = 4 << 20
 
 
-@get("/health", opt=route_opt("omlx"))
+@get("/health", opt=route_opt("omlx", needs_key=False))
 async def health() -> Answer:
     """The process lives."""
     return as_json({"status": "ok"})

@@ -45,7 +45,7 @@ async def metrics(request: HttpRequest, telemetry: GivenTelemetry) -> Answer:
     return Complete(text, content_type=content_type)
 
 
-@get("/dashboard/{name:str}", opt=route_opt("omlx"))
+@get("/dashboard/{name:str}", opt=route_opt("omlx", needs_key=False))
 async def file(request: HttpRequest, name: FromPath[str]) -> Answer:
     found = dashboard.file(name, request.headers.get("if-none-match", ""))
     if found is None:

@@ -24,7 +24,7 @@ _READ = [HttpMethod.GET, HttpMethod.HEAD]
 PROJECT_HEADER = "x-omlx-version"
 
 
-@route("/", http_method=_READ, status_code=200, opt=route_opt("omlx"))
+@route("/", http_method=_READ, status_code=200, opt=route_opt("omlx", needs_key=False))
 async def root(request: HttpRequest) -> Answer:
     """The dashboard for a browser, Ollama's words for everybody else."""
     if "text/html" in request.headers.get("accept", ""):
@@ -33,7 +33,7 @@ async def root(request: HttpRequest) -> Answer:
     return Complete(b"Ollama is running", content_type="text/plain; charset=utf-8", headers=headers)
 
 
-@route("/api/version", http_method=_READ, status_code=200, opt=route_opt("ollama"))
+@route("/api/version", http_method=_READ, status_code=200, opt=route_opt("ollama", needs_key=False))
 async def version(settings: GivenSettings) -> Answer:
     """The Ollama version this server is compatible with (clients compare it), and its own."""
     body = models_wire.VersionResponse(settings.ollama_version, __version__)
@@ -45,13 +45,13 @@ async def status() -> Answer:
     return as_json(models_wire.CloudStatusResponse(models_wire.CloudStatus(disabled=True, source="env")))
 
 
-@route("/api/tags", http_method=_READ, status_code=200, opt=route_opt("ollama", "united"))
+@route("/api/tags", http_method=_READ, status_code=200, opt=route_opt("ollama", "tags"))
 async def tags(registry: GivenRegistry) -> Answer:
     specs = await asyncio.to_thread(registry.list)
     return as_json(models_wire.ListResponse([_listed(spec) for spec in specs]))
 
 
-@get("/api/ps", opt=route_opt("ollama", "united"))
+@get("/api/ps", opt=route_opt("ollama", "running"))
 async def ps(pool: GivenPool) -> Answer:
     """The loaded models, the one that stays longest first; one that is just being unloaded counts as gone."""
     return as_json(models_wire.ProcessResponse([_loaded(model) for model in pool.loaded() if model.state != "leaving"]))
