@@ -169,11 +169,6 @@ class ColdTier:
         """(seconds, bytes) that reading from disk took since the last call, read ahead or not."""
         return self._ahead.take_speed() if self._ahead is not None else (0.0, 0)
 
-    @property
-    def reading_ahead(self) -> int:
-        """Records that were read ahead, or are being read, and have not been asked for yet."""
-        return len(self._ahead) if self._ahead is not None else 0
-
     def tidy(self) -> None:
         """Let go of what was read ahead for requests that never came."""
         if self._ahead is not None:

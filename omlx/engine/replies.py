@@ -72,7 +72,6 @@ class Replies:
         self.tokens += 1
         output = Output(id=sequence.id, tokens=[token])
         if token in self._end_tokens:
-            output.stop_token = token
             return self.finish(sequence, output, "stop", now)
         output.text, output.stop_string = sequence.text.feed(token)
         if sequence.guide is not None:
