@@ -160,7 +160,7 @@ def _read(spec: LoadSpec, path: Path, progress: Progress, ranks: Ranks) -> _Read
             model, config = vision_loader.open_network(path)
         else:
             model, config = mlx_load_model(path, lazy=True, trust_remote_code=spec.trust_remote_code)
-        tokenizer = load_tokenizer(path, eos_token_ids=_end_tokens(path, config))
+        tokenizer = load_tokenizer(path, eos_token_ids=end_tokens(path, config))
         if sees:
             vision_loader.add_chat_template(path, tokenizer)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
@@ -338,7 +338,7 @@ def _limit_buffers(wanted: int) -> None:
         mx.set_cache_limit(max(min(wanted, _device_memory() // _KEPT_BUFFERS), _LEAST_BUFFERS))
 
 
-def _end_tokens(path: Path, config: dict[str, Any]) -> list[int] | None:
+def end_tokens(path: Path, config: dict[str, Any]) -> list[int] | None:
     """Tokens that end a reply, by generation_config.json and config.json (many models name some only in the first)."""
     found: set[int] = set()
     try:

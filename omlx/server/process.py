@@ -61,6 +61,7 @@ def run(settings: Settings, balancer: Balancer | None = None) -> int:
             check_template=check_go_template,
             check_chat=check_chat_templates,
             version=settings.ollama_version,
+            load_checker="omlx.runner.load_check",
         )
         pool = Pool(settings)
         registry.bring_up_to_date()

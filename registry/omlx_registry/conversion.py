@@ -13,6 +13,7 @@ import msgspec
 from omlx_registry.assemble import Overrides, Texts
 from omlx_registry.errors import CreateError, PullError, PullRefused
 from omlx_registry.folders import add_model_folder
+from omlx_registry.loadable import prepare_checks, require_loadable_folder
 from omlx_registry.names import Name
 from omlx_registry.spec import Progress
 from omlx_registry.store import Store
@@ -39,7 +40,11 @@ async def run_lines(job: Job) -> AsyncGenerator[Progress | JobResult]:
 async def convert(
     store: Store, name: Name, job: Job, folder: Path, *, overrides: Overrides, texts: Texts | None = None
 ) -> AsyncGenerator[Progress]:
-    """Run a job whose result is `folder` (in a workspace of the store), and register it. Raises PullError."""
+    """Run a job whose result is `folder` (in a workspace of the store), and register it if it loads.
+
+    Raises PullError.
+    """
+    prepare_checks(store)
     async with aclosing(run_lines(job)) as lines:
         async for line in lines:
             if isinstance(line, Progress):
@@ -49,5 +54,9 @@ async def convert(
                     yield Progress(f"note: {note}")
                 level = str(line.result.get("quantization_level", ""))
                 overrides = msgspec.structs.replace(overrides, quantization_level=level)
+    try:
+        await require_loadable_folder(store, folder, overrides.capabilities)
+    except CreateError as error:
+        raise (PullRefused if error.status == 400 else PullError)(error.message) from error
     yield Progress("writing manifest")
     await asyncio.to_thread(add_model_folder, store, name, folder, overrides=overrides, texts=texts, transfer="move")

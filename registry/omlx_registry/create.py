@@ -21,7 +21,7 @@ from omlx_registry.blobs import canonical_digest
 from omlx_registry.describe import read_config
 from omlx_registry.errors import CreateError, Damaged, InvalidDigest, InvalidModel, ModelfileError, reason
 from omlx_registry.folders import file_layers, model_file_names
-from omlx_registry.loadable import require_loadable
+from omlx_registry.loadable import prepare_checks, require_loadable
 from omlx_registry.lora import adapter_layers
 from omlx_registry.manifest import ADAPTER, DRAFT, FILE, FOLDERS, LICENSE, WEIGHTS, Layer
 from omlx_registry.manifest_folder import ManifestFile
@@ -192,6 +192,7 @@ async def create(
                 drafted = {layer.name: layer.digest for layer in layers if layer.media_type in {WEIGHTS, FILE}}
                 request = msgspec.structs.replace(request, draft_files=drafted)
             if request.files:
+                prepare_checks(store)
                 async with aclosing(_take_files(store, request.files, made, space / "converted")) as lines:
                     async for progress in lines:
                         yield progress
@@ -203,7 +204,8 @@ async def create(
                 async for progress in lines:
                     yield progress
             if request.files:
-                await require_loadable(store, made.layers, space / "loads")
+                stated = plan_overrides(request, made.overrides).capabilities
+                await require_loadable(store, made.layers, space / "loads", stated)
             for layer in made.layers:
                 yield _layer_line(layer, new=layer.digest in made.new)
             texts = plan_texts(request, made.texts)

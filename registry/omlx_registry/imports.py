@@ -41,7 +41,7 @@ class Imports:
                     continue
                 yield ImportStep(f"importing {name}", model=name)
                 try:
-                    await require_loadable_folder(model.folder)
+                    await require_loadable_folder(self._store, model.folder)
                     await asyncio.to_thread(self._add, name, model.folder, trusted=[model.root])
                 except RegistryError as error:
                     yield ImportStep(f"skipping {name}: {error.message}", model=name)

@@ -1,44 +1,84 @@
-"""The load check: a worker loads a model folder lazily to see whether it loads.
+"""The load check: a model folder is loaded lazily to see whether it loads; nothing is computed and no weight is read.
 
-The network is built as the engine does it and takes the weights strictly, by name and shape; nothing is computed and no
-weight is read. Only what mlx-lm loads is checked: models that see and encoders are opened by others.
+How a model is loaded is the caller's choice. `open_text_model` knows the networks of mlx-lm: they take the weights
+strictly, by name and shape.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from omlx_registry.capabilities import derive_capabilities
 from omlx_registry.errors import InvalidModel
+from omlx_registry.metadata import POOLING_FILES
 from omlx_registry.open_files import limits_kept
 from omlx_registry.sanitized_folder import inert_folder, read_object, without_inert_folder
+from omlx_registry.templates import chat_templates
 
 _LONGEST: Final = 400
 """Characters shown of a library's error, which may list thousands of tensors."""
 _OTHER_SENSES: Final = ("vision_config", "audio_config", "vit_config", "thinker_config", "vision_tower")
 
+OpenModel = Callable[[Path, Sequence[str]], None]
+"""Loads the model of a folder lazily, as what its capabilities say that it is; raises anything where it does not load.
 
-def check_loads(folder: Path) -> None:
-    """Raises InvalidModel with a message for the user if the model in `folder` does not load."""
+The folder is an inert one with a config.json.
+"""
+
+
+def prepare() -> None:
+    """Import what checks need: a second or more."""
+    with limits_kept():
+        import mlx_lm.utils  # noqa: F401  # here, as only a process that makes checks imports MLX
+
+
+def check_loads(folder: Path, stated: Sequence[str], open_model: OpenModel) -> None:
+    """Raises InvalidModel with a message for the user if the model in `folder` does not load.
+
+    `stated`: the capabilities that its maker states.
+    """
     if not (folder / "config.json").is_file():
         return  # Not a model: `accept` reports it.
     with inert_folder(folder) as path:
         config = read_object(path / "config.json", "config.json")
-        if any(config.get(key) for key in _OTHER_SENSES):
-            return
-        with limits_kept():
-            from mlx_lm.utils import MODEL_REMAPPING, load_model
-        if not _is_network(config, MODEL_REMAPPING):
-            return
+        capabilities = _capabilities(path, config, stated)
         try:
-            load_model(path, lazy=True)
-        except MemoryError:
+            open_model(path, capabilities)
+        except (InvalidModel, MemoryError):
             raise
         except Exception as error:  # a network may raise anything
             raise InvalidModel(_sentence(config, error)) from error
+
+
+def open_text_model(folder: Path, capabilities: Sequence[str]) -> None:
+    """Load what mlx-lm loads; models that see and encoders are opened by others."""
+    config = read_object(folder / "config.json", "config.json")
+    if any(config.get(key) for key in _OTHER_SENSES):
+        return
+    prepare()
+    from mlx_lm.utils import MODEL_REMAPPING, load_model
+
+    if _is_network(config, MODEL_REMAPPING):
+        load_model(folder, lazy=True)
+
+
+def _capabilities(folder: Path, config: Mapping[str, Any], stated: Sequence[str]) -> list[str]:
+    """What the model can be asked for, as far as that decides how it is loaded."""
+
+    def read(name: str) -> str | None:
+        file = folder / name
+        return file.read_text("utf-8", "replace") if file.is_file() else None
+
+    try:
+        template = chat_templates(read).text
+    except ValueError as error:
+        raise InvalidModel(str(error)) from error
+    pooling = any((folder / name).is_file() for name in POOLING_FILES)
+    return derive_capabilities(config, template=None, chat_template=template or None, pooling=pooling, explicit=stated)
 
 
 def _is_network(config: Mapping[str, Any], other_names: Mapping[str, str]) -> bool:

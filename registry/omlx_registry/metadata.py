@@ -35,7 +35,7 @@ _TOKENIZER_FILES: Final = (
     "merges.txt",
     "added_tokens.json",
 )
-_POOLING_FILES: Final = ("modules.json", "1_Pooling/config.json", "config_sentence_transformers.json")
+POOLING_FILES: Final = ("modules.json", "1_Pooling/config.json", "config_sentence_transformers.json")
 
 
 class _SpecialToken(msgspec.Struct):
@@ -130,7 +130,7 @@ def find_out(
         template=template,
         chat_template=templates.text or None,
         tokens=files.special_tokens(),
-        pooling=any(name in files for name in _POOLING_FILES),
+        pooling=any(name in files for name in POOLING_FILES),
         explicit=explicit_capabilities,
     )
     facts = ModelMetadata(

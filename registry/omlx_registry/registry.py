@@ -39,7 +39,7 @@ from omlx_registry.manifest_folder import ManifestFile, StoredManifest
 from omlx_registry.modelfile import is_newer
 from omlx_registry.names import Name, at_revision, parse_name
 from omlx_registry.spec import ModelFile, ModelShow, ModelSpec, Progress, PulledModel
-from omlx_registry.store import PARTIAL_GRACE_S, UPLOAD_GRACE_S, PruneReport, Store
+from omlx_registry.store import DEFAULT_CHECKER, PARTIAL_GRACE_S, UPLOAD_GRACE_S, PruneReport, Store
 from omlx_registry.versions import bring_up_to_date
 from omlx_registry.views import model_files
 from omlx_registry.worker_client import FoundRepository
@@ -78,12 +78,14 @@ class Registry:
         check_template: CheckTemplate | None = None,
         check_chat: CheckChat | None = None,
         version: str = "",
+        load_checker: str = DEFAULT_CHECKER,
     ) -> None:
         """`sources`: None means the bundled package, then the Hub. `check_template` and `check_chat` refuse templates
         of new models, in Go's language and in Jinja's, with a ValueError: this library renders neither. `version`: the
-        version of Ollama that models are served as, for models that require one; "" is any.
+        version of Ollama that models are served as, for models that require one; "" is any. `load_checker`: the module
+        whose process checks that new models load; this library's own knows those that mlx-lm loads.
         """
-        self.store = Store(root)
+        self.store = Store(root, load_checker)
         self.aliases = Aliases(root / "omlx" / "aliases.json")
         """Names the user gave to repositories."""
         catalog_file.keep_in(root / "omlx")

@@ -31,6 +31,7 @@ from omlx_registry.manifest_folder import ManifestFile, ManifestFolder, StoredMa
 from omlx_registry.names import Name, parse_name
 from omlx_registry.views import Views
 
+DEFAULT_CHECKER = "omlx_registry.load_check_worker"
 UPLOAD_GRACE_S = 3600.0
 """Blobs younger than this survive a prune: a client uploads files first and creates the model from them later."""
 
@@ -50,8 +51,10 @@ class PruneReport(msgspec.Struct, frozen=True):
 class Store:
     """The folder of models. Thread-safe and safe among processes; every method is short but `verify`."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, load_checker: str = DEFAULT_CHECKER) -> None:
+        """`load_checker`: the module whose process checks that new models load: see `load_checkers`."""
         self.root = root
+        self.load_checker = load_checker
         self.manifests = ManifestFolder(root / "manifests")
         self.blobs = BlobStore(root / "blobs")
         self.views = Views(root / "omlx" / "views", self.blobs)

@@ -26,7 +26,6 @@ from omlx_registry.gguf.container import GgufError
 from omlx_registry.ollama.store import damaged
 from omlx_registry.open_files import limits_kept
 from omlx_registry.worker_client import (
-    CheckLoads,
     ExportGguf,
     ImportAdapter,
     ImportGguf,
@@ -106,11 +105,6 @@ def do_job(job: Job, reporter: Reporter) -> dict[str, Any]:
 
             with limits_kept():
                 return quantize_model(Path(source), Path(folder), recipe, reporter.progress)
-        case CheckLoads(folder):
-            from omlx_registry.load_check import check_loads  # as above
-
-            check_loads(Path(folder))
-            return {}
         case PullHub():
             from omlx_registry.hub.download import run  # as above
 

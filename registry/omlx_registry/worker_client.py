@@ -23,7 +23,7 @@ from omlx_registry.errors import CreateError
 
 _LINE_LIMIT: Final = 16 << 20
 _KEPT_STDERR: Final = 4096
-_MEMORY_SHARE: Final = 0.8
+MEMORY_SHARE: Final = 0.8
 """Of the memory that is free, what a worker may take; it holds one module of a model at a time."""
 _LOOK_S: Final = 0.05
 _TOO_LARGE: Final = (
@@ -91,12 +91,6 @@ class Quantize(msgspec.Struct, tag_field="job", tag="quantize", frozen=True):
     recipe: str
 
 
-class CheckLoads(msgspec.Struct, tag_field="job", tag="check_loads", frozen=True):
-    """Find out whether the model in `folder` loads; a failure says why not."""
-
-    folder: str
-
-
 class PullHub(msgspec.Struct, tag_field="job", tag="pull_hub", frozen=True):
     """Fetch what a model needs of a Hugging Face repository into the folder `blobs`; the result is a `Fetched`.
 
@@ -162,7 +156,6 @@ Job = (
     | PushHub
     | SearchHub
     | LatestHub
-    | CheckLoads
 )
 
 
@@ -238,12 +231,12 @@ async def run_job(job: Job, *, memory: int | None = None) -> AsyncGenerator[JobP
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         limit=_LINE_LIMIT,
-        env=_environment(),
+        env=worker_environment(),
         start_new_session=True,  # a Ctrl-C in the terminal is the server's to handle
     )
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None
     complaints = asyncio.create_task(_tail(process.stderr))
-    watch = asyncio.create_task(_end_above(process, memory or int(psutil.virtual_memory().available * _MEMORY_SHARE)))
+    watch = asyncio.create_task(_end_above(process, memory or int(psutil.virtual_memory().available * MEMORY_SHARE)))
     finished = False
     try:
         with contextlib.suppress(ConnectionError):  # a worker that died at once is reported below
@@ -282,22 +275,29 @@ async def _end(process: asyncio.subprocess.Process, complaints: asyncio.Task[str
 
 
 async def _end_above(process: asyncio.subprocess.Process, memory: int) -> bool:
-    """Kill the worker once it takes more memory of its own; whether that was done. Returns when it is gone.
-
-    Pages of files that it has mapped are not counted: the system drops them where memory is short. Only Linux tells
-    the two apart.
-    """
+    """Kill the worker once it takes more memory of its own; whether that was done. Returns when it is gone."""
     while process.returncode is None and sys.platform == "linux":
-        try:
-            info = psutil.Process(process.pid).memory_info()
-        except psutil.Error:
-            return False
-        if info.rss - info.shared > memory:
+        if memory_taken(process.pid) > memory:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             return True
         await asyncio.sleep(_LOOK_S)
     return False
+
+
+def memory_taken(pid: int) -> int:
+    """Bytes of its own that a process takes; 0 where that is not known.
+
+    Pages of files that it has mapped are not counted: the system drops them where memory is short. Only Linux tells
+    the two apart.
+    """
+    if sys.platform != "linux":
+        return 0
+    try:
+        info = psutil.Process(pid).memory_info()
+    except psutil.Error:
+        return 0
+    return int(info.rss - info.shared)
 
 
 async def _tail(stream: asyncio.StreamReader) -> str:
@@ -315,7 +315,7 @@ def _epitaph(code: int, complaints: str) -> str:
     return f"the conversion ended without a result (exit status {code}): {last}"
 
 
-def _environment() -> dict[str, str]:
-    """The worker finds this package where this process found it, installed or not."""
+def worker_environment() -> dict[str, str]:
+    """A worker finds this package where this process found it, installed or not."""
     paths = [path for path in sys.path if path]
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}

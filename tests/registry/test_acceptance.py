@@ -181,10 +181,10 @@ def folder(tmp_path: Path) -> Path:
 
 def uploaded(registry: Registry, folder: Path) -> dict[str, str]:
     found = {}
-    for path in sorted(folder.iterdir()):
-        data = path.read_bytes()
-        found[path.name] = f"sha256:{hashlib.sha256(data).hexdigest()}"
-        with registry.blob_writer(found[path.name]) as writer:
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        data, name = path.read_bytes(), path.relative_to(folder).as_posix()
+        found[name] = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        with registry.blob_writer(found[name]) as writer:
             writer.write(data)
     return found
 

@@ -14,7 +14,7 @@ from omlx_registry.errors import RegistryError
 from omlx_registry.hub.source import HubSource
 from safetensors.numpy import save_file
 
-from tests.registry.tiny_gguf import make_pair
+from tests.registry.tiny_gguf import make_pair, write_gguf
 from tests.support.hub import FakeHub
 from tests.support.tiny import tiny_model
 
@@ -135,11 +135,11 @@ async def test_what_the_headers_tell_is_refused_without_the_weights(
 
 
 async def test_a_gguf_that_cannot_be_imported_is_refused_by_its_header(hub: FakeHub, registry: Registry) -> None:
-    source, folder = hub.root / "org" / "Tiny-GGUF" / "Tiny-F32.gguf", hub.root / "org" / "Odd-GGUF"
+    source, folder = hub.root / "org" / "Tiny-GGUF" / "Tiny-F32.gguf", hub.root / "org" / "Unlike-GGUF"
     folder.mkdir(exist_ok=True)
     data = source.read_bytes().replace(b"llama", b"llamo")
     (folder / "Odd-F32.gguf").write_bytes(data + bytes(40 << 20))
-    assert "llamo" in await refused(registry, "hf.co/org/Odd-GGUF")
+    assert "llamo" in await refused(registry, "hf.co/org/Unlike-GGUF")
     assert hub.sent["Odd-F32.gguf"] <= 8 << 20
 
 
@@ -158,3 +158,17 @@ async def test_what_is_no_model_is_named(hub: FakeHub, registry: Registry, file:
     folder.mkdir(exist_ok=True)
     (folder / file).write_text("{}")
     assert words in await refused(registry, f"hf.co/org/{folder.name}")
+
+
+async def test_a_gguf_that_becomes_no_model_that_loads_is_refused(
+    hub: FakeHub, registry: Registry, tmp_path: Path
+) -> None:
+    """The widths that its metadata states are not those of its weights."""
+    folder = hub.root / "org" / "Unlike-GGUF"
+    folder.mkdir(parents=True)
+    source = Path(shutil.copytree(tiny_model("llama"), tmp_path / "source"))
+    settings = json.loads((source / "config.json").read_text()) | {"intermediate_size": 96}
+    (source / "config.json").write_text(json.dumps(settings))
+    write_gguf(folder / "Odd-F32.gguf", source, lambda name: "F32", {})
+    message = await refused(registry, "hf.co/org/Unlike-GGUF")
+    assert message.startswith("the llama model of these weights and config.json does not load: Expected shape")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-HELPERS = ("omlx.runner.rendering", "image_decoder", "audio_decoder", "omlx.server.large_json")
+HELPERS = ("omlx.runner.rendering", "load_check", "image_decoder", "audio_decoder", "omlx.server.large_json")
 """Processes that are kept for templates, images and large bodies; they belong to no model."""
 
 

@@ -135,7 +135,7 @@ def pool(hidden: mx.array, batch: PaddedRows, pooling: Pooling) -> mx.array:
 def load_embedder(spec: LoadSpec, progress: Progress) -> tuple[EncoderEmbedder | DecoderEmbedder, str, int]:
     """Load `spec.path` as an embedder; with it how the weights are held, and their bytes. Raises LoadError."""
     pooling = read_pooling(Path(spec.path))
-    opened = open_model(spec, _build, progress)
+    opened = open_model(spec, build_network, progress)
     if opened is None:
         return _load_decoder(spec, pooling, progress)
     model = opened.model
@@ -162,7 +162,7 @@ def _load_decoder(spec: LoadSpec, pooling: Pooling | None, progress: Progress) -
     return embedder, loaded.weights, loaded.weight_bytes
 
 
-def _build(path: Path) -> Any | None:
+def build_network(path: Path) -> Any | None:
     """The network with lazy weights; None where mlx-vlm has one of that name, but not as an embedder."""
     from mlx_vlm.embedding_loader import load_embedding_model
 

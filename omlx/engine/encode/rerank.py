@@ -107,8 +107,8 @@ class GenerativeReranker:
 def load_reranker(spec: LoadSpec, progress: Progress) -> tuple[CrossEncoder | GenerativeReranker, str, int]:
     """Load `spec.path` as a reranker; with it how the weights are held, and their bytes. Raises LoadError."""
     config = read_json(Path(spec.path) / "config.json")
-    if any(str(name).endswith("ForSequenceClassification") for name in config.get("architectures") or []):
-        opened = open_model(spec, _build, progress)
+    if is_cross_encoder(config):
+        opened = open_model(spec, build_network, progress)
         if opened is None:
             raise LoadError(f"{spec.name} cannot be loaded: its network is not known")
         return CrossEncoder(opened), opened.weights, opened.weight_bytes
@@ -120,7 +120,13 @@ def load_reranker(spec: LoadSpec, progress: Progress) -> tuple[CrossEncoder | Ge
     return reranker, loaded.weights, loaded.weight_bytes
 
 
-def _build(path: Path) -> Any:
+def is_cross_encoder(config: dict[str, Any]) -> bool:
+    """Whether the model is a classifier of pairs; else it is a text generator that answers yes or no."""
+    return any(str(name).endswith("ForSequenceClassification") for name in config.get("architectures") or [])
+
+
+def build_network(path: Path) -> Any:
+    """The network with lazy weights; None where mlx-vlm has none."""
     from mlx_vlm.reranker_loader import load_sequence_classification_model
 
     return load_sequence_classification_model(path, lazy=True)

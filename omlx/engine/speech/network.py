@@ -102,7 +102,7 @@ def load_speech(spec: LoadSpec, progress: Progress) -> LoadedSpeech:
             if not is_speech(config):
                 raise LoadError("it is not a Whisper model")
             plan = _plan(spec, config)
-            network = _open(path, config, mx.float32 if plan.dtype == "float32" else mx.float16)
+            network = open_network(path, config, mx.float32 if plan.dtype == "float32" else mx.float16)
             network.use(WhisperTokenizer.from_pretrained(path))
             _, size = loader.hold(network, plan, progress)
     except (
@@ -125,7 +125,7 @@ def _plan(spec: LoadSpec, config: dict[str, Any]) -> weights.WeightsPlan:
     return plan._replace(dtype="float16") if plan.dtype == "bfloat16" else plan
 
 
-def _open(path: Path, config: dict[str, Any], dtype: Any) -> Network:
+def open_network(path: Path, config: dict[str, Any], dtype: Any) -> Network:
     """The network with lazy weights. Raises ValueError if they do not match it."""
     network = Network(ModelDimensions.from_dict(config), dtype)
     tensors = network.sanitize(load_weights(path))

@@ -27,7 +27,7 @@ from omlx_registry.folders import add_model_blobs, file_layers
 from omlx_registry.hub.gguf_choice import TEXT_FILES, is_kind
 from omlx_registry.hub.outdated import commit_of, compare, plan, questions
 from omlx_registry.hub.pushed import DESCRIPTION, request_of, write_pushed
-from omlx_registry.loadable import require_loadable
+from omlx_registry.loadable import prepare_checks, require_loadable
 from omlx_registry.manifest_folder import ManifestFile
 from omlx_registry.names import DEFAULT_HOST, Name
 from omlx_registry.quantize import find_recipe
@@ -98,6 +98,8 @@ class HubSource:
                     if isinstance(line, JobResult):
                         result.append(msgspec.convert(line.result, Fetched))
                     else:
+                        if line.digest:
+                            prepare_checks(store)
                         if line.digest and line.completed == line.total:
                             seen.add(line.digest)
                         yield line
@@ -171,7 +173,7 @@ async def _register(name: Name, store: Store, target: PullTarget, fetched: Fetch
         with store.workspace() as place:
             try:
                 layers = await asyncio.to_thread(file_layers, store.blobs, files)
-                await require_loadable(store, layers, place / "loads")
+                await require_loadable(store, layers, place / "loads", overrides.capabilities)
             except CreateError as error:
                 raise (PullRefused if error.status == 400 else PullError)(error.message) from error
         yield Progress("writing manifest")

@@ -22,6 +22,7 @@ from omlx_registry.create import take_folder
 from omlx_registry.describe import read_config
 from omlx_registry.errors import CreateError, Damaged, InvalidModel, NotFound, PullError, RegistryError, reason
 from omlx_registry.gguf.encoders import without_encoder
+from omlx_registry.loadable import prepare_checks, require_loadable_folder
 from omlx_registry.manifest import ADAPTER, FILE, LICENSE, WEIGHTS, Layer
 from omlx_registry.metadata import Files
 from omlx_registry.model_files import is_safe_path
@@ -299,6 +300,7 @@ async def _weights(
         files = {path: source for path, source in files.items() if not path.endswith(".index.json")}
         blobs = [str(ollama.path(layer)) for layer in _tensor_layers(model)]
         job = ImportTensors(blobs, files, str(folder), request.link, check)
+    prepare_checks(store)
     result: list[dict[str, Any]] = []
     async with aclosing(_run(name, job, result)) as steps:
         async for step in steps:
@@ -309,6 +311,7 @@ async def _weights(
         yield ImportStep(f"{name}: {text}")
     if request.link and ggufs:
         yield ImportStep(f"note: {name} is converted, so its files cannot be shared with Ollama")
+    await require_loadable_folder(store, folder, overrides.capabilities)
     layers, _ = await asyncio.to_thread(take_folder, store, folder)
     level = str(result[0].get("quantization_level", ""))
     layers = [layer for layer in layers if layer.media_type != LICENSE]
