@@ -20,7 +20,8 @@ from omlx.engine.batches import Batches
 from omlx.engine.decode_loop import DecodeLoop
 from omlx.engine.detokenize import TextStream, TokenTexts
 from omlx.engine.draft.speculative import Speculator
-from omlx.engine.grammar import GrammarCompiler, GrammarError
+from omlx.engine.grammar import GrammarCompiler
+from omlx.engine.grammar_text import GrammarError
 from omlx.engine.guide import make_guide
 from omlx.engine.loader import LoadedModel
 from omlx.engine.prefill_loop import PrefillLoop
@@ -157,10 +158,18 @@ class Engine:
             sampling = msgspec.structs.replace(spec.sampling, seed=sequence.seed)
             self._orders.add.append(msgspec.structs.replace(spec, sampling=sampling))
 
-    def compile(self, grammar: Grammar) -> None:
-        """Get a grammar ready, so that `add` need not wait for it. May be called by any thread. Raises EngineError."""
+    def is_compiled(self, grammar: Grammar) -> bool:
+        """Whether `add` need not wait for a grammar. May be called by any thread. Raises EngineError."""
         try:
-            self._grammars.matcher(grammar)
+            return self._grammars.is_compiled(grammar)
+        except GrammarError as error:
+            raise EngineError(*unusable(error)) from error
+
+    def compile(self, grammar: Grammar, check: Callable[[], None] = lambda: None) -> None:
+        """Get a grammar ready, so that `add` need not wait for it. May be called by any thread; calls `check` now and
+        then, which may raise to give up. Raises EngineError."""
+        try:
+            self._grammars.matcher(grammar, check)
         except GrammarError as error:
             raise EngineError(*unusable(error)) from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from omlx.engine.grammar import GrammarError
+from omlx.engine.grammar_text import GrammarError
 from omlx.engine.sequence import Output, Sequence
 from omlx.messages.request import FailureKind
 

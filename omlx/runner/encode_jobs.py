@@ -155,8 +155,8 @@ class EncodeJobs:
         return answers
 
     # ------------------------------------------------------------ rows
-    def _prepare(self, job: _EncodeJob) -> bool:
-        """Runs in a helper thread: one slice of the job's texts. Whether all are done."""
+    def _prepare(self, job: _EncodeJob) -> str:
+        """Runs in a helper thread: one slice of the job's texts."""
         done, size = len(job.rows), 0
         stop = done
         while stop < len(job.texts) and stop - done < _SLICE_TEXTS and size < _SLICE_CHARS:
@@ -166,7 +166,7 @@ class EncodeJobs:
         truncate, limit = (job.frame.truncate, job.frame.num_ctx) if isinstance(job.frame, Embed) else (True, 0)
         if encoder is not None:
             job.rows += encoder.rows(job.texts[done:stop], truncate=truncate, limit=limit)
-        return stop == len(job.texts)
+        return "" if stop == len(job.texts) else _THREADS
 
     def _take_prepared(self) -> list[Answer]:
         answers: list[Answer] = []
