@@ -113,8 +113,8 @@ async def _spoken(client: Client) -> Api:
 async def _run(client: Client, model: str, plan: BenchPlan, api: Any, key: str, context: int) -> Report:
     name = "another server"
     if api == "ollama":
-        found = await client.version()
-        name = f"omlx {found.omlx_version}" if found.omlx_version else f"ollama {found.version}"
+        version = await client.version()
+        name = f"omlx {version.omlx_version}" if version.omlx_version else f"ollama {version.version}"
         context = context or await _context(client, model)
     wanted = plan
     plan = plan.within(context)
@@ -217,12 +217,12 @@ def _table(report: Report) -> str:
 
 
 def _comparison(before: Report, after: Report) -> str:
-    found = compare(before, after)
-    if not found:
+    comparison = compare(before, after)
+    if not comparison:
         raise CliError("the two runs have no figure in common")
     rows = [
         (each.name, _shown(each.before, each.unit), _shown(each.after, each.unit), f"{each.ratio:.2f}", each.verdict)
-        for each in found
+        for each in comparison
     ]
     titles = [f"{run.model} on {run.server}, {run.when}" for run in (before, after)]
     text = f"A: {titles[0]}\nB: {titles[1]}\n"

@@ -20,12 +20,13 @@ from omlx.engine.batches import Batches
 from omlx.engine.decode_loop import DecodeLoop
 from omlx.engine.detokenize import TextStream, TokenTexts
 from omlx.engine.draft.speculative import Speculator
+from omlx.engine.followers import StepOrders
 from omlx.engine.grammar import GrammarCompiler
 from omlx.engine.grammar_text import GrammarError
 from omlx.engine.guide import make_guide
 from omlx.engine.loader import LoadedModel
 from omlx.engine.prefill_loop import PrefillLoop
-from omlx.engine.ranks import SOLO, Orders, Ranks
+from omlx.engine.ranks import SOLO, Ranks
 from omlx.engine.replies import Replies
 from omlx.engine.requests import unusable
 from omlx.engine.scheduler import WaitingLine
@@ -45,7 +46,6 @@ _REPORT_PROMPTS = 256
 """Prompts shorter than this report no reading progress."""
 _LOOK_AHEAD = 2
 """Waiting sequences whose prefixes are read from disk before it is their turn."""
-_NO_ORDERS = Orders()
 
 
 class Engine:
@@ -78,7 +78,7 @@ class Engine:
         """Its upkeep has failed; said once."""
         gap_s = config.max_decode_gap
         self._ranks = ranks
-        self._orders = Orders()
+        self._orders = StepOrders(ranks)
         """For the followers, with the next step."""
         self._stopped = False
         self._grammars = GrammarCompiler(model.text_tokenizer, model.vocabulary, model.end_tokens)
@@ -101,7 +101,7 @@ class Engine:
     # ---------------------------------------------------------------- the surface
     @property
     def has_work(self) -> bool:
-        return bool(self._known) or self._orders != _NO_ORDERS
+        return bool(self._known) or self._orders.pending
 
     @property
     def running(self) -> int:
@@ -154,9 +154,8 @@ class Engine:
         sequence = Sequence(spec, context=context, text=text, guide=guide, now_ns=time.monotonic_ns())
         self._known[spec.id] = sequence
         self._waiting.push(sequence)
-        if self._leads:
-            sampling = msgspec.structs.replace(spec.sampling, seed=sequence.seed)
-            self._orders.add.append(msgspec.structs.replace(spec, sampling=sampling))
+        sampling = msgspec.structs.replace(spec.sampling, seed=sequence.seed)
+        self._orders.add(msgspec.structs.replace(spec, sampling=sampling))
 
     def is_compiled(self, grammar: Grammar) -> bool:
         """Whether `add` need not wait for a grammar. May be called by any thread. Raises EngineError."""
@@ -182,15 +181,13 @@ class Engine:
         """End a sequence at the next step, in whatever phase it is; nothing more is said about it."""
         if id in self._known:
             self._cancelled.add(id)
-            if self._leads:
-                self._orders.cancel.append(id)
+            self._orders.cancel(id)
 
     def end(self, id: int) -> None:
         """Finish a sequence at the next step, as if its reply ended there by itself; its last output tells so."""
         if id in self._known:
             self._ended.add(id)
-            if self._leads:
-                self._orders.end.append(id)
+            self._orders.end(id)
 
     def step(self) -> list[Output]:
         """One iteration. Returns what it has to say, at most a few outputs per sequence.
@@ -215,10 +212,11 @@ class Engine:
         On CUDA the first join, leave, padded step and sampled step take seconds; on a CPU there is little to gain.
         """
         most = effective_context(0, self._config.context_length, self._model.max_context) - 1
-        for at, sampling in enumerate((Sampling(temperature=0), Sampling(seed=1), Sampling(seed=2), Sampling(seed=3))):
-            tokens = [0] * min(24 + 8 * (at % 3), most)
-            limits = Limits(num_predict=4 + 3 * at)
-            self.add(SequenceSpec(id=-1 - at, tokens=tokens, sampling=sampling, limits=limits))
+        greedy, *drawn = Sampling(temperature=0), *(Sampling(seed=seed) for seed in (1, 2, 3))
+        for number, sampling in enumerate((greedy, *drawn)):
+            tokens = [0] * min(24 + 8 * (number % 3), most)
+            limits = Limits(num_predict=4 + 3 * number)
+            self.add(SequenceSpec(id=-1 - number, tokens=tokens, sampling=sampling, limits=limits))
         while self.has_work:
             self.step()
         self.steps = 0
@@ -245,10 +243,6 @@ class Engine:
         return None if speculator is None else (speculator.guessed, speculator.accepted)
 
     # ---------------------------------------------------------------- several ranks
-    @property
-    def _leads(self) -> bool:
-        return self._ranks.size > 1 and self._ranks.rank == 0
-
     def follow(self) -> None:
         """Do what the leader's engine does, until it stops. For ranks other than 0."""
         while not self._stopped:
@@ -257,34 +251,26 @@ class Engine:
     def stop_followers(self) -> None:
         """Let the other ranks leave `follow`; no step comes after this. What the last one has left is done."""
         self._let_go()
-        if self._leads:
-            self._ranks.expect_end()
-            self._ranks.decide(lambda: Orders(stop=True), Orders)
+        self._orders.stop()
 
     def tell_followers(self, *, hot_bytes: int | None = None, clear_store: bool = False) -> None:
         """Have the stores of the other ranks follow what was done to this one; nothing to do without other ranks."""
-        if self._leads:
-            self._orders.hot_bytes = hot_bytes if hot_bytes is not None else self._orders.hot_bytes
-            self._orders.clear_store |= clear_store
+        self._orders.store(hot_bytes=hot_bytes, clear=clear_store)
 
     def _take_orders(self) -> None:
-        """Tell the followers what came in since the last step, or hear it."""
-        if self._ranks.size == 1:
-            return
-        orders, self._orders = self._orders, Orders()
-        orders = self._ranks.decide(lambda: orders, Orders)
-        if not self._leads:
-            for spec in orders.add:
-                self.add(spec)
-            for id in orders.cancel:
-                self.cancel(id)
-            for id in orders.end:
-                self.end(id)
-            if self._store is not None and orders.hot_bytes is not None:
-                self._store.resize_hot(orders.hot_bytes)
-            if self._store is not None and orders.clear_store:
-                self._store.clear()
-            self._stopped = orders.stop
+        """Tell the followers what came in since the last step, or do what the leader says."""
+        orders = self._orders.exchange()
+        for spec in orders.add:
+            self.add(spec)
+        for id in orders.cancel:
+            self.cancel(id)
+        for id in orders.end:
+            self.end(id)
+        if self._store is not None and orders.hot_bytes is not None:
+            self._store.resize_hot(orders.hot_bytes)
+        if self._store is not None and orders.clear_store:
+            self._store.clear()
+        self._stopped = self._stopped or orders.stop
 
     # ---------------------------------------------------------------- leaving and admitting
     def _drop_leavers(self) -> list[Output]:

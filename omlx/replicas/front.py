@@ -97,14 +97,14 @@ class Front:
         try:
             body = await read_bytes(Request(scope, receive), limit)
             plain = await inflate(body, encoding, limit, share) if encoding else body
-            asked = await parse(plain, choice.read, share) if plain else ReplicaRequest()
+            parsed = await parse(plain, choice.read, share) if plain else ReplicaRequest()
         except Malformed:
-            asked = ReplicaRequest()  # the replica says what is wrong
+            parsed = ReplicaRequest()  # the replica says what is wrong
         except ClientGone:
             return None
         query = scope["query_string"].decode("latin-1")
         target = scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
-        return _Heard(scope["method"], scope["path"], route.protocol, target, headers, body, asked)
+        return _Heard(scope["method"], scope["path"], route.protocol, target, headers, body, parsed)
 
     async def _pass(self, heard: _Heard, receive: Receive, send: Send) -> None:
         """Try replicas until one answers; end when the client leaves."""
@@ -179,11 +179,11 @@ async def _left(receive: Receive) -> None:
 
 def _union(fleet: Fleet, what: str) -> list[dict[str, Any]]:
     """Models of all replicas, each once."""
-    found: dict[str, dict[str, Any]] = {}
+    models: dict[str, dict[str, Any]] = {}
     for replica in fleet.healthy:
         for model in getattr(replica, what):
-            found.setdefault(str(model.get("name")), model)
-    return list(found.values())
+            models.setdefault(str(model.get("name")), model)
+    return list(models.values())
 
 
 async def _refuse(send: Send, protocol: ProtocolName, problem: Problem) -> None:

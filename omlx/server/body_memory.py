@@ -107,8 +107,8 @@ class BodyReservation:
     @classmethod
     def of(cls, scope: Any) -> BodyReservation:
         """The one that the middleware gave the request."""
-        found: BodyReservation = scope[_SCOPE]
-        return found
+        reservation: BodyReservation = scope[_SCOPE]
+        return reservation
 
     def put(self, scope: Any) -> None:
         scope[_SCOPE] = self

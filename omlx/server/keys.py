@@ -53,15 +53,15 @@ class Keys:
         scheme, _, token = authorization.strip().partition(" ")
         shown = [x_api_key.strip(), token.strip() if scheme.lower() == "bearer" else ""]
         candidates = [_digest(candidate.encode("latin-1")) for candidate in shown if candidate]
-        found = [
+        matches = [
             (key, bucket)
             for candidate in candidates
             for digest, key, bucket in self._keys
             if hmac.compare_digest(candidate, digest)
         ]
-        if not found:
+        if not matches:
             return Admission(False)
-        key, bucket = found[0]
+        key, bucket = matches[0]
         return Admission(True, key.name, bucket.take())
 
 
@@ -97,8 +97,8 @@ def keys_of(settings: Settings) -> Keys:
     if settings.no_auth:
         return Keys()
     rate = settings.key_rate_limit
-    given = [Key(f"key-{number}", secret, rate) for number, secret in enumerate(settings.api_key, 1)]
-    return Keys([*given, *(_read(Path(settings.api_key_file), rate) if settings.api_key_file else ())])
+    keys = [Key(f"key-{number}", secret, rate) for number, secret in enumerate(settings.api_key, 1)]
+    return Keys([*keys, *(_read(Path(settings.api_key_file), rate) if settings.api_key_file else ())])
 
 
 def _read(file: Path, rate: int) -> list[Key]:
@@ -106,7 +106,7 @@ def _read(file: Path, rate: int) -> list[Key]:
         text = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingError(f"the file of API keys {file} cannot be read: {error}") from None
-    found: dict[str, Key] = {}
+    keys: dict[str, Key] = {}
     for number, line in enumerate(text.splitlines(), 1):
         fields = [] if line.lstrip().startswith("#") else line.split()
         if not fields:
@@ -116,14 +116,14 @@ def _read(file: Path, rate: int) -> list[Key]:
             raise SettingError(
                 f"line {number} of the file of API keys {file} is not NAME KEY, or NAME KEY REQUESTS-A-MINUTE"
             )
-        if fields[0] in found:
+        if fields[0] in keys:
             raise SettingError(f"line {number} of the file of API keys {file} has the name {fields[0]} once more")
         name, secret, *own_rate = fields
-        found[name] = Key(name, secret, int(own_rate[0]) if own_rate else rate)
-    if not found:
+        keys[name] = Key(name, secret, int(own_rate[0]) if own_rate else rate)
+    if not keys:
         # To read it as "no keys" would open the server to everybody.
         raise SettingError(f"the file of API keys {file} holds no key")
-    return list(found.values())
+    return list(keys.values())
 
 
 def warning(settings: Settings, address: str) -> str:

@@ -106,8 +106,8 @@ def routes_of(app: Litestar) -> dict[str, RouteInfo]:
                 continue
             known = table.get(path or "/")
             methods.update(known.methods if known else ())
-            told: dict[str, Any] = {name: handler.opt[name] for name in RouteInfo._fields[1:]}
-            info = RouteInfo(tuple(sorted(methods)), **told)
+            options: dict[str, Any] = {name: handler.opt[name] for name in RouteInfo._fields[1:]}
+            info = RouteInfo(tuple(sorted(methods)), **options)
             if known is not None and known[1:] != info[1:]:
                 raise ValueError(f"the handlers of {path} disagree on what they say of the route")
             table[path or "/"] = info

@@ -24,7 +24,7 @@ Parts = list[Mapping[str, Any]]
 """Schemas that hold together, each looked at for its `properties` and `required` only."""
 
 
-class _TooMany(Exception):
+class _TooManyWays(Exception):
     pass
 
 
@@ -32,7 +32,7 @@ def ways_of(schema: Mapping[str, Any]) -> list[list[Parameter]]:
     """At least one; the arguments of each in the order of the schema."""
     try:
         found = _ways(schema, schema, _DEPTH)
-    except _TooMany:
+    except _TooManyWays:
         found = []
     listed = parameters_of(schema)
     order = {parameter.name: at for at, parameter in enumerate(listed)}
@@ -47,18 +47,18 @@ def ways_of(schema: Mapping[str, Any]) -> list[list[Parameter]]:
 
 
 def _ways(schema: Any, root: Mapping[str, Any], depth: int) -> list[Parts]:
-    """Each list of schemas of which one must hold as a whole. Raises _TooMany."""
+    """Each list of schemas of which one must hold as a whole. Raises _TooManyWays."""
     if schema is False:
         return []
     if not isinstance(schema, Mapping):
         return [[]]
     if not depth:
-        raise _TooMany
+        raise _TooManyWays
     found: list[Parts] = [[schema]]
     for choice in _choices(schema, root, depth - 1):
         found = [[*one, *other] for one, other in itertools.product(found, choice)]
         if len(found) > 4 * MAX_WAYS:
-            raise _TooMany
+            raise _TooManyWays
     return found
 
 
@@ -99,7 +99,7 @@ def _one_of(options: list[Any], root: Mapping[str, Any], depth: int) -> Iterator
             if opposites is not None and len(opposites) <= _OPPOSITES:
                 ways = [[*way, *opposite] for way in ways for opposite in opposites]
             if len(ways) > 4 * MAX_WAYS:
-                raise _TooMany
+                raise _TooManyWays
         yield from ways
 
 

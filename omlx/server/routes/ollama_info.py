@@ -59,23 +59,23 @@ async def ps(pool: GivenPool) -> Answer:
 
 @post("/api/show", status_code=200, opt=route_opt("ollama", "passed"))
 async def show(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
-    asked = await read_json(request, models_wire.ShowRequest, settings.max_body)
-    name = required(asked.wanted)
+    body = await read_json(request, models_wire.ShowRequest, settings.max_body)
+    name = required(body.wanted)
     current().names(name)
     refuse_cloud(name, "remote model details are unavailable")
     try:
         shown = await asyncio.to_thread(
-            registry.show, name, verbose=asked.verbose, system=asked.system, options=asked.options
+            registry.show, name, verbose=body.verbose, system=body.system, options=body.options
         )
     except NotFound as error:
         raise HTTPError(404, single_quoted(error.normalized)) from None
     answer = _shown(shown)
     loaded = (model for model in pool.loaded() if model.state != "leaving")
-    found = pool.selftest(shown.spec.digest)
-    if found is not None:
-        answer.capabilities = [name for name in answer.capabilities if name not in found.off]
+    result = pool.selftest(shown.spec.digest)
+    if result is not None:
+        answer.capabilities = [name for name in answer.capabilities if name not in result.off]
     checks = pool.load_checks(shown.spec)
-    answer.notes = [*(found.notes if found is not None else ()), *(checks.notes if checks is not None else ())]
+    answer.notes = [*(result.notes if result is not None else ()), *(checks.notes if checks is not None else ())]
     answer.weights = next((model.weights for model in loaded if model.spec.digest == shown.spec.digest), "")
     if request.headers.get("user-agent", "").startswith("GitHubCopilotChat/"):
         answer.model_info = {**answer.model_info, "general.basename": name}
@@ -133,14 +133,14 @@ def _shown(shown: ModelShow) -> models_wire.ShowResponse:
     )
 
 
-def details(found: Details, *, context_length: int = 0, embedding_length: int = 0) -> models_wire.ModelDetails:
+def details(source: Details, *, context_length: int = 0, embedding_length: int = 0) -> models_wire.ModelDetails:
     return models_wire.ModelDetails(
-        parent_model=found.parent_model,
-        format=found.format,
-        family=found.family,
-        families=found.families,
-        parameter_size=found.parameter_size,
-        quantization_level=found.quantization_level,
+        parent_model=source.parent_model,
+        format=source.format,
+        family=source.family,
+        families=source.families,
+        parameter_size=source.parameter_size,
+        quantization_level=source.quantization_level,
         context_length=context_length,
         embedding_length=embedding_length,
     )
