@@ -1,17 +1,23 @@
-"""What the leader of a distributed model tells the other ranks with each step (see `ranks`)."""
+"""The *followers*: the other ranks of a distributed model, which do what the leader's engine does.
+
+What happens at the leader is noted here as orders and told with its next step. At a follower, and in a model of one
+process, nothing is noted.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+import msgspec
 
 from omlx.engine.ranks import Orders, Ranks
 from omlx.engine.sequence import SequenceSpec
+from omlx.messages.request import Priority
+from omlx.messages.work_limits import WorkLimits
 
-_NONE: Final = Orders()
+_NONE = Orders()
 
 
-class StepOrders:
-    """Collected between two steps at the leader; in one process and at followers nothing is collected."""
+class Followers:
+    """Of the engine of one rank."""
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
@@ -19,13 +25,15 @@ class StepOrders:
         self._orders = Orders()
 
     @property
-    def pending(self) -> bool:
-        """There is something to tell with the next step."""
+    def have_orders(self) -> bool:
+        """Something has to be told with the next step."""
         return self._orders != _NONE
 
-    def add(self, spec: SequenceSpec) -> None:
+    def add(self, spec: SequenceSpec, seed: int) -> None:
+        """`seed`: the one that the leader has drawn."""
         if self._leads:
-            self._orders.add.append(spec)
+            sampling = msgspec.structs.replace(spec.sampling, seed=seed)
+            self._orders.add.append(msgspec.structs.replace(spec, sampling=sampling))
 
     def cancel(self, id: int) -> None:
         if self._leads:
@@ -35,21 +43,27 @@ class StepOrders:
         if self._leads:
             self._orders.end.append(id)
 
-    def store(self, *, hot_bytes: int | None, clear: bool) -> None:
+    def change_store(self, *, hot_bytes: int | None = None, clear: bool = False) -> None:
+        """Have their prefix stores follow what was done to the leader's."""
         if self._leads:
             self._orders.hot_bytes = hot_bytes if hot_bytes is not None else self._orders.hot_bytes
             self._orders.clear_store |= clear
 
+    def limit(self, limits: WorkLimits | None, held: frozenset[Priority] | None) -> None:
+        if self._leads:
+            self._orders.limits = limits or self._orders.limits
+            self._orders.held = sorted(held) if held is not None else self._orders.held
+
     def exchange(self) -> Orders:
-        """Tell the followers what came in since the last step. At a follower: what it has to do."""
+        """Tell the orders, or hear them. Returns those that this rank has to carry out yet."""
         if self._ranks.size == 1:
             return _NONE
         orders, self._orders = self._orders, Orders()
-        decided = self._ranks.decide(lambda: orders, Orders)
-        return _NONE if self._leads else decided
+        heard = self._ranks.decide(lambda: orders, Orders)
+        return _NONE if self._leads else heard
 
     def stop(self) -> None:
-        """Let the followers go; no step comes after this."""
+        """No step comes after this."""
         if self._leads:
             self._ranks.expect_end()
             self._ranks.decide(lambda: Orders(stop=True), Orders)

@@ -18,6 +18,7 @@ from omlx.engine.encode.chunked import Parts
 from omlx.engine.encode.chunks import LONGEST_WHOLE, EncodeBudget, PartBudget, Pick, choose
 from omlx.engine.encode.embed import normalised
 from omlx.engine.encode.rows import BadTokens, Encoder, EncodeRow, Text, TooLong
+from omlx.engine.pacing import Presence
 from omlx.engine.panics import told
 from omlx.messages.failures import INPUT_FAILED, running_failed
 from omlx.messages.frames import MAX_FRAME, Embed, Embedded, Ranked, Rerank
@@ -128,6 +129,13 @@ class EncodeJobs:
     def has_work(self) -> bool:
         """`step` has something to do now."""
         return bool(self._jobs or self._refused) or self._preparation.complete > 0
+
+    @property
+    def presence(self) -> Presence:
+        """Which classes of jobs run. They have no tokens, so an interactive one is urgent until it is done."""
+        classes = {job.frame.priority for job in self._jobs.values()}
+        interactive = "interactive" in classes or bool(self._refused) or self._preparation.complete > 0
+        return Presence(interactive, "batch" in classes, "background" in classes, urgent=interactive)
 
     def submit(self, frame: Embed | Rerank) -> None:
         """Take a job; its answer comes from `step`."""

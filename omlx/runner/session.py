@@ -13,6 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from omlx.engine.engine import Engine
+from omlx.engine.pacing import Presence
 from omlx.engine.panics import told
 from omlx.engine.sequence import EngineError, Output, SequenceSpec
 from omlx.engine.vision.image_size import declared_pixels
@@ -126,14 +127,26 @@ class Session:
 
     def step(self) -> list[Event]:
         """Hand prepared prompts to the engine, let it do one step, and return what there is to say."""
-        events: list[Event] = []
-        for job, failure in self._preparation.take():
-            events += self._receive(job, failure)
-        events += self._admit()
+        events = self.receive()
         if self._engine.has_work:
             for output in self._outputs():
                 events += self._tell(output)
         return events
+
+    def receive(self) -> list[Event]:
+        """Hand prepared prompts to the engine, as `step` does first."""
+        events: list[Event] = []
+        for job, failure in self._preparation.take():
+            events += self._receive(job, failure)
+        return events + self._admit()
+
+    @property
+    def presence(self) -> Presence:
+        """Which classes of requests are in the engine or wait for memory."""
+        waiting = [ready.request.priority for ready in self._held.values()]
+        blocked = "interactive" in waiting
+        held = Presence(blocked, "batch" in waiting, "background" in waiting, urgent=blocked, blocked=blocked)
+        return self._engine.presence.joined(held)
 
     @property
     def has_work(self) -> bool:

@@ -16,7 +16,9 @@ class SettingKind(msgspec.Struct, frozen=True):
     """What a field needs beyond its type: Ollama's spelling and a parser for the text forms."""
 
     ollama: str | None = None
-    parse: Literal["text", "keep_alive", "duration", "size", "host", "list", "path", "memory", "keep_alives"] = "text"
+    parse: Literal[
+        "text", "keep_alive", "duration", "size", "host", "list", "path", "memory", "keep_alives", "watts"
+    ] = "text"
     zero_is_never: bool = False
     """A time of 0 means that it never runs out."""
     secret: bool = False
@@ -217,6 +219,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )
     log_format: Annotated[Literal["text", "json"], _setting("Log format: text or json")] = "text"
     log_prompts: Annotated[bool, _setting("Include the text of prompts in the log")] = False
+    power: Annotated[
+        Literal["auto", "performance", "balanced", "quiet", "battery"],
+        _setting("Power policy; auto: battery on battery, quiet in low-power mode, else performance (docs/power.md)"),
+    ] = "auto"
+    power_limit: Annotated[
+        float,
+        _setting(
+            "Power limit, kept by pauses between steps (30W), where power can be measured; 0: none", parse="watts"
+        ),
+    ] = 0.0
+    power_readings: Annotated[
+        str, _setting("JSON file of power readings that replaces this machine's sensors (docs/power.md)", parse="path")
+    ] = ""
     otel_endpoint: Annotated[
         str, _setting("OTLP/HTTP URL for OpenTelemetry traces (requires the extra otel); default: no traces")
     ] = ""

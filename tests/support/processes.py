@@ -8,9 +8,14 @@ from pathlib import Path
 import psutil
 
 HELPERS = (
-    "omlx.runner.rendering", "load_check", "image_decoder", "audio_decoder", "grammar_process", "omlx.server.large_json",
-)  # fmt: skip
-"""Processes that are kept for templates, load checks, images, audio, grammars and large bodies; they belong to no model."""
+    "omlx.runner.rendering",
+    "load_check",
+    "image_decoder",
+    "audio_decoder",
+    "grammar_process",
+    "omlx.server.large_json",
+)
+"""Processes that are kept for templates, load checks, images, audio, grammars and large bodies: of no model."""
 
 
 def command_line(process: psutil.Process) -> str:
