@@ -50,7 +50,7 @@ class AskLimits(NamedTuple):
     cpu_s: float = math.inf
 
 
-class WorkLimits(NamedTuple):
+class OrderLimits(NamedTuple):
     """Of one piece of work, as the kernel keeps them: seconds, and bytes of address space beyond those at the start; 0:
     none."""
 
@@ -256,7 +256,7 @@ def serve(
     answer: Callable[[bytearray], Iterator[Part | Sequence[Part]]],
     *,
     memory_bytes: int = 0,
-    limits: Callable[[int], WorkLimits] = lambda size: WorkLimits(),
+    limits: Callable[[int], OrderLimits] = lambda size: OrderLimits(),
     idle_s: float | None = None,
     niceness: int = 0,
 ) -> None:
@@ -282,7 +282,7 @@ def serve(
                 del message
 
 
-def _apply(limits: WorkLimits, at_start: int) -> None:
+def _apply(limits: OrderLimits, at_start: int) -> None:
     """Beyond, the kernel refuses memory, and ends this process."""
     if limits.memory_bytes and at_start:
         _limit(resource.RLIMIT_AS, at_start + limits.memory_bytes)

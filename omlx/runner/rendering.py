@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from omlx.helper_process import AskLimits, HelperDied, HelperPool, HelperSlow, WorkLimits, serve
+from omlx.helper_process import AskLimits, HelperDied, HelperPool, HelperSlow, OrderLimits, serve
 from omlx.prompting.errors import MAX_CPU_S, TemplateError, TemplateRefused, TemplateTooSlow
 from omlx.prompting.jinja import JinjaTemplate
 
@@ -123,4 +123,4 @@ def _rendered(source: str, variables: dict[str, Any] | None, templates: dict[str
 
 
 if __name__ == "__main__":
-    serve(_answers, limits=lambda size: WorkLimits(MAX_CPU_S + _SPARE_CPU_S, MEMORY_BYTES))
+    serve(_answers, limits=lambda size: OrderLimits(MAX_CPU_S + _SPARE_CPU_S, MEMORY_BYTES))

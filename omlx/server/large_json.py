@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from omlx.helper_process import AskLimits, HelperDied, HelperPool, HelperSlow, WorkLimits, serve
+from omlx.helper_process import AskLimits, HelperDied, HelperPool, HelperSlow, OrderLimits, serve
 from omlx.protocols.http_error import HTTPError
 from omlx.protocols.ollama import gojson
 from omlx.server.body_counts import Tally, tally
@@ -83,8 +83,8 @@ def _cpu_s(size: int) -> float:
 
 
 # ---------------------------------------------------------------- the process
-def _limits(size: int) -> WorkLimits:
-    return WorkLimits(_cpu_s(size), _MEMORY_BYTES + size * _MEMORY_PER_BYTE)
+def _limits(size: int) -> OrderLimits:
+    return OrderLimits(_cpu_s(size), _MEMORY_BYTES + size * _MEMORY_PER_BYTE)
 
 
 def _messages(order: bytearray) -> Iterator[tuple[bytes, bytes]]:
