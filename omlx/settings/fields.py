@@ -265,10 +265,10 @@ def describe() -> list[Setting]:
     """All settings in the order of the struct."""
     hints = get_type_hints(Settings, include_extras=True)
     defaults = Settings()
-    found = []
+    settings = []
     for name in Settings.__struct_fields__:
         base, *notes = get_args(hints[name])
         meta = next(note for note in notes if isinstance(note, msgspec.Meta))
         kind = (meta.extra or {})["kind"]
-        found.append(Setting(name, base, meta.description or "", kind, getattr(defaults, name)))
-    return found
+        settings.append(Setting(name, base, meta.description or "", kind, getattr(defaults, name)))
+    return settings
