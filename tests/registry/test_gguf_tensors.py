@@ -45,7 +45,7 @@ def test_half_precision_scales_lose_nothing(kind: str) -> None:
 
 def test_mxfp4_stays_what_it_is() -> None:
     rows = random_blocks("MXFP4", rows=5, columns=512)
-    weights, scales = mxfp4(rows)
+    weights, scales = mxfp4("MXFP4", rows)
     values = mx.dequantize(mx.array(weights), mx.array(scales), group_size=32, bits=4, mode="mxfp4", dtype=mx.float32)
     np.testing.assert_array_equal(np.array(values), reference(rows, GGMLQuantizationType.MXFP4))
     assert weights.nbytes + scales.nbytes == rows.nbytes

@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 from omlx_registry.gguf.container import GgufError, GgufTensor
 from omlx_registry.gguf.encoders import encodes, without_encoder
 from omlx_registry.gguf.keys import GgufKeys, shortest
-from omlx_registry.gguf.layouts import LAYOUTS, SUPPORTED, Layout
+from omlx_registry.gguf.layout import ZERO_ROWS, Layout
+from omlx_registry.gguf.layouts import LAYOUTS, SUPPORTED
+from omlx_registry.gguf.picks import Pick
 
 RopeFactors = Callable[[str], "NDArray[np.float32] | None"]
 """Reads one of the small factor tensors by name; None when the file has none."""
@@ -31,7 +33,8 @@ class Weight:
     """One tensor's place in the MLX model.
 
     `heads` > 0: its rows are interleaved per head, to be put back; `shift` is added to every value; `shape` is the
-    result's where it differs from the tensor's.
+    result's where it differs from the tensor's. `pick`: the rows that are its, of a tensor that holds several;
+    `zero_rows`: so many are put before the tensor's.
     """
 
     tensor: GgufTensor
@@ -40,6 +43,8 @@ class Weight:
     shape: tuple[int, ...]
     heads: int = 0
     shift: float = 0.0
+    pick: Pick | None = None
+    zero_rows: int = 0
 
     @property
     def name(self) -> str:
@@ -48,13 +53,21 @@ class Weight:
     @property
     def is_matrix(self) -> bool:
         """It may be quantized: biases, norms and kernels of convolutions may not."""
-        return self.leaf == "weight" and len(self.tensor.shape) > 1 and self.shape == self.tensor.shape
+        whole = self.shape == self.tensor.shape or self.pick is not None
+        return self.leaf == "weight" and len(self.tensor.shape) > 1 and whole and not self.zero_rows
+
+    @property
+    def by_value(self) -> bool:
+        """What is ordered or picked are values, not rows: of a vector, or a bias of several experts."""
+        return self.leaf == "bias" or len(self.tensor.shape) == 1
 
     def row_order(self) -> NDArray[np.int64] | None:
         """For each row of the result the row of the file it comes from; None: in order."""
+        if self.pick is not None:
+            return self.pick.rows(self.tensor.shape, self.by_value)
         if not self.heads:
             return None
-        count = math.prod(self.tensor.shape) if self.tensor.shape == (self.tensor.columns,) else self.tensor.rows
+        count = math.prod(self.tensor.shape) if self.by_value else self.tensor.rows
         order: NDArray[np.int64] = np.arange(count).reshape(self.heads, -1, 2).swapaxes(1, 2).reshape(-1)
         return order
 
@@ -104,7 +117,8 @@ def plan_model(
     scaling = _rope_scaling(architecture, keys, config, rope_factors)
     if scaling:
         config["rope_scaling"] = scaling
-    config["eos_token_id"] = eos
+    if layout.generates:
+        config["eos_token_id"] = eos
     for name in ("bos", "padding"):
         token = metadata.get(f"tokenizer.ggml.{name}_token_id")
         if isinstance(token, int):
@@ -112,11 +126,13 @@ def plan_model(
 
     encoded = {kind for name in tensors if (kind := encodes(name))}
     weights = tuple(
-        _weight(architecture, layout, tensor, config)
+        weight
         for tensor in tensors.values()
         if tensor.name not in _NOT_WEIGHTS and not encodes(tensor.name)
+        for weight in _weights(architecture, layout, tensor, config)
     )
-    _require_all(architecture, layout, config, {weight.tensor.name for weight in weights})
+    _require_all(architecture, layout, config, {full_name(weight.tensor.name, layout) for weight in weights})
+    config.pop(ZERO_ROWS, None)
     notes = tuple(without_encoder(kind) for kind in sorted(encoded))
     return ModelPlan(architecture, config, weights, wide_range=layout.wide_range, notes=notes)
 
@@ -202,8 +218,13 @@ def _llama3_scaling(factors: NDArray[np.float32], config: Mapping[str, Any]) -> 
     }
 
 
-def _weight(architecture: str, layout: Layout, tensor: GgufTensor, config: Mapping[str, Any]) -> Weight:
-    stem, _, leaf = tensor.name.rpartition(".")
+def full_name(name: str, layout: Layout) -> str:
+    """A tensor's name with the ".weight" that Ollama's converter leaves out where the model's name has none."""
+    return f"{name}.weight" if name.rpartition(".")[2] in layout.bare else name
+
+
+def _weights(architecture: str, layout: Layout, tensor: GgufTensor, config: Mapping[str, Any]) -> list[Weight]:
+    stem, _, leaf = full_name(tensor.name, layout).rpartition(".")
     unknown = GgufError(f"the {architecture!r} GGUF file has an unknown tensor {tensor.name!r}; it cannot be imported")
     if leaf not in ("weight", "bias"):
         raise unknown
@@ -214,9 +235,15 @@ def _weight(architecture: str, layout: Layout, tensor: GgufTensor, config: Mappi
         layer, _, part = rest.partition(".")
         if block != "blk" or not layer.isdecimal() or int(layer) >= config["num_hidden_layers"]:
             raise unknown
+        before = f"{layout.prefix}.{int(layer)}."
+        if part in layout.joined:
+            return [
+                Weight(tensor, f"{before}{path}", leaf, pick.shape(tensor.shape, leaf == "bias"), pick=pick)
+                for path, pick in layout.joined[part](config)
+            ]
         if part not in layout.parts:
             raise unknown
-        path = f"model.layers.{int(layer)}.{layout.parts[part]}"
+        path = f"{before}{layout.parts[part]}"
     heads = 0
     if layout.interleaved and part in ("attn_q", "attn_k"):
         heads = config["num_attention_heads" if part == "attn_q" else "num_key_value_heads"]
@@ -224,12 +251,16 @@ def _weight(architecture: str, layout: Layout, tensor: GgufTensor, config: Mappi
         if rows != heads * config["head_dim"] or config["head_dim"] % 2:
             raise GgufError(f"tensor {tensor.name!r} has {rows} rows, which do not fit {heads} heads")
     shift = -1.0 if layout.norms_plus_one and stem.endswith("norm") else 0.0
-    return Weight(tensor, path, "" if part in layout.bare else leaf, _shape(part, tensor), heads, shift)
+    zero_rows = config.get(ZERO_ROWS, 0) if stem == "position_embd" else 0
+    shape = _shape(part or stem, tensor)
+    if zero_rows:
+        shape = (shape[0] + zero_rows, *shape[1:])
+    return [Weight(tensor, path, "" if part in layout.bare else leaf, shape, heads, shift, None, zero_rows)]
 
 
 def _shape(part: str, tensor: GgufTensor) -> tuple[int, ...]:
     """ggml drops dimensions of 1 that MLX has."""
-    if part == "ffn_gate_inp_shexp" and len(tensor.shape) == 1:
+    if part in ("ffn_gate_inp_shexp", "token_types") and len(tensor.shape) == 1:
         return (1, *tensor.shape)
     if part == "shortconv.conv" and len(tensor.shape) == 2:
         return (*tensor.shape, 1)
@@ -239,7 +270,9 @@ def _shape(part: str, tensor: GgufTensor) -> tuple[int, ...]:
 def _require_all(architecture: str, layout: Layout, config: Mapping[str, Any], present: set[str]) -> None:
     needed = [f"{layout.final_norm}.weight"]
     for layer in range(config["num_hidden_layers"]):
-        needed += [f"blk.{layer}.{part}.weight" for part in layout.needs(layer, config)]
+        for part in layout.needs(layer, config):
+            names = [f"blk.{layer}.{it}.weight" for it in sorted(layout.instead_of(part))]
+            needed += [] if present & {*names} else [f"blk.{layer}.{part}.weight"]
     missing = [name for name in needed if name not in present]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
