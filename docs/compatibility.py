@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 from omlx_registry.options import DEPRECATED, OPTIONS
 
+from omlx.protocols.ollama import models as models_wire
 from omlx.protocols.ollama import wire as wire
 from omlx.protocols.options import parse_options
 from tests.server.goldenfile import FOLDER as GOLDEN
@@ -39,22 +40,42 @@ class Route(NamedTuple):
 
 ROUTES = (
     Route("GET, HEAD", "/", note="the header `x-omlx-version` tells oMLX from Ollama"),
-    Route("GET, HEAD", "/api/version", answer=wire.VersionResponse, note="`version` is the setting `ollama_version`"),
-    Route("GET", "/api/status", answer=wire.CloudStatusResponse, note="the cloud is always off"),
-    Route("GET, HEAD", "/api/tags", answer=wire.ListedModel),
     Route(
-        "GET", "/api/ps", answer=wire.ProcessModelResponse, note="a model that is being unloaded is left out at once"
+        "GET, HEAD",
+        "/api/version",
+        answer=models_wire.VersionResponse,
+        note="`version` is the setting `ollama_version`",
     ),
-    Route("POST", "/api/show", wire.ShowRequest, wire.ShowResponse),
+    Route("GET", "/api/status", answer=models_wire.CloudStatusResponse, note="the cloud is always off"),
+    Route("GET, HEAD", "/api/tags", answer=models_wire.ListedModel),
+    Route(
+        "GET",
+        "/api/ps",
+        answer=models_wire.ProcessModelResponse,
+        note="a model that is being unloaded is left out at once",
+    ),
+    Route("POST", "/api/show", models_wire.ShowRequest, models_wire.ShowResponse),
     Route("POST", "/api/generate", wire.OllamaGenerateRequest, wire.GenerateResponse),
     Route("POST", "/api/chat", wire.ChatRequest, wire.ChatResponse),
     Route("POST", "/api/embed", wire.EmbedRequest, wire.EmbedResponse),
     Route("POST", "/api/embeddings", wire.EmbeddingRequest, wire.EmbeddingResponse),
-    Route("POST", "/api/pull", wire.PullRequest, wire.StatusLine, "short names mean MLX repositories"),
-    Route("POST", "/api/push", wire.PushRequest, wire.StatusLine, "to Hugging Face; there is no account of ollama.com"),
-    Route("POST", "/api/create", wire.CreateRequest, wire.StatusLine, "safetensors need no switch; GGUF is converted"),
-    Route("POST", "/api/copy", wire.CopyRequest),
-    Route("DELETE", "/api/delete", wire.DeleteRequest),
+    Route("POST", "/api/pull", models_wire.PullRequest, models_wire.StatusLine, "short names mean MLX repositories"),
+    Route(
+        "POST",
+        "/api/push",
+        models_wire.PushRequest,
+        models_wire.StatusLine,
+        "to Hugging Face; there is no account of ollama.com",
+    ),
+    Route(
+        "POST",
+        "/api/create",
+        models_wire.CreateRequest,
+        models_wire.StatusLine,
+        "safetensors need no switch; GGUF is converted",
+    ),
+    Route("POST", "/api/copy", models_wire.CopyRequest),
+    Route("DELETE", "/api/delete", models_wire.DeleteRequest),
     Route("HEAD, POST", "/api/blobs/{digest}"),
     Route("POST", "/api/me", note="401: nobody is signed in; without `signin_url`, since nobody can"),
     Route("POST", "/api/signout", note="401: nobody is signed in"),

@@ -26,7 +26,7 @@ from omlx.protocols.admin import cache as cachewire
 from omlx.protocols.admin import overview
 from omlx.protocols.admin import wire as admin
 from omlx.protocols.anthropic import wire as anthropic
-from omlx.protocols.ollama import wire as wire
+from omlx.protocols.ollama import models as models_wire
 from omlx.protocols.openai import audio_wire
 from omlx.protocols.openai import responses_wire as openai_responses
 from omlx.protocols.openai import wire as openai
@@ -40,8 +40,8 @@ Struct = type[msgspec.Struct]
 
 KNOWN: dict[str, tuple[Struct | None, Struct | None]] = {
     **{route.path: (route.asked, route.answer) for route in ROUTES},
-    "/api/tags": (None, wire.ListResponse),
-    "/api/ps": (None, wire.ProcessResponse),
+    "/api/tags": (None, models_wire.ListResponse),
+    "/api/ps": (None, models_wire.ProcessResponse),
     "/v1/chat/completions": (openai.ChatCompletionRequest, openai.ChatCompletion),
     "/v1/completions": (openai.CompletionRequest, openai.Completion),
     "/v1/embeddings": (openai.EmbeddingsRequest, openai.EmbeddingList),

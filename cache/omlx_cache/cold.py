@@ -23,8 +23,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from omlx_cache.database import IndexNewerError, IndexUnusableError
 from omlx_cache.files import size_on_disk
-from omlx_cache.index import Index, IndexNewerError, IndexUnusableError, Reserved
+from omlx_cache.index import Index, Reserved
 from omlx_cache.readahead import PendingRead, ReadAhead
 from omlx_cache.record_file import DamagedError, HostRecord, encode
 from omlx_cache.records import IndexEntry, Kind, RecordName, StoredSize

@@ -9,32 +9,21 @@ is *reserved* for a record, and the least recently used make room, in one transa
 from __future__ import annotations
 
 import os
-import sqlite3
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 
+from omlx_cache.database import Database
+from omlx_cache.prompt_pins import PromptPins
 from omlx_cache.records import IndexEntry, Kind, Piece, RecordName, StoredSize
-from omlx_cache.schema import LATER, SCHEMA, SCHEMA_VERSION, START_BYTES, TABLES, statements
+from omlx_cache.schema import START_BYTES
 
-FILE = "index.sqlite"
 _KEEP_GONE = 100_000
 """Evicted keys remembered for `explain`."""
 _MOST_ALIKE = 512
 """Pieces with the same parent and the same beginning of tokens among which the nearest is looked for."""
-_SLACK = 1 << 20
 _STALE_S = 600.0
 """A record that has been *being written* for this long is not coming."""
-
-
-class IndexUnusableError(Exception):
-    """The database is damaged or of another version; the message says which."""
-
-
-class IndexNewerError(IndexUnusableError):
-    """The database is of a newer version: it is left as it is."""
 
 
 class Reserved(Enum):
@@ -56,70 +45,17 @@ class Index:
     """
 
     def __init__(self, folder: Path, cap: int = 0) -> None:
-        self.is_new = False
-        """Whether this opening created it."""
-        self._path = folder / FILE
-        self._db = sqlite3.connect(self._path, timeout=10, isolation_level=None)
-        try:
-            self._prepare(cap)
-        except sqlite3.OperationalError:
-            self._db.close()
-            raise
-        except sqlite3.DatabaseError as error:
-            self._db.close()
-            raise IndexUnusableError(str(error)) from error
+        self._database = Database(folder, cap)
+        self._db = self._database.connection
+        self.pins = PromptPins(self._database)
 
-    def _prepare(self, cap: int) -> None:
-        self._db.execute("PRAGMA page_size = 8192")
-        for _ in range(100):
-            try:
-                self._db.execute("PRAGMA journal_mode = WAL")
-                break
-            except sqlite3.OperationalError as error:  # Not covered by the timeout while another process opens it.
-                if "locked" not in str(error):
-                    raise
-                time.sleep(0.02)
-        self._db.execute("PRAGMA synchronous = NORMAL")
-        # Neither statement journals nor what does not fit into the cache is worth a write.
-        self._db.execute("PRAGMA temp_store = MEMORY")
-        self._db.execute("PRAGMA cache_size = -16384")
-        # A page of the log is written to the database once, however often it changed: a long log saves writes. It
-        # counts towards the folder's cap.
-        pages = max(64, _share(cap) // 8192)
-        self._db.execute(f"PRAGMA wal_autocheckpoint = {pages}")
-        self._db.execute("PRAGMA journal_size_limit = 1048576")
-        with self._transaction():
-            (version,) = self._db.execute("PRAGMA user_version").fetchone()
-            if version == 0:
-                for statement in statements(SCHEMA):
-                    self._db.execute(statement)
-                self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-                self.is_new = True
-            elif version > SCHEMA_VERSION:
-                raise IndexNewerError(
-                    f"it was written by a newer program (its version is {version}, not {SCHEMA_VERSION})"
-                )
-            elif version != SCHEMA_VERSION:
-                raise IndexUnusableError(f"the index has version {version}, this program needs {SCHEMA_VERSION}")
-            lacking = TABLES - {name for (name,) in self._db.execute("SELECT name FROM sqlite_master")}
-            if lacking:
-                raise IndexUnusableError(f"the index has lost {', '.join(sorted(lacking))}")
-            for statement in statements(LATER):
-                self._db.execute(statement)
+    @property
+    def is_new(self) -> bool:
+        """Whether this opening created it."""
+        return self._database.is_new
 
     def close(self) -> None:
-        self._db.close()
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
+        self._database.close()
 
     # ------------------------------------------------------------------ asking
     def version(self) -> tuple[int, int]:
@@ -212,11 +148,6 @@ class Index:
         row = self._db.execute("SELECT bytes FROM written WHERE hour = ?", (int(now // 3600),)).fetchone()
         return int(row[0]) if row else 0
 
-    def own_bytes(self, cap: int) -> int:
-        """Bytes of the database itself, and what it may grow by before the next look."""
-        files = (self._path.with_name(FILE + suffix) for suffix in ("", "-wal", "-shm"))
-        return max(_SLACK, _share(cap)) + sum(map(_size, files))
-
     # ------------------------------------------------------------------ changing
     def reserve(
         self,
@@ -236,7 +167,7 @@ class Index:
         """
         answers: list[Reserved] = []
         evicted = 0
-        with self._transaction():
+        with self._database.transaction():
             for entry, used in entries:
                 answer, count = self._reserve(entry, namespace, used, now, cap, hourly, unlink)
                 answers.append(answer)
@@ -253,7 +184,7 @@ class Index:
             return Reserved.PRESENT, 0
         if hourly and self.written_in_hour(now) + size > hourly:
             return Reserved.OVER_BUDGET, 0
-        victims, freed = self._victims(excess := self.totals()[0] + size + self.own_bytes(cap) - cap)
+        victims, freed = self._victims(excess := self.totals()[0] + size + self._database.own_bytes(cap) - cap)
         if freed < excess:
             return Reserved.TOO_LARGE, 0
         self._evict(victims, unlink)
@@ -267,8 +198,8 @@ class Index:
 
     def shrink(self, cap: int, unlink: Callable[[RecordName], None]) -> int:
         """Evict until the folder fits `cap` bytes, as far as pinned records allow; returns how many had to go."""
-        with self._transaction():
-            victims, _ = self._victims(self.totals()[0] + self.own_bytes(cap) - cap)
+        with self._database.transaction():
+            victims, _ = self._victims(self.totals()[0] + self._database.own_bytes(cap) - cap)
             self._evict(victims, unlink)
         return len(victims)
 
@@ -298,7 +229,7 @@ class Index:
 
     def adopt(self, entry: IndexEntry, namespace: bytes, used: float) -> None:
         """Book a record whose file is there already."""
-        with self._transaction():
+        with self._database.transaction():
             if not self.has(RecordName(entry.piece.key, entry.kind), entry.skip):
                 self._insert(entry, namespace, used, writer=0)
 
@@ -317,23 +248,23 @@ class Index:
     def commit(self, names: Sequence[RecordName]) -> list[RecordName]:
         """The files of these records are complete. Returns those whose reservation was lost: their files must go."""
         update = "UPDATE records SET writer = 0 WHERE key = ? AND kind = ? AND writer = ?"
-        with self._transaction():
+        with self._database.transaction():
             return [name for name in names if self._db.execute(update, (*name, os.getpid())).rowcount == 0]
 
     def abandon(self, names: Sequence[RecordName]) -> None:
         """These records could not be written."""
         rows = [(*name, os.getpid()) for name in names]
-        with self._transaction():
+        with self._database.transaction():
             self._db.executemany("DELETE FROM records WHERE key = ? AND kind = ? AND writer = ?", rows)
 
     def remove(self, names: Iterable[RecordName]) -> None:
         """Forget records that are ready."""
-        with self._transaction():
+        with self._database.transaction():
             self._db.executemany("DELETE FROM records WHERE key = ? AND kind = ? AND writer = 0", list(names))
 
     def remove_unfinished(self, now: float, lives: Callable[[int], bool], unlink: Callable[[RecordName], None]) -> int:
         """Forget records whose writer is gone, or has taken too long to be coming; returns how many."""
-        with self._transaction():
+        with self._database.transaction():
             rows = self._db.execute("SELECT key, kind, writer, used FROM records WHERE writer != 0").fetchall()
             lost = [
                 RecordName(key, Kind(kind))
@@ -348,12 +279,12 @@ class Index:
     def touch(self, used: Mapping[RecordName, float]) -> None:
         """Mark records as used at these times."""
         rows = [(moment, *name) for name, moment in used.items()]
-        with self._transaction():
+        with self._database.transaction():
             self._db.executemany("UPDATE records SET used = ? WHERE key = ? AND kind = ?", rows)
 
     def name_model(self, namespace: bytes, name: str, fingerprint: str = "") -> None:
         """Note whose records a namespace holds: a name for people, and what all names of the same weights share."""
-        with self._transaction():
+        with self._database.transaction():
             self._db.execute("INSERT OR REPLACE INTO models VALUES (?, ?)", (namespace, name))
             self._db.execute("INSERT OR REPLACE INTO fingerprints VALUES (?, ?)", (namespace, fingerprint))
 
@@ -368,61 +299,7 @@ class Index:
         rows = self._db.execute(f"SELECT key, kind FROM records WHERE writer = 0{where}", values)  # noqa: S608
         return [RecordName(key, Kind(kind)) for key, kind in rows]
 
-    # ------------------------------------------------------------------ sessions
-    def pin(self, session: str, namespace: bytes, keys: Sequence[bytes]) -> None:
-        """Keep the records under these keys from being evicted, under a name; what it stood for before is let go."""
-        with self._transaction():
-            self._db.execute("DELETE FROM sessions WHERE name = ?", (session,))
-            self._db.executemany("INSERT INTO sessions VALUES (?, ?, ?)", [(session, namespace, key) for key in keys])
-
-    def unpin(self, session: str) -> bool:
-        """Forget a session; its records stay until they are evicted. False when there is none of that name."""
-        return self._db.execute("DELETE FROM sessions WHERE name = ?", (session,)).rowcount > 0
-
-    def unpin_all(self, namespace: bytes | None) -> None:
-        """Forget the sessions of one model, or of all."""
-        where, values = ("", ()) if namespace is None else (" WHERE namespace = ?", (namespace,))
-        self._db.execute(f"DELETE FROM sessions{where}", values)  # noqa: S608
-
-    def sessions(self) -> list[tuple[str, str, int]]:
-        """(name, name of its model, bytes on disk) of each session."""
-        rows = self._db.execute(
-            "SELECT sessions.name, coalesce(models.name, ''), coalesce(sum(bytes), 0) FROM sessions"
-            " LEFT JOIN records USING (key) LEFT JOIN models ON models.namespace = sessions.namespace"
-            " GROUP BY sessions.name ORDER BY sessions.name"
-        )
-        return list(rows)
-
-    def pinned_bytes(self, but: str) -> int:
-        """Bytes on disk that sessions keep, the one named `but` left out."""
-        row = self._db.execute(
-            "SELECT coalesce(sum(bytes), 0) FROM records WHERE key IN (SELECT key FROM sessions WHERE name != ?)",
-            (but,),
-        ).fetchone()
-        return int(row[0])
-
-    def session_names(self, session: str, namespace: bytes) -> list[RecordName]:
-        """The records a session pins, in order of their tokens."""
-        rows = self._db.execute(
-            "SELECT records.key, records.kind FROM sessions JOIN records USING (key)"
-            " WHERE sessions.name = ? AND sessions.namespace = ? AND writer = 0 ORDER BY start",
-            (session, namespace),
-        )
-        return [RecordName(key, Kind(kind)) for key, kind in rows]
-
 
 def _entry(row: tuple[bytes, int, bytes, int, bytes, bytes, int, int]) -> IndexEntry:
     key, kind, parent, start, tokens, media, size, skip = row
     return IndexEntry(Piece(key, parent, start, tokens, media), Kind(kind), size, skip)
-
-
-def _share(cap: int) -> int:
-    """Bytes that the log may have."""
-    return min(8 << 20, cap // 64)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

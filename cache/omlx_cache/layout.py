@@ -1,16 +1,14 @@
 """The layout: what a model's cache is made of, and the way between live caches and records.
 
-A *layout* belongs to one loaded model. It is the single place that knows the inside of mlx-lm's and mlx-vlm's caches
-(with `leaves`, its adapters). It captures slices of live caches into stacked arrays and refills fresh caches from
-them. A model with a cache it cannot read is not *supported*: nothing of it is stored, and it runs as a batch of one.
+A *layout* belongs to one loaded model. It captures slices of live caches into stacked arrays and refills fresh caches
+from them. A model with a cache it cannot read is not *supported*: nothing of it is stored, and it runs as a batch of
+one.
 
 All methods run MLX and belong to the thread that owns it.
 """
 
 from __future__ import annotations
 
-import hashlib
-import importlib.metadata
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,11 +18,14 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from omlx_cache.adapters import STATE, Adapter, adapter_of
+from omlx_cache.adapters.adapter import CacheAdapter
+from omlx_cache.adapters.state import STATE
+from omlx_cache.adapters.table import adapter_of, layer_caches, proven_adapter
 from omlx_cache.hostbytes import from_host, to_host
 from omlx_cache.plan import RestorePlan
 from omlx_cache.record_file import HostArray
 from omlx_cache.records import Kind, Record, RecordName
+from omlx_cache.shapes import Member, StackedArrays, measure
 from omlx_cache.stacked import StackedRow
 
 log = logging.getLogger(__name__)
@@ -40,27 +41,6 @@ class Slab(NamedTuple):
     arrays: tuple[mx.array, ...]
     start: int
     take: int
-
-
-class _Member(NamedTuple):
-    """One part (keys, values, scales ...) of one layer cache: a row of a stacked array."""
-
-    layer_cache: int
-    part: int
-
-
-class _StackedArrays(NamedTuple):
-    """Members of equal shape and type, stacked into one array [members, heads, tokens, width]."""
-
-    kind: Kind
-    heads: int
-    width: int
-    dtype: mx.Dtype
-    members: tuple[_Member, ...]
-
-    @property
-    def bytes_per_token(self) -> int:
-        return len(self.members) * self.heads * self.width * self.dtype.size
 
 
 class CacheLayout:
@@ -79,35 +59,22 @@ class CacheLayout:
     ) -> None:
         self._make = make_caches or _maker(model)
         sample = self._make()
-        layer_caches = _layer_caches(sample)
-        adapters = [adapter_of(layer_cache) for layer_cache in layer_caches]
-        self.can_batch = (
-            all(hasattr(type(layer_cache), "merge") for layer_cache in layer_caches) and None not in adapters
-        )
+        layers = layer_caches(sample)
+        adapters = [proven_adapter(layer) for layer in layers]
+        self.can_batch = all(adapter_of(layer).can_batch(layer) for layer in layers)
         """Whether rows of several sequences can share one batch cache."""
-        self.reason = _why_unsupported(layer_caches, adapters)
+        self.reason = _why_unsupported(layers, adapters)
         """Why nothing is stored; empty when the model is supported."""
-        self.bytes_per_token = 0
-        """Bytes each token adds in full-attention layers."""
-        self.window_bytes_per_token = 0
-        """Bytes each token adds in windowed layers while it is within their window."""
-        self.state_bytes = 0
-        """Bytes of recurrent state, whatever the length."""
-        self.window = 0
-        """Tokens that the farthest-looking windowed layer needs; 0 without such layers."""
-        self._adapters: list[Adapter | None] = [None if item is STATE else item for item in adapters]  # type: ignore[misc]
-        self._states = tuple(index for index, item in enumerate(adapters) if item is STATE)
-        self._groups: tuple[_StackedArrays, ...] = ()
-        self._idle: frozenset[int] = frozenset()
-        self._unstarted: list[mx.array] | None = None
-        """Copies that are started together; None: each at once."""
         if self.supported:
             output = (forward or (lambda tokens, caches: model(tokens, cache=caches)))(mx.array([[0]]), sample)
-            mx.eval([layer_cache.state for layer_cache in layer_caches], output if isinstance(output, mx.array) else [])
-            self._measure(layer_caches)
+            mx.eval([layer.state for layer in layers], output if isinstance(output, mx.array) else [])
         else:
             log.warning("no prefix caching for this model: %s", self.reason)
-        self.fingerprint = self._fingerprint(layer_caches)
+        self.shapes = measure(layers if self.supported else [], adapters if self.supported else [])
+        self._adapters = self.shapes.adapters
+        self.fingerprint = self.shapes.fingerprint(layers)
+        self._unstarted: list[mx.array] | None = None
+        """Copies that are started together; None: each at once."""
 
     @property
     def supported(self) -> bool:
@@ -116,8 +83,8 @@ class CacheLayout:
     @property
     def needs(self) -> frozenset[Kind]:
         """Kinds of records a restore takes."""
-        kinds = {group.kind for group in self._groups}
-        return frozenset(kinds | ({Kind.STATE} if self._states else set()))
+        kinds = {group.kind for group in self.shapes.groups}
+        return frozenset(kinds | ({Kind.STATE} if self.shapes.states else set()))
 
     def fresh(self) -> list[Any]:
         """New, empty single-sequence caches."""
@@ -127,14 +94,29 @@ class CacheLayout:
         """Tokens the caches hold; None when no layer counts them (purely recurrent models)."""
         if isinstance(caches, StackedRow):
             return caches.length
-        for adapter, layer_cache in zip(self._adapters, _layer_caches(caches), strict=True):
-            if adapter is not None:
-                return int(layer_cache.offset)
+        for adapter, layer in zip(self._adapters, layer_caches(caches), strict=True):
+            if not adapter.keeps_state:
+                return int(layer.offset)
         return None
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes each token adds in full-attention layers."""
+        return self.shapes.bytes_per_token
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of recurrent state, whatever the length."""
+        return self.shapes.state_bytes
+
+    @property
+    def window(self) -> int:
+        """Tokens that the farthest-looking windowed layer needs; 0 without such layers."""
+        return self.shapes.window
 
     def expected_bytes(self, tokens: int) -> int:
         """Bytes of one sequence's cache at this length."""
-        windowed = min(tokens, self.window) * self.window_bytes_per_token
+        windowed = min(tokens, self.window) * self.shapes.window_bytes_per_token
         return tokens * self.bytes_per_token + windowed + self.state_bytes
 
     # ------------------------------------------------------------------ capture
@@ -147,7 +129,7 @@ class CacheLayout:
         if self.needs != {Kind.KV}:
             return None
         arrays = []
-        for group in self._groups:
+        for group in self.shapes.groups:
             members = [parts[member.layer_cache] for member in group.members]
             arrays.append(
                 mx.stack([_part(part, group, member) for part, member in zip(members, group.members, strict=True)])
@@ -158,9 +140,9 @@ class CacheLayout:
         """The earliest token that every layer of this kind still holds."""
         if isinstance(caches, StackedRow):
             return caches.first
-        layer_caches = _layer_caches(caches)
-        used = {member.layer_cache for group in self._groups if group.kind == kind for member in group.members}
-        return max((self._held(layer_caches, index).first for index in used), default=0)
+        layers = layer_caches(caches)
+        used = {member.layer_cache for group in self.shapes.groups if group.kind == kind for member in group.members}
+        return max((self._held(layers, index).first for index in used), default=0)
 
     def capture(self, caches: list[Any] | StackedRow, kind: Kind, start: int, end: int) -> tuple[mx.array, ...]:
         """Tokens [start, end) of all layers of this kind, copied, one lazy array per group. Raises CoverageError.
@@ -171,15 +153,15 @@ class CacheLayout:
             if not caches.first <= start < end <= caches.length:
                 raise CoverageError(f"a row holds tokens {caches.first} to {caches.length}, not {start} to {end}")
             return tuple(map(mx.contiguous, caches.piece(start, end)))
-        layer_caches = _layer_caches(caches)
-        self._check_idle(layer_caches)
+        layers = layer_caches(caches)
+        self._check_idle(layers)
         arrays = []
-        for group in self._groups:
+        for group in self.shapes.groups:
             if group.kind != kind:
                 continue
             rows = []
             for member in group.members:
-                held = self._held(layer_caches, member.layer_cache)
+                held = self._held(layers, member.layer_cache)
                 if not held.first <= start < end <= held.end:
                     raise CoverageError(
                         f"layer {member.layer_cache} holds tokens {held.first} to {held.end}, not {start} to {end}"
@@ -193,11 +175,11 @@ class CacheLayout:
 
     def capture_state(self, caches: list[Any]) -> tuple[tuple[mx.array, ...], str]:
         """Copies of all recurrent states as they are now, and the note that `restore` needs to put them back."""
-        layer_caches = _layer_caches(caches)
+        layers = layer_caches(caches)
         places: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
         arrays: dict[tuple[Any, ...], list[mx.array]] = {}
-        for index in self._states:
-            for slot, value in enumerate(STATE.arrays(layer_caches[index])):
+        for index in self.shapes.states:
+            for slot, value in enumerate(STATE.state(layers[index])):
                 if value is not None:
                     shape = (*value.shape, str(value.dtype))
                     places.setdefault(shape, []).append((index, slot))
@@ -259,10 +241,10 @@ class CacheLayout:
         `pieces` hold adjoining stretches up to `position`: KV from token 0, WINDOW from `position - window` or earlier.
         """
         caches = self._make()
-        layer_caches = _layer_caches(caches)
+        layers = layer_caches(caches)
         parts: dict[int, dict[int, mx.array]] = {}
         number = dict.fromkeys(Kind, 0)
-        for group in self._groups:
+        for group in self.shapes.groups:
             slabs = pieces.get(group.kind, [])
             index, number[group.kind] = number[group.kind], number[group.kind] + 1
             first = self._check_adjoining(slabs, group.kind, position)
@@ -272,24 +254,23 @@ class CacheLayout:
             ):  # fmt: skip
                 raise CoverageError("a stored piece does not have this model's shape or type")
             for row, member in enumerate(group.members):
-                reach = self._reach(layer_caches, member.layer_cache) or position
+                reach = self._reach(layers, member.layer_cache) or position
                 wanted = position - min(position, reach)
                 parts.setdefault(member.layer_cache, {})[member.part] = whole[row : row + 1, :, wanted - first :]
         for layer_cache, found in parts.items():
             adapter = self._adapters[layer_cache]
-            assert adapter is not None
-            adapter.fill(layer_caches[layer_cache], [found[part] for part in sorted(found)], position)
-        if self._states:
-            self._restore_state(layer_caches, state)
-        mx.async_eval([layer_cache.state for layer_cache in layer_caches])  # type: ignore[no-untyped-call]
+            adapter.fill(layers[layer_cache], [found[part] for part in sorted(found)], position)
+        if self.shapes.states:
+            self._restore_state(layers, state)
+        mx.async_eval([layer.state for layer in layers])  # type: ignore[no-untyped-call]
         return caches
 
-    def _restore_state(self, layer_caches: list[Any], state: tuple[tuple[mx.array, ...], str] | None) -> None:
+    def _restore_state(self, layers: list[Any], state: tuple[tuple[mx.array, ...], str] | None) -> None:
         if state is None:
             raise CoverageError("this model needs a state snapshot to restore")
         stacks, meta = state
         slots: dict[int, list[mx.array | None]] = {
-            index: [None] * len(STATE.arrays(layer_caches[index])) for index in self._states
+            index: [None] * len(STATE.state(layers[index])) for index in self.shapes.states
         }
         for stack, places in zip(stacks, json.loads(meta), strict=True):
             if stack.shape[0] != len(places):
@@ -297,7 +278,7 @@ class CacheLayout:
             for row, (index, slot) in enumerate(places):
                 slots[index][slot] = stack[row]
         for index, arrays in slots.items():
-            STATE.fill(layer_caches[index], arrays)
+            STATE.fill_state(layers[index], arrays)
 
     def _check_adjoining(self, slabs: Sequence[Slab], kind: Kind, position: int) -> int:
         """The first token the slabs cover; CoverageError unless they cover all that `kind` needs at `position`."""
@@ -311,61 +292,17 @@ class CacheLayout:
             raise CoverageError(f"stored pieces end at token {slabs[-1].start + slabs[-1].take}, not {position}")
         return slabs[0].start
 
-    # ------------------------------------------------------------------ shapes
-    def _measure(self, layer_caches: list[Any]) -> None:
-        """Group the sliceable parts by shape, from caches that hold one token."""
-        members: dict[tuple[Kind, int, int, mx.Dtype], list[_Member]] = {}
-        idle = set()
-        for index, (adapter, layer_cache) in enumerate(zip(self._adapters, layer_caches, strict=True)):
-            if adapter is None:
-                continue
-            if layer_cache.keys is None:
-                idle.add(index)
-                continue
-            reach = adapter.reach(layer_cache)
-            self.window = max(self.window, reach)
-            for part, value in enumerate(adapter.held(layer_cache).parts):
-                shape = (Kind.WINDOW if reach else Kind.KV, value.shape[1], value.shape[3], value.dtype)
-                members.setdefault(shape, []).append(_Member(index, part))
-        self._groups = tuple(
-            _StackedArrays(kind, heads, width, dtype, tuple(found))
-            for (kind, heads, width, dtype), found in members.items()
-        )
-        self._idle = frozenset(idle)
-        self.bytes_per_token = sum(group.bytes_per_token for group in self._groups if group.kind == Kind.KV)
-        self.window_bytes_per_token = sum(group.bytes_per_token for group in self._groups if group.kind == Kind.WINDOW)
-        self.state_bytes = sum(
-            value.nbytes for index in self._states for value in STATE.arrays(layer_caches[index]) if value is not None
-        )
-
-    def _fingerprint(self, layer_caches: list[Any]) -> str:
-        """Digest of all that decides what stored arrays mean, library versions included."""
-        kinds = [
-            (adapter.name, adapter.reach(layer_cache)) if adapter else (STATE.name, index in self._states)
-            for index, (adapter, layer_cache) in enumerate(zip(self._adapters, layer_caches, strict=True))
-        ]
-        shapes = [(group.kind, group.heads, group.width, str(group.dtype), group.members) for group in self._groups]
-        libraries = sorted(
-            {type(layer_cache).__module__.partition(".")[0] for layer_cache in layer_caches} & {"mlx_lm", "mlx_vlm"}
-        )
-        versions = [(name, importlib.metadata.version(name.replace("_", "-"))) for name in libraries]
-        return hashlib.sha256(json.dumps([kinds, shapes, versions]).encode()).hexdigest()
-
-    def _held(self, layer_caches: list[Any], index: int) -> Any:
-        adapter = self._adapters[index]
-        assert adapter is not None
-        if layer_caches[index].keys is None:
+    def _held(self, layers: list[Any], index: int) -> Any:
+        if layers[index].keys is None:
             raise CoverageError(f"layer cache {index} is empty")
-        return adapter.held(layer_caches[index])
+        return self._adapters[index].held(layers[index])
 
-    def _reach(self, layer_caches: list[Any], index: int) -> int:
-        adapter = self._adapters[index]
-        assert adapter is not None
-        return adapter.reach(layer_caches[index])
+    def _reach(self, layers: list[Any], index: int) -> int:
+        return self._adapters[index].reach(layers[index])
 
-    def _check_idle(self, layer_caches: list[Any]) -> None:
-        for index in self._idle:
-            if layer_caches[index].keys is not None:
+    def _check_idle(self, layers: list[Any]) -> None:
+        for index in self.shapes.idle:
+            if layers[index].keys is not None:
                 raise CoverageError(f"layer cache {index} was unused when the model was measured, and now is in use")
 
 
@@ -377,35 +314,20 @@ def _maker(model: Any) -> Callable[[], list[Any]]:
     return lambda: list(make_prompt_cache(model))
 
 
-def _layer_caches(caches: Sequence[Any]) -> list[Any]:
-    """The caches in order, lists of caches within them opened."""
-    found: list[Any] = []
-    for cache in caches:
-        inner = vars(cache).get("caches") if hasattr(cache, "__dict__") else None
-        found += _layer_caches(inner) if isinstance(inner, list | tuple) else [cache]
-    return found
-
-
-def _why_unsupported(layer_caches: list[Any], adapters: list[Any]) -> str:
-    unknown = sorted(
-        {
-            type(layer_cache).__name__
-            for layer_cache, adapter in zip(layer_caches, adapters, strict=True)
-            if adapter is None
-        }
-    )
+def _why_unsupported(layers: list[Any], adapters: Sequence[CacheAdapter | None]) -> str:
+    unknown = sorted({type(layer).__name__ for layer, adapter in zip(layers, adapters, strict=True) if adapter is None})
     if unknown:
         return f"it keeps its context in {', '.join(unknown)}, which cannot be read"
-    return "" if layer_caches else "it has no cache"
+    return "" if layers else "it has no cache"
 
 
 def _cut(array: mx.array, take: int) -> mx.array:
     return array if array.shape[2] == take else array[:, :, :take]
 
 
-def _part(parts: Sequence[mx.array] | None, group: _StackedArrays, member: _Member) -> mx.array:
+def _part(parts: Sequence[mx.array] | None, group: StackedArrays, member: Member) -> mx.array:
     """A member's array [rows, heads, columns, width]. Raises CoverageError."""
-    found = parts[member.part] if parts is not None and member.part < len(parts) else None
-    if found is None or (found.shape[1], found.shape[3], found.dtype) != (group.heads, group.width, group.dtype):
+    array = parts[member.part] if parts is not None and member.part < len(parts) else None
+    if array is None or (array.shape[1], array.shape[3], array.dtype) != (group.heads, group.width, group.dtype):
         raise CoverageError(f"layer cache {member.layer_cache} changed its shape or type, or is empty")
-    return found
+    return array

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import msgspec
 
+from omlx_cache.database import FILE, IndexUnusableError
 from omlx_cache.files import RecordFiles
-from omlx_cache.index import FILE, Index, IndexUnusableError
+from omlx_cache.index import Index
 from omlx_cache.record_file import DamagedError
 from omlx_cache.records import RecordName
 
@@ -91,7 +92,7 @@ def show(folder: Path) -> Folder:
             ModelUse(name, namespace, nbytes, records, used, fingerprints.get(namespace, ""))
             for namespace, name, nbytes, records, used in index.by_model()
         ]
-        return Folder(size, count, models, [SessionUse(*found) for found in index.sessions()])
+        return Folder(size, count, models, [SessionUse(*found) for found in index.pins.sessions()])
 
 
 def clear(folder: Path, models: Collection[str] | None = None) -> int:
@@ -112,7 +113,7 @@ def clear(folder: Path, models: Collection[str] | None = None) -> int:
             files.unlink(name)
         index.remove(names)
         for space in chosen if models is not None else [None]:
-            index.unpin_all(space)
+            index.pins.remove_all(space)
     return len(names)
 
 
@@ -121,7 +122,7 @@ def remove_session(folder: Path, name: str) -> bool:
     if not (folder / FILE).exists():
         return False
     with _opened(folder) as index:
-        return index.unpin(name)
+        return index.pins.remove(name)
 
 
 def verify(folder: Path) -> Verified:

@@ -57,18 +57,18 @@ class Sessions:
         keys = list(dict.fromkeys(use.name.key for use in plan.uses))
         in_ram = [record for use in plan.uses if (record := store.hot.get(use.name)) is not None]
         size = sum(use.cold_bytes for use in plan.uses) + sum(record.nbytes for record in in_ram)
-        if size + store.cold.ask(lambda index: index.pinned_bytes(name), 0) > store.config.cold_bytes * PINNED_SHARE:
+        if size + store.cold.ask(lambda index: index.pins.bytes_but(name), 0) > store.config.cold_bytes * PINNED_SHARE:
             raise ValueError("named sessions would take more than half of the space for the cache: remove one first")
         deadline = time.monotonic() + _WRITE_S
         for record in in_ram:
             store.cold.wait_for_room(record.nbytes, max(0.0, deadline - time.monotonic()))
             store.write(HotRecord(record, True, store.clock()))
-        store.cold.change(lambda index: index.pin(name, store.namespace, keys))
+        store.cold.change(lambda index: index.pins.pin(name, store.namespace, keys))
         store.cold.flush(max(0.1, deadline - time.monotonic()))
         store.collect()
         kept = store.cold.find(keys)
         if any(use.name not in kept for use in plan.uses):
-            store.cold.change(lambda index: index.unpin(name))
+            store.cold.change(lambda index: index.pins.remove(name))
             raise ValueError("the disk did not take all of it (it is slow, full, or over its write budget): try again")
         return plan.position
 
@@ -80,7 +80,7 @@ class Sessions:
         store = self._store
         names: list[RecordName] = []
         if store.cold is not None:
-            names = store.cold.ask(lambda index: index.session_names(name, store.namespace), names)
+            names = store.cold.ask(lambda index: index.pins.names(name, store.namespace), names)
         if not names:
             raise ValueError(f"there is no session {name!r} for these weights")
         return store.read_into_ram(names, min(store.hot.max_bytes, _LOAD_BYTES))
@@ -88,4 +88,4 @@ class Sessions:
     def remove(self, name: str) -> None:
         """Let a session's records be evicted again."""
         if self._store.cold is not None:
-            self._store.cold.change(lambda index: index.unpin(name))
+            self._store.cold.change(lambda index: index.pins.remove(name))

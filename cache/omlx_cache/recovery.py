@@ -12,8 +12,9 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from omlx_cache.database import FILE, IndexNewerError, IndexUnusableError
 from omlx_cache.files import RecordFiles
-from omlx_cache.index import FILE, Index, IndexNewerError, IndexUnusableError
+from omlx_cache.index import Index
 from omlx_cache.record_file import DamagedError
 from omlx_cache.records import IndexEntry
 from omlx_cache.stats import ColdCounts

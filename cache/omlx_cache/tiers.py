@@ -223,7 +223,7 @@ class Tiers:
             self.collect()
             stored = self.cold.ask(lambda index: index.names_in(self.namespace), stored)
             self.cold.remove(stored)
-            self.cold.change(lambda index: index.unpin_all(self.namespace))
+            self.cold.change(lambda index: index.pins.remove_all(self.namespace))
             self.cold.flush(10)
         return len(stored)
 

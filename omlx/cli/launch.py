@@ -20,7 +20,7 @@ from omlx.cli.tables import render
 from omlx.client import Client, ClientError
 
 if TYPE_CHECKING:
-    from omlx.protocols.ollama.wire import ShowResponse
+    from omlx.protocols.ollama.models import ShowResponse
 
 
 _SMALL_CONTEXT = 32_768

@@ -13,7 +13,7 @@ from omlx.cli.console import out, run_async
 from omlx.units import human_bytes, human_time
 
 if TYPE_CHECKING:
-    from omlx.protocols.ollama import wire as wire
+    from omlx.protocols.ollama import models as models_wire
 
 HEADER = ("NAME", "ID", "SIZE", "MODIFIED")
 
@@ -32,7 +32,7 @@ async def _list(prefix: str) -> str:
         return model_table(await client.tags(), prefix)
 
 
-def model_table(models: Sequence[wire.ListedModel], prefix: str = "") -> str:
+def model_table(models: Sequence[models_wire.ListedModel], prefix: str = "") -> str:
     """The models whose name starts with `prefix` in any letter case, in the given order."""
     rows = [
         (model.name, model.digest[:12], human_bytes(model.size), human_time(datetime.fromisoformat(model.modified_at)))

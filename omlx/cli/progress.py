@@ -21,7 +21,7 @@ from omlx.cli.tables import text_width
 from omlx.units import format_duration, human_bytes
 
 if TYPE_CHECKING:
-    from omlx.protocols.ollama.wire import StatusLine
+    from omlx.protocols.ollama.models import StatusLine
 
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 REDRAW_S = 0.1

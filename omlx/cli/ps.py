@@ -17,7 +17,7 @@ from omlx.units import human_bytes, human_time
 
 if TYPE_CHECKING:
     from omlx.protocols.admin import wire as admin
-    from omlx.protocols.ollama import wire as wire
+    from omlx.protocols.ollama import models as models_wire
 
 HEADER = ("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL")
 MORE = ("WEIGHTS", "OFF", "PINNED", "RUNNING", "QUEUED", "BATCH", "HITS", "FROM RAM", "FROM SSD")
@@ -47,7 +47,7 @@ async def _ps(prefix: str, verbose: bool) -> str:
 
 
 def loaded_table(
-    models: Sequence[wire.ProcessModelResponse],
+    models: Sequence[models_wire.ProcessModelResponse],
     now: datetime,
     prefix: str = "",
     status: admin.StatusResponse | None = None,

@@ -16,10 +16,10 @@ from omlx.errors import UserError
 if TYPE_CHECKING:
     from omlx.cli.session import ChatSession
     from omlx.client import Client
-    from omlx.protocols.ollama import wire as wire
+    from omlx.protocols.ollama import models as models_wire
 
 
-async def converse(client: Client, session: ChatSession, shown: wire.ShowResponse, typed: str) -> None:
+async def converse(client: Client, session: ChatSession, shown: models_wire.ShowResponse, typed: str) -> None:
     """Talk until the user leaves. Errors of an answer are shown and the session goes on. `typed`: what the user typed
     before; the terminal is set for typing ahead.
     """

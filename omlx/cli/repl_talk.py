@@ -12,13 +12,13 @@ from omlx.cli.wordwrap import WordWrap
 
 if TYPE_CHECKING:
     from omlx.client import Client
-    from omlx.protocols.ollama import wire as wire
+    from omlx.protocols.ollama import models as models_wire
 
 
 class Talk:
     """`messages` are what was said since the start or the last /clear, without the system message."""
 
-    def __init__(self, client: Client, session: ChatSession, shown: wire.ShowResponse) -> None:
+    def __init__(self, client: Client, session: ChatSession, shown: models_wire.ShowResponse) -> None:
         self.client = client
         self.session = session
         self.shown = shown

@@ -18,6 +18,7 @@ from omlx.cli.pull import pull
 from omlx.cli.session import ChatSession, adopt, parse_think
 from omlx.cli.typeahead import typing_ahead
 from omlx.client import Client, ClientError
+from omlx.protocols.ollama import models as models_wire
 from omlx.protocols.ollama import wire as wire
 from omlx.units import parse_duration
 
@@ -100,7 +101,7 @@ async def _run(session: ChatSession, words: list[str], flags: dict[str, Any], ty
             await until_interrupted(_ask(client, session, prompt))
 
 
-async def _show_or_pull(client: Client, model: str, *, insecure: bool) -> wire.ShowResponse:
+async def _show_or_pull(client: Client, model: str, *, insecure: bool) -> models_wire.ShowResponse:
     try:
         return await client.show(model)
     except ClientError as error:

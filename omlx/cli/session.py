@@ -9,7 +9,7 @@ import msgspec
 from omlx.cli.command import CliError
 
 if TYPE_CHECKING:
-    from omlx.protocols.ollama import wire as wire
+    from omlx.protocols.ollama import models as models_wire
 
 THINK_VALUES = ("true", "false", "high", "medium", "low", "max")
 
@@ -45,7 +45,7 @@ def parse_think(text: str | None) -> bool | str | None:
     return text
 
 
-def adopt(session: ChatSession, shown: wire.ShowResponse) -> None:
+def adopt(session: ChatSession, shown: models_wire.ShowResponse) -> None:
     """Fit the session to what the model can do."""
     session.multimodal = bool({"vision", "audio"} & set(shown.capabilities))
     session.can_think = "thinking" in shown.capabilities

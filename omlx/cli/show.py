@@ -15,7 +15,7 @@ from omlx.cli.console import columns, is_terminal, out, printable, run_async
 from omlx.units import human_parameters
 
 if TYPE_CHECKING:
-    from omlx.protocols.ollama import wire as wire
+    from omlx.protocols.ollama import models as models_wire
 
 _PARTS = ("license", "modelfile", "parameters", "system", "template")
 _TEXT_WIDTH = 100
@@ -47,12 +47,12 @@ def command(args: tuple[str, ...], verbose: bool, **parts: bool) -> None:
         out(printable(describe(model, verbose=verbose)), end="")
 
 
-async def _show(model: str, verbose: bool) -> wire.ShowResponse:
+async def _show(model: str, verbose: bool) -> models_wire.ShowResponse:
     async with connected() as client:
         return await client.show(model, verbose=verbose)
 
 
-def describe(model: wire.ShowResponse, *, verbose: bool = False) -> str:
+def describe(model: models_wire.ShowResponse, *, verbose: bool = False) -> str:
     """All sections, each a title and an indented table."""
     # A value may hold blanks: only the name is split off.
     parameters = [line.split(maxsplit=1) for line in model.parameters.splitlines() if line.strip()]
@@ -81,7 +81,7 @@ def _text_width() -> int:
     return max(1, min(_TEXT_WIDTH, fits))
 
 
-def _model_rows(model: wire.ShowResponse) -> list[list[str]]:
+def _model_rows(model: models_wire.ShowResponse) -> list[list[str]]:
     info = model.model_info
     architecture = str(info.get("general.architecture") or model.details.family)
     parameters = model.details.parameter_size or _count(info.get("general.parameter_count"))

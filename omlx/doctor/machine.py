@@ -174,7 +174,7 @@ def _port(settings: Settings) -> Finding:
 
 def _ollama(settings: Settings) -> list[Finding]:
     """An Ollama on this machine with models or settings to import; empty if there is none."""
-    count, size = Registry(Path(settings.models), []).count_ollama()
+    count, size = Registry(Path(settings.models), []).imports.count_ollama()
     variables = sorted({it.name for it in find({}, Path.home()) if it.name != "OLLAMA_MODELS"})
     if not count and not variables:
         return []

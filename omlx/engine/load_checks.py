@@ -16,6 +16,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import mlx.core as mx
+from omlx_cache.adapters.table import layer_caches
 from omlx_cache.layout import CacheLayout
 from omlx_cache.store import PrefixStore, StoreConfig
 
@@ -241,7 +242,7 @@ def _served(subject: CheckedModel, store: PrefixStore, tokens: list[int], follow
 # ---------------------------------------------------------------- comparing
 def _head_counts(cache: caches.Caches) -> set[int]:
     """Numbers of key/value heads that may be the number of rows of a batch."""
-    keys = [getattr(leaf, "keys", None) for leaf in caches.leaves(cache)]
+    keys = [getattr(leaf, "keys", None) for leaf in layer_caches(cache)]
     counts = {int(array.shape[1]) for array in keys if isinstance(array, mx.array)}
     return {count for count in counts if 2 <= count <= _MOST_ROWS}
 

@@ -1,6 +1,6 @@
 """Model adapters: changes to models whose code in mlx-lm is right for one prompt at once, but not in batches.
 
-Rows of unequal length are padded on the left (`omlx.engine.padded`): their mask is [B, 1, L, S] and their offset [B],
+Rows of unequal length are padded on the left (`omlx_cache.padded`): their mask is [B, 1, L, S] and their offset [B],
 where a single row has a mask [L, S] and a number. An adapter changes one loaded model: it gives modules of that
 instance a subclass of their own class. mlx-lm's modules stay as they are. Whether the result is right is proven when a
 model is loaded (`omlx.engine.load_checks`).

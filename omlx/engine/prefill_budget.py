@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from omlx.engine.latency import CHUNKS, ROWS, LatencyModel, PrefillChunks
-from omlx.engine.scheduler import DECODE_SHARE, EAGER_S, EAGER_TOKENS, IDLE_S
+from omlx.engine.scheduler import DECODE_SHARE, EAGER_S, EAGER_TOKENS, IDLE_MOST_S, IDLE_S
 
 MOST_TOKENS = 8192
 """Of a forward over several prompts."""
@@ -126,7 +126,8 @@ class PrefillBudget:
         waits until decode steps have had the share of time that reading has run up, and its chunks are short.
         """
         if not decoding:
-            return IDLE_S
+            # Where every forward takes long, however small, small chunks would take about as long as large ones.
+            return max(IDLE_S, self._latency.worthwhile_s(IDLE_MOST_S))
         room = self._max_gap_s - self.step_s if self._holds_gap else self._slow_room_s
         if eager:
             return room

@@ -18,6 +18,8 @@ from omlx.messages.request import Priority
 WEIGHTS: dict[Priority, int] = {"interactive": 16, "batch": 4, "background": 1}
 IDLE_S = 0.5
 """Longest prefill while nothing decodes; bounds the delay of a cancel."""
+IDLE_MOST_S = 2.0
+"""The same where a larger chunk costs hardly more: a loaded machine, weights that are read from disk."""
 EAGER_TOKENS = 2048
 """So much of every prompt is read as fast as the decode gap allows: most prompts are no longer."""
 EAGER_S = 0.5

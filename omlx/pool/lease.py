@@ -85,40 +85,26 @@ class Lease:
             log.error("%s: a lease was dropped without being released", self._slot.spec.name)
             self._pool.release_from_anywhere(self._slot)
 
-    async def generate(self, request: GenerateRequest, *, whole: bool = False) -> AsyncGenerator[Delta | Finish, None]:
+    def generate(self, request: GenerateRequest, *, whole: bool = False) -> AsyncGenerator[Delta | Finish, None]:
         """The events of one generation, ending with a Finish. Raises RequestFailed; closing it cancels the request.
 
         `whole`: all of them at the end, so that it can be replayed until then.
         """
         refuse_what_is_off(request, self._held.off)
-        replayed = started = False
         timing = current().begin(request)
-        while True:
-            host = self._host
-            kept: list[Delta | Finish] = []
-            try:
-                with self._serving(request):
-                    async with aclosing(host.generate(request)) as events:
-                        async for event in events:
-                            started = not whole
-                            if isinstance(event, Finish):
-                                self._pool.worked(self._held)
-                                if not request.render_only:
-                                    timing.finish(event)
-                            else:
-                                timing.piece()
-                            if whole:
-                                kept.append(event)
-                            else:
-                                yield event
-                for event in kept:
-                    yield event
-                return
-            except RequestFailed as failure:
-                if failure.kind != "crashed" or started or replayed:
-                    raise
-            replayed = True
-            await self._revive(host)
+
+        def note(event: Delta | Finish) -> bool:
+            if isinstance(event, Delta):
+                timing.piece()
+            else:
+                self._pool.worked(self._held)
+                if not request.render_only:
+                    timing.finish(event)
+            return True
+
+        return self._replayed(
+            lambda host: host.generate(request), note, whole=whole, serving=lambda: self._serving(request)
+        )
 
     def _serving(self, request: GenerateRequest) -> AbstractContextManager[None]:
         """While it is open /api/ps shows the context of the request, unless its prompt is only to be rendered."""
@@ -150,31 +136,51 @@ class Lease:
         record.read(ranked.prompt_tokens)
         return ranked
 
-    async def transcribe(
+    def transcribe(
         self, request: Transcribe, *, whole: bool = False
     ) -> AsyncGenerator[Segments | PrefillProgress | Transcribed, None]:
         """What is heard in an audio file, ending with Transcribed. Raises RequestFailed; closing it cancels the
         request. `whole`: as in `generate`."""
         record = current()
         timing = record.transcribe()
-        request = msgspec.structs.replace(request, priority=record.priority or "batch", trace=record.id)
-        replayed = False
+        labelled = msgspec.structs.replace(request, priority=record.priority or "batch", trace=record.id)
+
+        def note(event: Segments | PrefillProgress | Transcribed) -> bool:
+            if isinstance(event, Transcribed):
+                self._pool.worked(self._held)
+                timing.finish(_finish(event))
+            elif isinstance(event, Segments):
+                timing.piece()
+            return isinstance(event, Segments)
+
+        return self._replayed(lambda host: host.transcribe(labelled, deadline=record.deadline), note, whole=whole)
+
+    async def _replayed(
+        self,
+        ask: Callable[[RunnerHost], AsyncGenerator[T, None]],
+        note: Callable[[T], bool],
+        *,
+        whole: bool,
+        serving: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> AsyncGenerator[T, None]:
+        """The events of a request; asked once more where the runner ends before it has sent anything of the answer.
+
+        `note` counts an event, and tells whether it is part of the answer. `serving` is open while a runner works.
+        """
+        replayed = started = False
         while True:
-            host, started = self._host, False
-            kept: list[Segments | PrefillProgress | Transcribed] = []
+            host = self._host
+            kept: list[T] = []
             try:
-                async with aclosing(host.transcribe(request, deadline=record.deadline)) as events:
-                    async for event in events:
-                        if isinstance(event, Transcribed):
-                            self._pool.worked(self._held)
-                            timing.finish(_finish(event))
-                        elif isinstance(event, Segments):
-                            timing.piece()
-                            started = not whole
-                        if whole:
-                            kept.append(event)
-                        else:
-                            yield event
+                with serving():
+                    async with aclosing(ask(host)) as events:
+                        async for event in events:
+                            is_answer = note(event)
+                            if whole:
+                                kept.append(event)
+                            else:
+                                started = started or is_answer
+                                yield event
                 for event in kept:
                     yield event
                 return

@@ -1,8 +1,8 @@
 """The *pool*: which models are loaded. It owns slots and runners; leases are what it hands out.
 
-Everything happens on one event loop, so a method without `await` is atomic. Loading goes through one queue only to
-find room; the loads themselves run side by side, and a request for a model that is ready never waits for another
-model. Decisions are in `policy` and `admission`; this file carries them out.
+Everything happens on one event loop, so a method without `await` is atomic. A request for a model that is ready never
+waits for another model. This file lets requests use slots; `slot_table` has the slots and ends them, `loading` fills
+them. Decisions are in `policy` and `admission`.
 """
 
 from __future__ import annotations
@@ -12,49 +12,45 @@ import contextlib
 import contextvars
 import logging
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omlx_registry import storage_errors
 
 from omlx.messages.failures import LoadError
-from omlx.messages.frames import CacheCall, Hello, Ready
+from omlx.messages.frames import CacheCall
 from omlx.messages.load_checks import LoadChecks
 from omlx.messages.selftest import SelfTest
-from omlx.pool import load_watch, policy
-from omlx.pool.errors import GONE, QUEUE_FULL, SHUTTING_DOWN, PoolError
-from omlx.pool.events import PoolEvents, Unheard, UnloadReason
+from omlx.pool import policy
+from omlx.pool.errors import SHUTTING_DOWN, PoolError
+from omlx.pool.events import PoolEvents
 from omlx.pool.governor import Governor, MemoryReport
 from omlx.pool.kept_checks import KeptChecks
 from omlx.pool.lease import Lease
+from omlx.pool.loading import SlotLoader
 from omlx.pool.pins import Pins, too_many_pins
-from omlx.pool.plan import group_for, keep_alive_for, load_spec
+from omlx.pool.plan import keep_alive_for
 from omlx.pool.selftests import SelfTests
 from omlx.pool.slot import Slot, SlotSnapshot
+from omlx.pool.slot_table import SlotTable
 from omlx.pool.spare import Spare
 from omlx.pool.supervisor import supervise
+from omlx.pool.waiting import WaitingRequests
 from omlx.record import current
 from omlx.runner.connection import in_time
-from omlx.runner.host import CLOSE_GRACE_S, RunnerHost
-from omlx.runner.launch import GroupPlan, find_machines
+from omlx.runner.host import CLOSE_GRACE_S
+from omlx.runner.launch import find_machines
 from omlx.runner.process import RUNNER
 from omlx.settings import Settings
-from omlx.units import human_bytes
 
 if TYPE_CHECKING:
     from omlx_registry import ModelSpec
 
 log = logging.getLogger("omlx.pool")
 
-_SPARE_AFTER_S = 3.0
-"""Seconds after the start until the first spare runner is made: the server answers first."""
-_SPARE_CHECK_S = 5.0
-_HOLD_S = 5.0
-"""How long a new request waits for memory that all models together lack, before it is told to come back later."""
 _STALL_SHOWS_S = 30.0
 """A model without progress for so long, or for half the stall timeout, shows as stalled."""
-_SHORT_OF_MEMORY = "server busy, please try again.  the loaded models use all the memory that max_process_memory allows"
 
 
 class Pool:
@@ -66,70 +62,77 @@ class Pool:
     def __init__(self, settings: Settings, *, command: Sequence[str] = RUNNER, grace: float = CLOSE_GRACE_S) -> None:
         self._settings = settings
         self._machines = find_machines(settings.hostfile, settings.distributed_ranks or 2)
-        self._grace = grace
-        self.events: PoolEvents = Unheard()
+        self._table = SlotTable(grace=grace, removed=self._deal)
         self._pins = Pins(Path(settings.models) / "pins.json")
         self._selftests = SelfTests(Path(settings.models) / "selftests.json")
         self._checks = KeptChecks(Path(settings.models) / "load-checks.json")
         self._spare = Spare(command, enabled=settings.spare_runner)
-        self._slots: dict[str, Slot] = {}
-        self._crashes: dict[str, int] = {}
         self._governor = Governor(
             settings,
             self._machines,
-            self._slots,
+            self._table.slots,
             spare=self._spare,
-            dismiss=lambda slot, why: self._dismiss(slot, "memory", why),
-            changed=self._notify,
+            dismiss=lambda slot, why: self._table.dismiss(slot, "memory", why),
+            changed=self._table.notify,
         )
-        self._finding_room: asyncio.Lock = asyncio.Lock()
-        self._changed = asyncio.Event()
+        self._loader = SlotLoader(
+            settings, self._machines, self._table, self._governor, self._spare,
+            selftests=self._selftests, checks=self._checks,
+        )  # fmt: skip
+        self._waiting = WaitingRequests(self._table, self._governor, settings.max_queue)
         self.names_changed = 0
         """How often models were made, renamed or deleted since the start."""
-        self._outside = 0
-        """Requests that wait for a slot they may not join yet."""
         self._watching: list[asyncio.Task[None]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
         self._closed = self._draining = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     # ------------------------------------------------------------ life
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
+        background = self._table.tasks
         self._watching = [
-            self._background(supervise(self._ready_hosts, self._settings.stall_timeout), "supervisor"),
-            self._background(self._governor.watch(), "memory"),
+            background.start(supervise(self._table.ready_hosts, self._settings.stall_timeout), "supervisor"),
+            background.start(self._governor.watch(), "memory"),
         ]
         if self._settings.spare_runner:
-            self._watching.append(self._background(self._keep_spare(), "spare runner"))
+            watching = self._spare.watch(lambda: self._governor.room_for_spare)
+            self._watching.append(background.start(watching, "spare runner"))
 
     async def drain(self, seconds: float) -> None:
         """Take no new work and wait until what is open is done, at most so long; then `close`."""
         self._draining = True
-        self._notify()
+        self._table.notify()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while any(slot.users for slot in self._slots.values()):
-                    await self._changed.wait()
+                while any(slot.users for slot in self._table.slots.values()):
+                    await self._table.changed.wait()
 
     async def close(self) -> None:
         """End all runners in order; requests that still run fail. Takes seconds at most."""
-        self._closed = True
-        self._notify()
-        slots = list(self._slots.values())
+        self._closed = self._loader.closed = True
+        self._table.notify()
+        slots = list(self._table.slots.values())
         for slot in slots:
             slot.stop_timer()
+        ends = self._table.end_runners(SHUTTING_DOWN)
         for task in [*self._watching, *(slot.load_task for slot in slots if slot.state == "loading")]:
             if task is not None:
                 task.cancel()
-        hosts = [slot.host for slot in slots if slot.host is not None]
-        ends = (host.close(grace=self._grace, why=SHUTTING_DOWN) for host in hosts)
         await asyncio.gather(self._spare.close(), *ends, return_exceptions=True)
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._table.tasks.finish()
         await self._spare.close()  # once more: loads that were given up meanwhile leave theirs
-        self._slots.clear()
+        self._table.slots.clear()
 
     # ------------------------------------------------------------ what others ask for
+    @property
+    def events(self) -> PoolEvents:
+        """Who counts what happens to models."""
+        return self._table.events
+
+    @events.setter
+    def events(self, events: PoolEvents) -> None:
+        self._table.events = events
+
     async def acquire(self, spec: ModelSpec, *, keep_alive: float | None = None) -> Lease:
         """A lease on the model, loaded first if needed. `keep_alive` in s; None keeps what is.
 
@@ -144,18 +147,18 @@ class Pool:
 
     async def _enter_with_memory(self, spec: ModelSpec, keep_alive: float | None) -> Slot:
         if self._governor.short:
-            await self._wait_for_memory()
+            await self._waiting.for_memory()
         return await self.enter(spec, keep_alive)
 
     async def unload(self, digest: str) -> None:
         """Unload a model: now if it is idle, else once its present requests are done. Returns at once."""
-        slot = self._slots.get(digest)
+        slot = self._table.get(digest)
         if slot is None or slot.state == "leaving":
             return
         slot.keep_alive = 0.0
         slot.go_when_idle = True
         if slot.users == 0 and slot.state == "ready":
-            self._dismiss(slot, "asked", "it was asked to go")
+            self._table.dismiss(slot, "asked", "it was asked to go")
 
     async def rename(self, registered: Sequence[ModelSpec]) -> None:
         """Take over a change of names: `registered` are all models that have one now.
@@ -167,7 +170,7 @@ class Pool:
         names: dict[str, list[ModelSpec]] = {}
         for spec in registered:
             names.setdefault(spec.digest, []).append(spec)
-        for digest, slot in list(self._slots.items()):
+        for digest, slot in list(self._table.slots.items()):
             left = names.get(digest)
             if left is None:
                 await self.unload(digest)
@@ -176,15 +179,14 @@ class Pool:
 
     def loaded(self) -> list[SlotSnapshot]:
         """All models that are loading, ready or leaving, the one that expires last first, as Ollama lists them."""
-        models = [slot.snapshot(crashes=self._crashes.get(slot.spec.digest, 0)) for slot in self._slots.values()]
-        return sorted(models, key=lambda model: model.expires_at, reverse=True)
+        return self._table.snapshots()
 
     async def cache(self, digest: str, op: CacheCall) -> dict[str, Any] | None:
         """Ask a loaded model's KV store something, which does not make the model stay longer; None if it isn't loaded.
 
         Raises RequestFailed.
         """
-        slot = self._slots.get(digest)
+        slot = self._table.get(digest)
         if slot is None or slot.host is None or slot.state != "ready":
             return None
         return await slot.host.cache(op)
@@ -193,11 +195,11 @@ class Pool:
         """Pin or unpin a model by name, loaded or not. Raises StorageError when that cannot be written down."""
         with storage_errors(Path(self._settings.models)):
             self._pins.set(spec.full_name, pinned)
-        slot = self._slots.get(spec.digest)
+        slot = self._table.get(spec.digest)
         if slot is not None:
             slot.pinned = pinned
             self._settle(slot)
-            self._notify()
+            self._table.notify()
 
     def pinned(self) -> list[str]:
         """Full names of the pinned models."""
@@ -211,16 +213,16 @@ class Pool:
         """What the load checks of a model found; None: it was never loaded."""
         return self._checks.find(spec.fingerprint)
 
-    async def keep_selftest(self, spec: ModelSpec, found: SelfTest | None) -> None:
+    async def keep_selftest(self, spec: ModelSpec, result: SelfTest | None) -> None:
         """Remember what a self-test found. With None it is forgotten, and the load checks that failed are made again.
 
         A loaded model that this changes is unloaded. Raises StorageError when it cannot be written down.
         """
         before = self._selftests.off(spec.digest)
         with storage_errors(Path(self._settings.models)):
-            self._selftests.keep(spec.digest, found)
+            self._selftests.keep(spec.digest, result)
         checks = self._checks.find(spec.fingerprint)
-        again = found is None and checks is not None and bool(checks.off)
+        again = result is None and checks is not None and bool(checks.off)
         if again:
             self._checks.forget(spec.fingerprint)
         if again or self._selftests.off(spec.digest) != before:
@@ -237,7 +239,7 @@ class Pool:
                 log.warning("the device of this machine is not known: %s", error)
                 return 0, 0
         default, most = await asyncio.to_thread(self._governor.contexts, spec)
-        slot = self._slots.get(spec.digest)
+        slot = self._table.get(spec.digest)
         return (slot.context if slot is not None and slot.state == "ready" else default), most
 
     def memory(self) -> MemoryReport:
@@ -254,7 +256,7 @@ class Pool:
         limit = min(_STALL_SHOWS_S, self._settings.stall_timeout / 2)
         return [
             slot.used_as.name
-            for slot in self._slots.values()
+            for slot in self._table.slots.values()
             if slot.state == "ready" and slot.host is not None and policy.is_stalled(slot.host.stalled_for, limit)
         ]
 
@@ -272,9 +274,7 @@ class Pool:
     @property
     def waiting(self) -> int:
         """Requests that wait: for a load, for room, or for a place in a model's batch."""
-        return self._outside + sum(
-            max(0, slot.users - self.places) if slot.state == "ready" else slot.users for slot in self._slots.values()
-        )
+        return self._waiting.count
 
     # ------------------------------------------------------------ users of slots (called by leases)
     async def enter(self, spec: ModelSpec, keep_alive: float | None, *, again: bool = False) -> Slot:
@@ -282,12 +282,14 @@ class Pool:
         while True:
             if self._closed or (self._draining and not again):
                 raise PoolError("busy", SHUTTING_DOWN)
-            slot = self._slots.get(spec.digest)
+            slot = self._table.get(spec.digest)
             if slot is not None and not slot.joinable:
-                await self._wait_outside(again)
+                if not again:
+                    self._waiting.require_room()
+                await self._waiting.for_change()
                 continue
-            if not again and (slot is None or slot.state != "ready" or self._full(slot)):
-                self._check_queue()
+            if not again and (slot is None or slot.state != "ready" or slot.users >= self.places):
+                self._waiting.require_room()
             if slot is None:
                 slot = self._begin_load(spec, keep_alive)
             slot.used_as = spec
@@ -311,7 +313,7 @@ class Pool:
         slot.used_at = self._now()
         if slot.users == 0:
             self._settle(slot)
-            self._notify()
+            self._table.notify()
 
     def release_from_anywhere(self, slot: Slot) -> None:
         """`release` from another thread or from a finalizer."""
@@ -320,7 +322,7 @@ class Pool:
 
     def worked(self, slot: Slot) -> None:
         """A request of this model has finished well: its crashes are forgiven."""
-        self._crashes.pop(slot.spec.digest, None)
+        self._table.forgive(slot.spec.digest)
 
     def _join(self, slot: Slot, keep_alive: float | None) -> None:
         if keep_alive is not None:
@@ -333,7 +335,7 @@ class Pool:
     def _settle(self, slot: Slot) -> None:
         """Decide what an idle slot does next: go, wait for its timer, or stay."""
         slot.stop_timer()
-        if slot.users > 0 or self._slots.get(slot.spec.digest) is not slot or self._closed:
+        if slot.users > 0 or not self._table.holds(slot) or self._closed:
             return
         if slot.state == "loading":
             slot.state = "leaving"  # everybody who wanted it has left; who comes now waits for a fresh load
@@ -344,50 +346,14 @@ class Pool:
             return
         after = policy.expires_in(keep_alive=slot.keep_alive, pinned=slot.pinned)
         if slot.goes_when_idle or after == 0:
-            self._dismiss(slot, "asked", "nobody needs it any more")
+            self._table.dismiss(slot, "asked", "nobody needs it any more")
         elif after is not None:
             log.debug("%s is idle and stays for %.0f s", slot.spec.name, after)
             slot.expires_at = self._now() + after
             slot.timer = asyncio.get_running_loop().call_later(
-                after, self._dismiss, slot, "expired", "its keep-alive has passed", context=contextvars.Context()
+                after, self._table.dismiss, slot, "expired", "its keep-alive has passed", context=contextvars.Context()
             )
 
-    # ------------------------------------------------------------ waiting
-    def _full(self, slot: Slot) -> bool:
-        return slot.users >= self.places
-
-    def _check_queue(self) -> None:
-        if self.waiting >= self._settings.max_queue:
-            log.debug("refused: %d requests wait, max_queue allows %d", self.waiting, self._settings.max_queue)
-            raise PoolError("busy", QUEUE_FULL)
-
-    async def _wait_outside(self, again: bool) -> None:
-        if not again:
-            self._check_queue()
-        self._outside += 1
-        try:
-            await self._changed.wait()
-        finally:
-            self._outside -= 1
-
-    async def _wait_for_memory(self) -> None:
-        self._check_queue()
-        self._outside += 1
-        try:
-            async with asyncio.timeout(_HOLD_S):
-                while self._governor.short:
-                    await self._changed.wait()
-        except TimeoutError:
-            raise PoolError("busy", _SHORT_OF_MEMORY) from None
-        finally:
-            self._outside -= 1
-
-    def _notify(self) -> None:
-        """Wake everybody who waits for any slot to change."""
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    # ------------------------------------------------------------ loading
     def _begin_load(self, spec: ModelSpec, keep_alive: float | None) -> Slot:
         slot = Slot(
             spec,
@@ -395,192 +361,12 @@ class Pool:
             pinned=spec.full_name in self._pins,
             off=self._selftests.off(spec.digest),
         )
-        self._slots[spec.digest] = slot
-        slot.load_task = self._background(self._load(slot), f"load {spec.name}")
+        self._table.slots[spec.digest] = slot
+        self._loader.start(slot)
         return slot
 
-    async def _load(self, slot: Slot) -> None:
-        """Bring a slot from "loading" to "ready", or remove it and tell those who wait why."""
-        host: RunnerHost | None = None
-        group: GroupPlan | None = None
-        try:
-            await asyncio.sleep(policy.restart_delay(self._crashes.get(slot.spec.digest, 0)))
-            begun = self._now()
-            group = group_for(slot.spec, self._settings, self._machines)
-            slot.processes = self._machines.here if group else 1
-            host = await (self._spare.take() if group is None else RunnerHost.spawn_group(group))
-            host.name = slot.spec.name
-            log.debug("%s is loaded by process %d, %.1f s old", slot.spec.name, host.pid, host.age)
-            hello = await host.hello()
-            async with self._finding_room:
-                await self._find_room(slot, hello)
-            slot.host = host
-            limit = self._governor.load_limit(slot)
-            told = load_spec(
-                slot.spec,
-                self._settings,
-                context=slot.context,
-                concurrent=self.places,
-                hot_bytes=self._governor.hot_share() // slot.processes,
-                memory_bytes=self._governor.load_share(slot) // slot.processes,
-                off=slot.off,
-                checks=self._checks.find(slot.spec.fingerprint),
-            )
-            loading = host.load(told, stall_timeout=self._settings.load_timeout)
-            ready = await load_watch.within(host, limit, loading, processes=slot.processes, reserves=not slot.gpu)
-            self._become_ready(slot, host, hello, ready, self._now() - begun)
-        except BaseException as error:
-            if host is not None and group is None and slot.host is None and self._may_keep(error):
-                self._spare.keep(host)  # it was told nothing yet, and its imports take seconds
-                host = None
-            self._give_up(slot, host, error)
-            if not isinstance(error, LoadError | PoolError | OSError):
-                raise
-        finally:
-            if not self._closed:
-                self._background(self._refill_spare(), "spare runner")
-
-    def _become_ready(self, slot: Slot, host: RunnerHost, hello: Hello, ready: Ready, seconds: float) -> None:
-        slot.state = "ready"
-        slot.context = ready.num_ctx
-        if ready.checks is not None:
-            slot.off |= {*ready.checks.off}
-            self._checks.note(slot.spec.fingerprint, ready.checks)
-        self._governor.loaded(slot, ready)
-        slot.loaded.set_result(None)
+    def _deal(self) -> None:
         self._governor.deal()
-        self.events.loaded(slot.spec.name, seconds)
-        self._background(self._when_gone(slot, host), f"{slot.spec.name} until its end")
-        log.info(
-            "%s is loaded: %s in %.1f s; weights %s; BLAS %s; context %d; pid %d", slot.spec.name,
-            human_bytes(ready.memory_bytes), seconds, ready.weights, hello.blas, ready.num_ctx, host.pid,
-        )  # fmt: skip
-        found = self._selftests.find(slot.spec.digest)
-        notes = [*(found.notes if found is not None else ()), *(ready.checks.notes if ready.checks is not None else ())]
-        for note in notes:
-            log.warning("%s: %s", slot.spec.name, note)
-
-    def _may_keep(self, error: BaseException) -> bool:
-        """Whether a runner without a model may wait for the next load, where this one ends with `error`."""
-        given_up = isinstance(error, asyncio.CancelledError | PoolError)
-        return given_up and not self._closed and self._governor.room_for_spare
-
-    def _give_up(self, slot: Slot, host: RunnerHost | None, error: BaseException) -> None:
-        if host is not None:
-            host.kill()
-            self._background(host.close(grace=0), f"end of runner {host.pid}")
-        self._remove(slot)
-        if isinstance(error, asyncio.CancelledError):
-            # Either nobody waits any more, or the server ends and those who wait shall hear it.
-            log.info("%s: the load was given up", slot.spec.name)
-            self.events.load_failed(slot.spec.name, "given_up")
-            failure = PoolError("busy", SHUTTING_DOWN)
-        elif slot.lost:
-            failure = PoolError("gone", GONE)
-            log.info("%s: the load was given up: %s", slot.spec.name, GONE)
-            self.events.load_failed(slot.spec.name, failure.kind)
-        else:
-            # Where on the server its files are is no concern of a client.
-            text = str(error).replace(f"{slot.spec.path}/", "")
-            failure = error if isinstance(error, PoolError) else PoolError("load_failed", text)
-            log.error("%s could not be loaded: %s", slot.spec.name, failure.message)
-            self.events.load_failed(slot.spec.name, failure.kind)
-        slot.loaded.set_exception(failure)
-        slot.loaded.exception()  # seen, even when everybody has left meanwhile
-
-    # ------------------------------------------------------------ room
-    async def _find_room(self, slot: Slot, hello: Hello) -> None:
-        """Wait until the slot may load, evicting idle models as needed; raises PoolError when it never may."""
-        plan = self._governor.plan(slot.spec, hello)
-        slot.gpu, slot.context = hello.device != "cpu", plan.context
-        drained: list[Slot] = []
-        try:
-            while True:
-                changed = self._changed
-                others = [s.resident() for s in self._slots.values() if s is not slot and s.admitted]
-                decision = policy.make_room(others, plan.need, plan.room)
-                log.debug(
-                    "%s needs %s beside %d other model(s): %s", slot.spec.name, human_bytes(plan.need), len(others),
-                    type(decision).__name__.lower(),
-                )  # fmt: skip
-                match decision:
-                    case policy.Fits():
-                        slot.admitted, slot.memory = True, plan.need
-                        return
-                    case policy.Evict(digests):
-                        why = policy.why_unloaded(slot.spec.name, others, plan.need, plan.room)
-                        for digest in digests:
-                            self._dismiss(self._slots[digest], "room", why)
-                        continue
-                    case policy.Wait(digest):
-                        if digest is not None and not self._slots[digest].draining:
-                            self._slots[digest].draining = True
-                            drained.append(self._slots[digest])
-                            log.info("%s waits for %s to finish", slot.spec.name, self._slots[digest].spec.name)
-                    case policy.Never():
-                        raise PoolError("busy", f"no room for {slot.spec.name}: all loaded models are pinned")
-                await changed.wait()
-        finally:
-            for other in drained:
-                other.draining = False
-            self._notify()
-
-    # ------------------------------------------------------------ leaving
-    def _dismiss(self, slot: Slot, reason: UnloadReason, why: str) -> None:
-        """Unload an idle model: it leaves the list once its process is gone and the memory is back."""
-        self.events.unloaded(slot.spec.name, reason)
-        slot.stop_timer()
-        slot.state = "leaving"
-        log.info("%s is unloaded: %s", slot.spec.name, why)
-        self._background(self._end(slot), f"unload {slot.spec.name}")
-
-    async def _end(self, slot: Slot) -> None:
-        if slot.host is not None:
-            await slot.host.close(grace=self._grace)
-        self._remove(slot)
-
-    async def _when_gone(self, slot: Slot, host: RunnerHost) -> None:
-        """A runner that ends by itself leaves the list at once, so that the next request loads the model again."""
-        await host.gone.wait()
-        if slot.state == "ready" and self._slots.get(slot.spec.digest) is slot:
-            digest = slot.spec.digest
-            self._crashes[digest] = self._crashes.get(digest, 0) + 1
-            self.events.runner_ended(slot.spec.name, host.end_reason)
-            slot.state = "leaving"
-            self._remove(slot)
-
-    def _remove(self, slot: Slot) -> None:
-        slot.stop_timer()
-        if self._slots.get(slot.spec.digest) is slot:
-            del self._slots[slot.spec.digest]
-            self._governor.deal()
-        self._notify()
-
-    # ------------------------------------------------------------ small things
-    def _ready_hosts(self) -> list[RunnerHost]:
-        return [s.host for s in self._slots.values() if s.state == "ready" and s.host is not None]
-
-    async def _keep_spare(self) -> None:
-        await asyncio.sleep(_SPARE_AFTER_S)
-        await self._refill_spare()
-        while True:
-            await asyncio.sleep(_SPARE_CHECK_S)
-            await self._spare.check()
-
-    async def _refill_spare(self) -> None:
-        if self._governor.room_for_spare:
-            await self._spare.refill()
-
-    def _background(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("%s failed", task.get_name(), exc_info=task.exception())
 
     @staticmethod
     def _now() -> float:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from omlx.messages.failures import LoadError
 from omlx.messages.frames import Hello
@@ -19,6 +19,9 @@ _IMPORTS_S = 30.0
 """A spare that has not done its imports by then is hung."""
 _ANSWER_S = 2.0
 """So is one that does not answer within this time: it has nothing else to do."""
+_FIRST_AFTER_S = 3.0
+"""Seconds after the server's start until the first spare runner is made: the server answers first."""
+_CHECK_EVERY_S = 5.0
 
 
 async def is_hung(host: RunnerHost) -> bool:
@@ -89,6 +92,15 @@ class Spare:
                 self._host = host
             else:
                 await host.close(grace=0.5)
+
+    async def watch(self, has_room: Callable[[], bool]) -> None:
+        """Make the first spare and replace any that does not answer. Runs until it is cancelled."""
+        await asyncio.sleep(_FIRST_AFTER_S)
+        if has_room():
+            await self.refill()
+        while True:
+            await asyncio.sleep(_CHECK_EVERY_S)
+            await self.check()
 
     async def check(self) -> None:
         """Replace a spare that does not answer."""

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Coroutine, Iterator
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from omlx.messages.frames import (
     HEADER_SIZE,
@@ -25,6 +25,7 @@ from omlx.messages.frames import (
 )
 from omlx.messages.request import Failure, FailureKind
 from omlx.runner.mailbox import Item, Mailbox
+from omlx.runner.process import Started
 
 CRASHED = (
     "model runner has unexpectedly stopped, this may be due to resource limitations or an internal error, "
@@ -128,3 +129,31 @@ async def in_time(work: Coroutine[Any, Any, T], deadline: float | None) -> T:
             return await work
     except TimeoutError:
         raise RequestFailed("timeout", "the request took longer than its deadline") from None
+
+
+class RunnerStreams(NamedTuple):
+    """A process's sockets as streams of the event loop: frames both ways, and the output."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    output: asyncio.StreamReader
+    output_writer: asyncio.StreamWriter
+
+
+async def connect(started: Started) -> RunnerStreams:
+    """Take over the sockets of a new process. Where that fails, the process is ended and the sockets are closed."""
+    writers = list[asyncio.StreamWriter]()
+    try:
+        reader, writer = await asyncio.open_unix_connection(sock=started.frames, limit=1 << 20)
+        writers.append(writer)
+        output, output_writer = await asyncio.open_unix_connection(sock=started.output)
+    except BaseException:
+        started.process.kill()
+        started.process.wait()
+        for one in writers:
+            one.close()
+        started.output.close()
+        if not writers:
+            started.frames.close()
+        raise
+    return RunnerStreams(reader, writer, output, output_writer)

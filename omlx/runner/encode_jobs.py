@@ -8,10 +8,8 @@ between two chunks it can do other things. A fault in one job ends that job alon
 from __future__ import annotations
 
 import logging
-import queue
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -20,10 +18,11 @@ from omlx.engine.encode.chunked import Parts
 from omlx.engine.encode.chunks import LONGEST_WHOLE, EncodeBudget, PartBudget, Pick, choose
 from omlx.engine.encode.embed import normalised
 from omlx.engine.encode.rows import BadTokens, Encoder, EncodeRow, Text, TooLong
-from omlx.engine.panics import ends_only_its_request, told
+from omlx.engine.panics import told
 from omlx.messages.failures import INPUT_FAILED, running_failed
 from omlx.messages.frames import MAX_FRAME, Embed, Embedded, Ranked, Rerank
 from omlx.messages.request import PRIORITY_RANK, Failure
+from omlx.runner.preparation import Preparation
 
 log = logging.getLogger("omlx.runner")
 
@@ -32,7 +31,7 @@ NOT_FINITE = "embedding contains NaN or Inf values"
 """Both in Ollama's words."""
 _NO_EMBEDDINGS = "this model does not support embeddings"
 _NO_RANKING = "this model does not support reranking"
-_HELPERS = 2
+_THREADS = "rows"
 _SLICE_TEXTS = 256
 _SLICE_CHARS = 200_000
 _NUMBER_BYTES = 9
@@ -100,24 +99,21 @@ class EncodeJobs:
         token_s: float = 0.0005,
     ) -> None:
         self._encoders: dict[type, Encoder | None] = {Embed: embedder, Rerank: reranker}
-        self._wake = wake
-        self._helpers = ThreadPoolExecutor(_HELPERS, thread_name_prefix="rows")
+        self._preparation = Preparation(self._prepare, failure=_failure, threads={_THREADS: 2}, wake=wake)
         self._pace = EncodeBudget(token_s)
-        self._preparing: dict[int, _EncodeJob] = {}
-        self._prepared: queue.SimpleQueue[_EncodeJob] = queue.SimpleQueue()
         self._jobs: dict[int, _EncodeJob] = {}
         self._refused: list[Answer] = []
-        self._chunks = self._slices = 0
+        self._chunks = 0
         self.most_rows = 0
 
     @property
     def progress(self) -> int:
         """Grows with whatever is done for any job."""
-        return self._chunks + self._slices
+        return self._chunks + self._preparation.progress
 
     @property
     def open(self) -> int:
-        return len(self._preparing) + len(self._jobs)
+        return len(self._preparation) + len(self._jobs)
 
     @property
     def running(self) -> int:
@@ -126,12 +122,12 @@ class EncodeJobs:
     @property
     def waiting(self) -> int:
         """Jobs whose rows are not made yet."""
-        return len(self._preparing)
+        return len(self._preparation)
 
     @property
     def has_work(self) -> bool:
         """`step` has something to do now."""
-        return bool(self._jobs or self._refused) or not self._prepared.empty()
+        return bool(self._jobs or self._refused) or self._preparation.has_complete
 
     def submit(self, frame: Embed | Rerank) -> None:
         """Take a job; its answer comes from `step`."""
@@ -140,16 +136,15 @@ class EncodeJobs:
             self._refused.append(Failure(frame.id, "unsupported", message))
             return
         job = _EncodeJob(frame)
-        self._preparing[job.id] = job
-        self._helpers.submit(self._prepare, job)
+        self._preparation.submit(job.id, job, _THREADS)
 
     def cancel(self, number: int) -> None:
         """Forget a job; nothing is said about it any more."""
-        self._preparing.pop(number, None)
+        self._preparation.cancel(number)
         self._jobs.pop(number, None)
 
     def close(self) -> None:
-        self._helpers.shutdown(wait=False, cancel_futures=True)
+        self._preparation.close()
 
     def step(self, seconds: float) -> list[Answer]:
         """Compute one chunk that takes about `seconds`; returns the answers that are complete now."""
@@ -160,52 +155,31 @@ class EncodeJobs:
         return answers
 
     # ------------------------------------------------------------ rows
-    def _prepare(self, job: _EncodeJob) -> None:
-        """Runs in a helper thread: one slice of the job's texts, then the job goes to the end of the line."""
-        try:
-            done, size = len(job.rows), 0
-            stop = done
-            while stop < len(job.texts) and stop - done < _SLICE_TEXTS and size < _SLICE_CHARS:
-                size += _size(job.texts[stop])
-                stop += 1
-            encoder = self._encoders[type(job.frame)]
-            truncate, limit = (job.frame.truncate, job.frame.num_ctx) if isinstance(job.frame, Embed) else (True, 0)
-            if encoder is not None:
-                job.rows += encoder.rows(job.texts[done:stop], truncate=truncate, limit=limit)
-        except TooLong:
-            job.failure = Failure(job.id, "too_long", TOO_LONG)
-        except BadTokens as error:
-            job.failure = Failure(job.id, "invalid", str(error))
-        except BaseException as error:  # a tokenizer may raise anything
-            if not ends_only_its_request(error):
-                raise
-            log.error("[%s] the texts could not be read", job.frame.trace, exc_info=told(error))
-            job.failure = Failure(job.id, "internal", INPUT_FAILED)
-        self._slices += 1
-        if job.failure is None and len(job.rows) < len(job.texts) and job.id in self._preparing:
-            self._helpers.submit(self._prepare, job)
-        else:
-            self._prepared.put(job)
-        # After each slice: the main thread tells the server that something moves.
-        self._wake()
+    def _prepare(self, job: _EncodeJob) -> bool:
+        """Runs in a helper thread: one slice of the job's texts. Whether all are done."""
+        done, size = len(job.rows), 0
+        stop = done
+        while stop < len(job.texts) and stop - done < _SLICE_TEXTS and size < _SLICE_CHARS:
+            size += _size(job.texts[stop])
+            stop += 1
+        encoder = self._encoders[type(job.frame)]
+        truncate, limit = (job.frame.truncate, job.frame.num_ctx) if isinstance(job.frame, Embed) else (True, 0)
+        if encoder is not None:
+            job.rows += encoder.rows(job.texts[done:stop], truncate=truncate, limit=limit)
+        return stop == len(job.texts)
 
     def _take_prepared(self) -> list[Answer]:
         answers: list[Answer] = []
-        while True:
-            try:
-                job = self._prepared.get_nowait()
-            except queue.Empty:
-                return answers
-            if self._preparing.pop(job.id, None) is None:
-                continue
-            if job.failure is not None:
-                answers.append(job.failure)
+        for job, failure in self._preparation.take():
+            if failure is not None:
+                answers.append(failure)
                 continue
             job.arrange()
             if job.left:
                 self._jobs[job.id] = job
             else:
                 answers.append(job.answer())
+        return answers
 
     # ------------------------------------------------------------ chunks
     def _compute(self, seconds: float) -> list[Answer]:
@@ -284,3 +258,13 @@ class EncodeJobs:
         del self._jobs[job.id]
         log.error("[%s] the request failed", job.frame.trace, exc_info=error)
         return [Failure(job.id, "internal", running_failed(error))]
+
+
+def _failure(job: _EncodeJob, error: BaseException) -> Failure:
+    match error:
+        case TooLong():
+            return Failure(job.id, "too_long", TOO_LONG)
+        case BadTokens():
+            return Failure(job.id, "invalid", str(error))
+    log.error("[%s] the texts could not be read", job.frame.trace, exc_info=told(error))
+    return Failure(job.id, "internal", INPUT_FAILED)

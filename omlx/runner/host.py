@@ -16,7 +16,7 @@ import logging
 import math
 import subprocess
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -51,7 +51,7 @@ from omlx.record import current
 from omlx.runner import launch
 from omlx.runner import process as runner_process
 from omlx.runner.clip import clip, clip_request
-from omlx.runner.connection import CRASHED, RequestFailed, RunnerConnection, answer, in_time
+from omlx.runner.connection import CRASHED, RequestFailed, RunnerConnection, answer, connect, in_time
 from omlx.runner.launch import GroupPlan
 from omlx.runner.log_relay import relay
 from omlx.runner.mailbox import Mailbox
@@ -65,6 +65,7 @@ CLOSE_GRACE_S = 12.0
 _CLOSED = "the model was unloaded"
 _HELLO_TIMEOUT_S = 60.0
 _ANSWER_TIMEOUT_S = 10.0
+E = TypeVar("E")
 EndReason = Literal["crashed", "stalled", "protocol"]
 
 
@@ -121,20 +122,8 @@ class RunnerHost:
 
     @classmethod
     async def _attach(cls, started: Started) -> RunnerHost:
-        process, writers = started.process, list[asyncio.StreamWriter]()
-        try:
-            reader, writer = await asyncio.open_unix_connection(sock=started.frames, limit=1 << 20)
-            writers.append(writer)
-            output, log_writer = await asyncio.open_unix_connection(sock=started.output)
-        except BaseException:
-            process.kill()
-            process.wait()
-            for one in writers:
-                one.close()
-            started.output.close()
-            if not writers:
-                started.frames.close()
-            raise
+        process = started.process
+        reader, writer, output, log_writer = await connect(started)
         host = cls(process, reader, writer)
         # A runner outlives the request that started it, and its log lines are not about that one.
         host._tasks = [
@@ -223,23 +212,12 @@ class RunnerHost:
                     raise LoadError(f"the model runner stopped while it loaded the model: {self.exit_text}")
 
     # ------------------------------------------------------------ requests
-    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta | Finish, None]:
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta | Finish, None]:
         """The events of one generation, ending with a Finish. Raises RequestFailed; closing it cancels the request."""
-        with self._request() as (number, mailbox):
-            fitting = clip_request(request, self._longest_text)
-            await self._connection.submit(Generate(msgspec.structs.replace(fitting, id=number)))
-            while True:
-                item = await in_time(mailbox.get(), request.deadline)
-                match item:
-                    case Delta():
-                        yield item
-                    case PrefillProgress():
-                        current().reads(item.done, item.total)
-                    case Finish():
-                        yield item
-                        return
-                    case Failure():
-                        raise RequestFailed(item.kind, item.message)
+        fitting = clip_request(request, self._longest_text)
+        return self._events(
+            lambda number: Generate(msgspec.structs.replace(fitting, id=number)), (Delta, Finish), request.deadline
+        )
 
     async def embed(self, frame: Embed, deadline: float | None = None) -> Embedded:
         """One L2-normalised vector per input. `deadline`: as in GenerateRequest. Raises RequestFailed."""
@@ -254,26 +232,33 @@ class RunnerHost:
             await self._connection.submit(msgspec.structs.replace(frame, id=number))
             return await answer(mailbox, Ranked, deadline)
 
-    async def transcribe(
+    def transcribe(
         self, request: Transcribe, *, deadline: float | None = None
     ) -> AsyncGenerator[Segments | PrefillProgress | Transcribed, None]:
         """What is heard in an audio file, window by window, ending with Transcribed. Raises RequestFailed; closing it
         cancels the request."""
+        return self._events(
+            lambda number: msgspec.structs.replace(request, id=number),
+            (Segments, PrefillProgress, Transcribed),
+            deadline,
+        )
+
+    async def _events(
+        self, frame: Callable[[int], ToRunner], kinds: tuple[type[E], ...], deadline: float | None
+    ) -> AsyncGenerator[E, None]:
+        """The events of these kinds that a request has, up to the last one of `kinds`."""
         with self._request() as (number, mailbox):
-            await self._connection.submit(msgspec.structs.replace(request, id=number))
+            await self._connection.submit(frame(number))
             while True:
                 item = await in_time(mailbox.get(), deadline)
-                match item:
-                    case Segments():
-                        yield item
-                    case PrefillProgress():
-                        current().reads(item.done, item.total)
-                        yield item
-                    case Transcribed():
-                        yield item
+                if isinstance(item, Failure):
+                    raise RequestFailed(item.kind, item.message)
+                if isinstance(item, PrefillProgress):
+                    current().reads(item.done, item.total)
+                if isinstance(item, kinds):
+                    yield item
+                    if isinstance(item, kinds[-1]):
                         return
-                    case Failure():
-                        raise RequestFailed(item.kind, item.message)
 
     async def stats(self) -> dict[str, Any]:
         """The runner's own counters. Raises RequestFailed, also when no answer comes within seconds."""

@@ -7,37 +7,35 @@ work of one request (its template, its parser, its grammar) ends that request al
 from __future__ import annotations
 
 import logging
-import queue
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-import msgspec
-
 from omlx.engine.engine import Engine
-from omlx.engine.panics import ends_only_its_request, told
+from omlx.engine.panics import told
 from omlx.engine.sequence import EngineError, Output, SequenceSpec
 from omlx.engine.vision.image_size import declared_pixels
 from omlx.messages.constraint import Grammar, ThinkLimit
 from omlx.messages.context import effective_context
 from omlx.messages.failures import PROMPT_FAILED, running_failed
-from omlx.messages.request import Delta, Event, Failure, Finish, GenerateRequest, TokenLogprob, TokenUsage, ToolCall
+from omlx.messages.request import Delta, Event, Failure, Finish, GenerateRequest
 from omlx.prompting.constraint import constrain, limit_thinking
-from omlx.prompting.output import PLAIN, OutputDialect, OutputParser, Segment
+from omlx.prompting.output import PLAIN, OutputDialect, OutputParser
 from omlx.runner.ledger import Ledger, expected_tokens
+from omlx.runner.preparation import Preparation
 from omlx.runner.prompt import Prompt, Prompter, PromptError
+from omlx.runner.row import EngineRow
 
 log = logging.getLogger("omlx.runner")
 
-_HELPERS = 2
 _GATHER_S = 0.03
 """The longest that a step waits for prompts that are being made."""
 _WORTH_WAITING_S = 0.03
 """A prompt that takes longer to make is not waited for."""
-_OPENERS, _SMALL_OPENERS = 3, 2
-"""They only wait: pictures are decoded in other processes."""
+_THREADS = {"prompts": 2, "pictures": 3, "small-pictures": 2}
+"""For requests with pictures, whose files may take long to open: texts do not wait for them. These threads only wait:
+pictures are decoded in other processes."""
 _SMALL_PICTURES, _SMALL_BYTES, _SMALL_PIXELS = 2, 1 << 20, 10_000_000
 """Of a request whose pictures cannot take long: it does not wait for others, whose files may be made to."""
 
@@ -51,47 +49,12 @@ class _Ready(NamedTuple):
     thinking: ThinkLimit | None
 
 
-class _Unwanted(Exception):
-    """The request was cancelled while its prompt was made."""
+class _PromptJob:
+    """A request in preparation."""
 
-
-class _Prepared(NamedTuple):
-    request: GenerateRequest
-    outcome: _Ready | Failure
-
-
-class _Row:
-    """One request that the engine works on."""
-
-    __slots__ = ("context", "logprobs", "parser", "request", "thinking_tokens")
-
-    def __init__(self, request: GenerateRequest, prompt: Prompt, parser: OutputParser) -> None:
+    def __init__(self, request: GenerateRequest) -> None:
         self.request = request
-        self.parser = parser
-        # Tokens alone cannot bring a picture back.
-        tokens = prompt.media.outside(prompt.tokens) if prompt.media is not None else prompt.tokens
-        self.context = [*tokens] if request.return_context else []
-        self.logprobs: list[TokenLogprob] = []
-        """Of text that the parser still holds back."""
-        self.thinking_tokens = 0
-
-    def feed(self, output: Output, markers: Collection[str]) -> list[Segment]:
-        """What the model wrote, read. `markers`: the added tokens of the vocabulary.
-
-        Its last token of an opening marker counts as thinking, and a closing marker.
-        """
-        if self.parser.ended:
-            return []
-        before = self.parser.inside_thinking
-        segments = self.parser.feed(output.text) if output.text else []
-        if before or self.parser.inside_thinking:
-            self.thinking_tokens += len(output.tokens)
-        if output.finish is not None:
-            # A stop string that is a token, of a Modelfile, ends a turn as well as the model's own.
-            by_itself = not output.stop_string or output.stop_string in markers
-            segments += self.parser.finish(ended=output.finish == "stop" and by_itself)
-        self.logprobs += output.logprobs
-        return segments
+        self.ready: _Ready | None = None
 
 
 class Session:
@@ -119,32 +82,28 @@ class Session:
         self._ledger = ledger
         self._default_context = default_context
         self._longest_context = longest_context
-        self._wake = wake
-        self._helpers = ThreadPoolExecutor(_HELPERS, thread_name_prefix="prompts")
-        self._openers = ThreadPoolExecutor(_OPENERS, thread_name_prefix="pictures")
-        """For requests with pictures, whose files may take long to open: texts do not wait for them."""
-        self._small_openers = ThreadPoolExecutor(_SMALL_OPENERS, thread_name_prefix="small-pictures")
-        self._preparing: dict[int, float] = {}
-        """Since when, by `time.monotonic`."""
-        self._prepared: queue.SimpleQueue[_Prepared] = queue.SimpleQueue()
+        self._preparation = Preparation(self._prepare, failure=self._failure, threads=_THREADS, wake=wake)
         self._held: dict[int, _Ready] = {}
         """Prepared requests that wait for KV memory, oldest first."""
         self._next_up = 0
         """The held request that the engine was told to expect."""
-        self._rows: dict[int, _Row] = {}
+        self._rows: dict[int, EngineRow] = {}
         self._progress: dict[int, tuple[int, int]] = {}
-        self.preparations = 0
+
+    @property
+    def preparations(self) -> int:
         """Prompts made and pictures opened so far, about: progress that is no engine step."""
+        return self._preparation.progress
 
     @property
     def open(self) -> int:
         """Requests that have not had their last word."""
-        return len(self._preparing) + len(self._held) + len(self._rows)
+        return len(self._preparation) + len(self._held) + len(self._rows)
 
     @property
     def waiting(self) -> int:
         """Requests that the engine does not know of yet."""
-        return len(self._preparing) + len(self._held)
+        return len(self._preparation) + len(self._held)
 
     def take_progress(self) -> dict[int, tuple[int, int]]:
         """Prompt tokens (read, all) of requests whose long prompts moved on since the last call."""
@@ -153,20 +112,11 @@ class Session:
 
     def submit(self, request: GenerateRequest) -> None:
         """Take a request; its events come from `step`."""
-        self._preparing[request.id] = time.monotonic()
-        self._threads_for(request).submit(self._prepare, request)
-
-    def _threads_for(self, request: GenerateRequest) -> ThreadPoolExecutor:
-        images = [image for message in request.messages for image in message.images]
-        if any(message.videos for message in request.messages):
-            return self._openers
-        if not images:
-            return self._helpers
-        return self._small_openers if cannot_take_long(images) else self._openers
+        self._preparation.submit(request.id, _PromptJob(request), _threads_for(request))
 
     def cancel(self, number: int) -> None:
         """Forget a request; nothing is said about it any more."""
-        self._preparing.pop(number, None)
+        self._preparation.cancel(number)
         self._held.pop(number, None)
         if number in self._rows:
             self._engine.cancel(number)
@@ -175,14 +125,8 @@ class Session:
     def step(self) -> list[Event]:
         """Hand prepared prompts to the engine, let it do one step, and return what there is to say."""
         events: list[Event] = []
-        while True:
-            try:
-                prepared = self._prepared.get_nowait()
-            except queue.Empty:
-                break
-            if prepared.request.id in self._preparing:
-                self._preparing.pop(prepared.request.id)
-                events += self._receive(prepared)
+        for job, failure in self._preparation.take():
+            events += self._receive(job, failure)
         events += self._admit()
         if self._engine.has_work:
             for output in self._outputs():
@@ -192,7 +136,7 @@ class Session:
     @property
     def has_work(self) -> bool:
         """`step` has something to do now. Prompts in preparation announce themselves through `wake`."""
-        return self._engine.has_work or bool(self._held) or not self._prepared.empty()
+        return self._engine.has_work or bool(self._held) or self._preparation.has_complete
 
     def gathering_s(self, waited: float) -> float:
         """How much longer a step should wait, having waited so long: prompts that have just come are being made.
@@ -200,60 +144,44 @@ class Session:
         Launching work keeps the helpers from running, and a burst read together takes little longer than its first
         prompt alone. One that takes long is not waited for.
         """
-        if len(self._preparing) <= self._prepared.qsize() or waited >= _GATHER_S:
+        youngest = self._preparation.youngest
+        if youngest is None or waited >= _GATHER_S:
             return 0.0
-        youngest = max(self._preparing.values())
         return max(min(youngest + _WORTH_WAITING_S - time.monotonic(), _GATHER_S - waited), 0.0)
 
     def close(self) -> None:
-        self._helpers.shutdown(wait=False, cancel_futures=True)
-        self._openers.shutdown(wait=False, cancel_futures=True)
-        self._small_openers.shutdown(wait=False, cancel_futures=True)
+        self._preparation.close()
 
     # ------------------------------------------------------------ into the engine
     def _context_of(self, request: GenerateRequest) -> int:
         return effective_context(request.limits.num_ctx, self._default_context, self._longest_context)
 
-    def _prepare(self, request: GenerateRequest) -> None:
+    def _prepare(self, job: _PromptJob) -> bool:
         """Runs in a helper thread."""
-        outcome: _Ready | Failure
-        try:
-            self._check_wanted(request)
-            outcome = self._made_ready(request)
-        except _Unwanted:
-            return
-        except (PromptError, EngineError) as error:
-            outcome = Failure(request.id, error.kind, error.message)
-        except BaseException as error:  # a template or tokenizer may raise anything
-            if not ends_only_its_request(error):
-                raise
-            log.error("[%s] the prompt could not be made", request.trace, exc_info=told(error))
-            outcome = Failure(request.id, "internal", PROMPT_FAILED)
-        self._prepared.put(_Prepared(request, outcome))
-        self._wake()
-
-    def _made_ready(self, request: GenerateRequest) -> _Ready:
-        check = partial(self._check_wanted, request)
+        request = job.request
+        check = partial(self._preparation.check, request.id)
+        check()
         prompt = self._prompter.build(request, self._context_of(request), check=check)
         opens = prompt.opens_thinking
         grammar = constrain(request, self._dialect, self._markers, opens_thinking=opens)
         if grammar is not None and not request.render_only:
             # A hostile or large grammar takes a while: not on the main thread.
             self._engine.compile(grammar)
-        limit = limit_thinking(request, self._dialect, opens_thinking=opens)
-        return _Ready(request, prompt, grammar, limit)
+        job.ready = _Ready(request, prompt, grammar, limit_thinking(request, self._dialect, opens_thinking=opens))
+        return True
 
-    def _check_wanted(self, request: GenerateRequest) -> None:
-        self.preparations += 1
-        if request.id not in self._preparing:
-            raise _Unwanted
+    def _failure(self, job: _PromptJob, error: BaseException) -> Failure:
+        if isinstance(error, PromptError | EngineError):
+            return Failure(job.request.id, error.kind, error.message)
+        log.error("[%s] the prompt could not be made", job.request.trace, exc_info=told(error))
+        return Failure(job.request.id, "internal", PROMPT_FAILED)
 
-    def _receive(self, prepared: _Prepared) -> list[Event]:
-        self.preparations += 1
-        request, outcome = prepared.request, prepared.outcome
-        if isinstance(outcome, Failure):
-            return [outcome]
-        prompt = outcome.prompt
+    def _receive(self, job: _PromptJob, failure: Failure | None) -> list[Event]:
+        request, ready = job.request, job.ready
+        if failure is not None:
+            return [failure]
+        assert ready is not None
+        prompt = ready.prompt
         if request.render_only:
             count = len(prompt.tokens)
             return [Finish(id=request.id, reason="stop", prompt_tokens=count, rendered=prompt.text)]
@@ -261,7 +189,7 @@ class Session:
             count, most = len(prompt.tokens), self._ledger.most_tokens
             text = f"the prompt of {count} tokens exceeds the context length that fits in memory ({most} tokens)"
             return [Failure(request.id, "too_long", text)]
-        self._held[request.id] = outcome
+        self._held[request.id] = ready
         return []
 
     def _admit(self) -> list[Event]:
@@ -285,7 +213,7 @@ class Session:
     def _start(self, ready: _Ready) -> Failure | None:
         request, prompt = ready.request, ready.prompt
         try:
-            row = _Row(request, prompt, self._parser(request, prompt))
+            row = EngineRow(request, prompt, self._parser(request, prompt))
             self._engine.add(self._sequence(ready))
         except EngineError as error:
             return Failure(request.id, error.kind, error.message)
@@ -355,32 +283,22 @@ class Session:
             self._forget(output.id)
         return events
 
-    def _events(self, row: _Row, output: Output) -> list[Event]:
+    def _events(self, row: EngineRow, output: Output) -> list[Event]:
         if output.failure is not None:
             return [Failure(output.id, *output.failure)]
-        request = row.request
-        if request.return_context:
-            # The end-of-turn token too: what comes next is a new turn.
-            row.context += output.tokens
-        segments = row.feed(output, self._markers)
+        events = row.events(output, self._markers)
         if row.parser.ended and output.finish is None:
             self._engine.end(output.id)
-        events: list[Event] = []
-        events += deltas(output.id, segments, row.logprobs, last=output.finish is not None)
-        if events:
-            row.logprobs = []
-        if output.finish is None:
-            return events
-        usage = output.usage or TokenUsage()
-        finish = Finish(
-            id=output.id,
-            reason=output.finish,
-            **msgspec.structs.asdict(usage),
-            thinking_tokens=row.thinking_tokens,
-            stop_string=output.stop_string,
-            context=row.context,
-        )
-        return [*events, finish]
+        return events
+
+
+def _threads_for(request: GenerateRequest) -> str:
+    images = [image for message in request.messages for image in message.images]
+    if any(message.videos for message in request.messages):
+        return "pictures"
+    if not images:
+        return "prompts"
+    return "small-pictures" if cannot_take_long(images) else "pictures"
 
 
 def cannot_take_long(images: Sequence[bytes]) -> bool:
@@ -389,35 +307,3 @@ def cannot_take_long(images: Sequence[bytes]) -> bool:
         return False
     pixels = [declared_pixels(image) for image in images]
     return None not in pixels and sum(filter(None, pixels)) <= _SMALL_PIXELS
-
-
-def deltas(number: int, segments: list[Segment], logprobs: list[TokenLogprob], *, last: bool) -> list[Delta]:
-    """As few deltas as keep the order of `pieces`; the first carries the log probabilities.
-
-    Log probabilities without any text wait for the next text, unless this is the last chance.
-    """
-    found: list[Delta] = []
-    kind = ""
-    for segment in segments:
-        if segment.kind != kind:
-            found.append(Delta(number))
-            kind = segment.kind
-        into = found[-1]
-        match segment.kind:
-            case "content":
-                into.content += segment.text
-            case "thinking":
-                into.thinking += segment.text
-            case "tool_call":
-                into.tool_calls = [*into.tool_calls, _call(segment)]
-    if logprobs and not found and last:
-        found.append(Delta(number))
-    if found:
-        found[0].logprobs = logprobs
-    return found
-
-
-def _call(segment: Segment) -> ToolCall:
-    if segment.call is None:
-        raise ValueError("a tool call without its call")
-    return segment.call

@@ -7,16 +7,15 @@ jobs alternate, so a short file does not wait for a long one. A failure ends onl
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
 import numpy as np
 
+from omlx.engine.panics import told
 from omlx.engine.speech import audio_decoder
 from omlx.engine.speech.audio_file import AudioError
 from omlx.engine.speech.network import Network, language_code
@@ -25,31 +24,27 @@ from omlx.messages.failures import running_failed
 from omlx.messages.frames import PrefillProgress
 from omlx.messages.request import PRIORITY_RANK, Failure
 from omlx.messages.speech import Segments, Transcribe, Transcribed
+from omlx.runner.preparation import Preparation
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 log = logging.getLogger("omlx.runner")
 
-_HELPERS = 2
+_THREADS = "audio"
 _HELD_BYTES = 512 << 20
 """Decoded audio in memory, above which decoding of the next file waits."""
 
 Answer = Segments | PrefillProgress | Transcribed | Failure
 
 
-class _Cancelled(Exception):
-    """The job was cancelled."""
-
-
-class _Job:
+class _SpeechJob:
     def __init__(self, request: Transcribe) -> None:
         self.id = request.id
         self.rank = PRIORITY_RANK[request.priority]
         self.request = request
         self.arrived = time.monotonic_ns()
         self.samples: NDArray[np.float32] = np.zeros(0, np.float32)
-        self.failure: Failure | None = None
         self.work: Transcription | None = None
         self.steps: Iterator[Step] = iter(())
         self.begun = 0
@@ -65,14 +60,14 @@ class TranscribeJobs:
     def __init__(self, wake: Callable[[], None], network: Network) -> None:
         self._wake = wake
         self._network = network
-        self._helpers = ThreadPoolExecutor(_HELPERS, thread_name_prefix="audio")
-        self._preparing: dict[int, _Job] = {}
-        self._prepared: queue.SimpleQueue[_Job] = queue.SimpleQueue()
-        self._jobs: dict[int, _Job] = {}
+        self._preparation = Preparation(
+            self._prepare, failure=_failure, threads={_THREADS: 2}, wake=wake, drop=self._drop
+        )
+        self._jobs: dict[int, _SpeechJob] = {}
         self._refused: list[Answer] = []
         self._held = 0
         self._memory = threading.Condition()
-        self._steps = self._decoded = 0
+        self._steps = 0
         self.most_running = 0
         self.generated = 0
         """Tokens generated since the model was loaded."""
@@ -80,11 +75,11 @@ class TranscribeJobs:
     @property
     def progress(self) -> int:
         """Increases with every step and decoded chunk; a constant value means a stall."""
-        return self._steps + self._decoded
+        return self._steps + self._preparation.progress
 
     @property
     def open(self) -> int:
-        return len(self._preparing) + len(self._jobs)
+        return len(self._preparation) + len(self._jobs)
 
     @property
     def running(self) -> int:
@@ -93,12 +88,12 @@ class TranscribeJobs:
     @property
     def waiting(self) -> int:
         """Jobs whose files are not decoded yet."""
-        return len(self._preparing)
+        return len(self._preparation)
 
     @property
     def has_work(self) -> bool:
         """Whether `step` has work now."""
-        return bool(self._jobs or self._refused) or not self._prepared.empty()
+        return bool(self._jobs or self._refused) or self._preparation.has_complete
 
     def submit(self, request: Transcribe) -> None:
         """Add a job; `step` returns its answers."""
@@ -108,22 +103,20 @@ class TranscribeJobs:
             self._refused.append(Failure(request.id, "invalid", message))
             return
         request.language = code
-        job = _Job(request)
-        self._preparing[job.id] = job
-        self._helpers.submit(self._prepare, job)
+        job = _SpeechJob(request)
+        self._preparation.submit(job.id, job, _THREADS)
 
     def cancel(self, number: int) -> None:
         """Drop a job without an answer."""
-        self._preparing.pop(number, None)
+        self._preparation.cancel(number)
         job = self._jobs.pop(number, None)
         if job is not None:
             self._drop(job)
 
     def close(self) -> None:
-        self._preparing.clear()
+        self._preparation.close()
         with self._memory:
             self._memory.notify_all()
-        self._helpers.shutdown(wait=False, cancel_futures=True)
 
     def step(self) -> list[Answer]:
         """Run one step of the next job; returns the answers that are ready."""
@@ -134,49 +127,33 @@ class TranscribeJobs:
         return answers
 
     # ------------------------------------------------------------ files
-    def _prepare(self, job: _Job) -> None:
+    def _prepare(self, job: _SpeechJob) -> bool:
         """Runs in a helper thread."""
-        try:
-            with self._memory:
-                while self._held > _HELD_BYTES:
-                    self._check(job)
-                    self._memory.wait(0.5)
-            job.samples = audio_decoder.decode(job.request.audio, lambda: self._check(job))
-            job.request.audio = b""
-            with self._memory:
-                self._held += job.samples.nbytes
-        except _Cancelled:
-            return
-        except AudioError as error:
-            job.failure = Failure(job.id, "invalid", str(error))
-        except Exception:
-            log.exception("[%s] an audio file could not be decoded", job.request.trace)
-            job.failure = Failure(job.id, "internal", "the audio file could not be decoded: see the server's log")
-        self._prepared.put(job)
-        self._wake()
+        with self._memory:
+            while self._held > _HELD_BYTES:
+                self._check(job)
+                self._memory.wait(0.5)
+        job.samples = audio_decoder.decode(job.request.audio, lambda: self._check(job))
+        job.request.audio = b""
+        with self._memory:
+            self._held += job.samples.nbytes
+        return True
 
-    def _check(self, job: _Job) -> None:
-        """Count progress while a file is decoded. Raises _Cancelled."""
-        self._decoded += 1
+    def _check(self, job: _SpeechJob) -> None:
+        """Count progress while a file is decoded. Raises Unwanted."""
         self._wake()
-        if job.id not in self._preparing:
-            raise _Cancelled
+        self._preparation.check(job.id)
 
     def _take_prepared(self) -> list[Answer]:
         answers: list[Answer] = []
-        while True:
-            try:
-                job = self._prepared.get_nowait()
-            except queue.Empty:
-                return answers
-            if self._preparing.pop(job.id, None) is None:
-                self._drop(job)
-            elif job.failure is not None:
-                answers.append(job.failure)
+        for job, failure in self._preparation.take():
+            if failure is not None:
+                answers.append(failure)
             else:
                 self._begin(job)
+        return answers
 
-    def _begin(self, job: _Job) -> None:
+    def _begin(self, job: _SpeechJob) -> None:
         request = job.request
         job.begun = time.monotonic_ns()
         job.last_step = self._steps
@@ -189,14 +166,14 @@ class TranscribeJobs:
         self._jobs[job.id] = job
         self.most_running = max(self.most_running, len(self._jobs))
 
-    def _drop(self, job: _Job) -> None:
+    def _drop(self, job: _SpeechJob) -> None:
         with self._memory:
             self._held -= job.samples.nbytes
             self._memory.notify_all()
         job.samples, job.work, job.steps = np.zeros(0, np.float32), None, iter(())
 
     # ------------------------------------------------------------ steps
-    def _advance(self, job: _Job) -> list[Answer]:
+    def _advance(self, job: _SpeechJob) -> list[Answer]:
         self._steps += 1
         job.last_step = self._steps
         assert job.work is not None
@@ -217,7 +194,7 @@ class TranscribeJobs:
             answers.append(PrefillProgress(job.id, step.done, max(job.work.frames, 1)))
         return answers
 
-    def _result(self, job: _Job, work: Transcription) -> Transcribed:
+    def _result(self, job: _SpeechJob, work: Transcription) -> Transcribed:
         return Transcribed(
             id=job.id,
             text=work.text,
@@ -228,9 +205,16 @@ class TranscribeJobs:
             queue_ns=job.begun - job.arrived,
         )
 
-    def _end(self, job: _Job, answer: Answer) -> list[Answer]:
+    def _end(self, job: _SpeechJob, answer: Answer) -> list[Answer]:
         del self._jobs[job.id]
         self._drop(job)
         if not self._jobs:
             mx.clear_cache()
         return [answer]
+
+
+def _failure(job: _SpeechJob, error: BaseException) -> Failure:
+    if isinstance(error, AudioError):
+        return Failure(job.id, "invalid", str(error))
+    log.error("[%s] an audio file could not be decoded", job.request.trace, exc_info=told(error))
+    return Failure(job.id, "internal", "the audio file could not be decoded: see the server's log")

@@ -20,11 +20,12 @@ from omlx_registry.errors import (
     storage_errors,
 )
 from omlx_registry.hub.outdated import commit_of
+from omlx_registry.integrity import Damage, VerifyReport
 from omlx_registry.names import Name, parse_name
 from omlx_registry.ollama.importer import ImportSpec
 from omlx_registry.registry import Registry, Source
 from omlx_registry.spec import Details, ImportStep, ModelFile, ModelShow, ModelSpec, Progress, PulledModel
-from omlx_registry.store import Damage, PruneReport, Store, VerifyReport
+from omlx_registry.store import PruneReport, Store
 
 __all__ = [
     "CreateError",

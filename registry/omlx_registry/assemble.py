@@ -25,10 +25,11 @@ from omlx_registry.manifest import (
     Manifest,
     encode,
 )
+from omlx_registry.manifest_folder import ManifestFile
 from omlx_registry.metadata import find_out
 from omlx_registry.names import Name
 from omlx_registry.spec import human_parameters
-from omlx_registry.store import ManifestFile, Store
+from omlx_registry.store import Store
 
 _ONE_OF_A_KIND: Final = frozenset({TEMPLATE, SYSTEM, PARAMS, MESSAGES})
 _parameters = msgspec.json.Decoder(dict[str, Any])

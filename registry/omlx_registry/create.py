@@ -24,6 +24,7 @@ from omlx_registry.folders import file_layers, model_file_names
 from omlx_registry.loadable import prepare_checks, require_loadable
 from omlx_registry.lora import adapter_layers
 from omlx_registry.manifest import ADAPTER, DRAFT, FILE, FOLDERS, LICENSE, WEIGHTS, Layer
+from omlx_registry.manifest_folder import ManifestFile
 from omlx_registry.metadata import Files, find_out
 from omlx_registry.model_files import is_safe_path
 from omlx_registry.modelfile import SEMVER, check_backend
@@ -31,7 +32,7 @@ from omlx_registry.names import Name
 from omlx_registry.options import stops_excess
 from omlx_registry.quantize import recipe, require_unquantized
 from omlx_registry.spec import Progress
-from omlx_registry.store import ManifestFile, Store
+from omlx_registry.store import Store
 from omlx_registry.templates import ChatTemplates
 from omlx_registry.worker_client import ImportGguf, Job, JobProgress, Quantize, run_job
 

@@ -17,10 +17,11 @@ from omlx_registry.assemble import overrides_of, read_texts
 from omlx_registry.errors import Damaged, InvalidModel, reason
 from omlx_registry.goformat import go_text, print_parameters
 from omlx_registry.manifest import ADAPTER, DRAFT, FOLDERS, TEMPLATE, ImageConfig, ModelMetadata
+from omlx_registry.manifest_folder import ManifestFile
 from omlx_registry.metadata import REVISION, Files, find_out
 from omlx_registry.modelfile import ROLES, Instruction, print_commands
 from omlx_registry.spec import Details, ModelShow, ModelSpec
-from omlx_registry.store import ManifestFile, Store
+from omlx_registry.store import Store
 from omlx_registry.weights import take_census
 
 NO_TEMPLATE = "{{ .Prompt }}"

@@ -15,9 +15,10 @@ from omlx_registry.assemble import Overrides, Texts, assemble, text_layers
 from omlx_registry.blobs import BlobStore, Transfer, canonical_digest
 from omlx_registry.errors import InvalidModel
 from omlx_registry.manifest import FILE, LICENSE, WEIGHTS, Layer
+from omlx_registry.manifest_folder import ManifestFile
 from omlx_registry.model_files import select
 from omlx_registry.names import Name
-from omlx_registry.store import ManifestFile, Store
+from omlx_registry.store import Store
 
 _LICENSE_FILES: Final = frozenset({"license", "license.txt", "license.md", "licence", "licence.txt", "licence.md"})
 

@@ -15,9 +15,9 @@ from typing import Final
 
 import msgspec
 
+from omlx_registry.manifest_folder import ManifestFile, StoredManifest
 from omlx_registry.metadata import REVISION
 from omlx_registry.spec import ModelSpec
-from omlx_registry.store import ManifestFile, StoredManifest
 
 _FORM: Final = 1
 """Of the file. Raise it with any change of the structs it holds."""

@@ -7,7 +7,6 @@ quantize, download) runs in a worker process.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -28,31 +27,19 @@ from omlx_registry.errors import (
     InvalidDigest,
     NotFound,
     PullError,
-    RegistryError,
     storage_errors,
 )
 from omlx_registry.folders import add_model_folder
 from omlx_registry.hub.source import HubSource, push, search
+from omlx_registry.imports import Imports
+from omlx_registry.integrity import VerifyReport, verify
 from omlx_registry.jobs import Jobs
-from omlx_registry.loadable import require_loadable_folder
-from omlx_registry.local_models import find, places
 from omlx_registry.manifest_cache import CachedManifest, Memory
+from omlx_registry.manifest_folder import ManifestFile, StoredManifest
 from omlx_registry.modelfile import is_newer
 from omlx_registry.names import Name, at_revision, parse_name
-from omlx_registry.ollama.importer import ImportSpec, import_models
-from omlx_registry.ollama.locate import locate, why_none
-from omlx_registry.ollama.store import OllamaModel, OllamaStore
-from omlx_registry.spec import ImportStep, ModelFile, ModelShow, ModelSpec, Progress, PulledModel
-from omlx_registry.store import (
-    DEFAULT_CHECKER,
-    PARTIAL_GRACE_S,
-    UPLOAD_GRACE_S,
-    ManifestFile,
-    PruneReport,
-    Store,
-    StoredManifest,
-    VerifyReport,
-)
+from omlx_registry.spec import ModelFile, ModelShow, ModelSpec, Progress, PulledModel
+from omlx_registry.store import DEFAULT_CHECKER, PARTIAL_GRACE_S, UPLOAD_GRACE_S, PruneReport, Store
 from omlx_registry.versions import bring_up_to_date
 from omlx_registry.views import model_files
 from omlx_registry.worker_client import FoundRepository
@@ -108,8 +95,8 @@ class Registry:
         self._check_chat = check_chat
         self._version = version
         self._jobs = Jobs()
-        self._importing = asyncio.Lock()
         self._memory = Memory(root / "omlx" / "known.msgpack")
+        self.imports = Imports(self.store, has=self.has, add=self.add_model_folder, pull=self.pull)
 
     def bring_up_to_date(self) -> None:
         """Call once before the first use: see `versions`. Raises StorageError where the store is of a newer version."""
@@ -122,7 +109,7 @@ class Registry:
 
     def list(self) -> list[ModelSpec]:
         """All our models, newest first; damaged and foreign manifests are left out."""
-        entries = list(self.store.entries())
+        entries = list(self.store.manifests.entries())
         specs = [spec for entry in entries if (spec := self._spec(entry)) is not None]
         self._memory.settle(entries)
         # Ollama orders by whole seconds; the name settles the rest.
@@ -213,7 +200,7 @@ class Registry:
             try:
                 entry = self.store.get(name).entry
             except Damaged:
-                torn = self.store.find(parse_name(name))
+                torn = self.store.manifests.find(parse_name(name))
                 if torn is None:
                     raise NotFound(name) from None
                 entry = torn
@@ -261,7 +248,7 @@ class Registry:
 
         `report` is called with the bytes read so far and in all.
         """
-        return self.store.verify(repair=repair, report=report)
+        return verify(self.store, repair=repair, report=report)
 
     # Pull and create
 
@@ -273,7 +260,7 @@ class Registry:
         Pulls of one name share one job; it is cancelled when nobody follows it any more. A name keeps the letter case
         the store has for it.
         """
-        wanted = self.store.locate(at_revision(parse_name(name), revision))
+        wanted = self.store.manifests.locate(at_revision(parse_name(name), revision))
         self.store.require_free(wanted)
         async with aclosing(self._jobs.watch(wanted.folded, lambda: self._pull(wanted, insecure))) as lines:
             async for progress in lines:
@@ -354,48 +341,6 @@ class Registry:
                 found += await source.outdated(specs)
         return found
 
-    async def import_found(self) -> AsyncGenerator[ImportStep]:
-        """Register what the Hugging Face cache and LM Studio hold and this store does not, by hard link."""
-        for root in places(os.environ, Path.home()):
-            for found in await asyncio.to_thread(find, root):
-                name = found.name.short
-                if self.has(name):
-                    yield ImportStep(f"{name} is already here", model=name, outcome="present")
-                    continue
-                yield ImportStep(f"importing {name}", model=name)
-                try:
-                    await require_loadable_folder(self.store, found.folder)
-                    await asyncio.to_thread(self.add_model_folder, name, found.folder, trusted=[found.root])
-                except RegistryError as error:
-                    yield ImportStep(f"skipping {name}: {error.message}", model=name)
-        yield ImportStep("success")
-
-    def find_ollama(self, folder: str = "") -> OllamaStore | None:
-        """The store of an Ollama on this machine, or in `folder`; None where there is none, or it is this one."""
-        return locate(folder, self.store.root)
-
-    def count_ollama(self) -> tuple[int, int]:
-        """How many models an Ollama on this machine has that are not here yet, and their bytes."""
-        ollama = self.find_ollama()
-        models = ollama.models() if ollama else []
-        sizes = [it.size for it in models if isinstance(it, OllamaModel) and not self.has(it.name.full)]
-        return len(sizes), sum(sizes)
-
-    async def import_ollama(self, request: ImportSpec, folder: str = "") -> AsyncGenerator[ImportStep]:
-        """Import models of an Ollama on this machine; the last line says `success`. Raises CreateError.
-
-        Imports run one after the other: a second one finds what the first has made.
-        """
-        ollama = await asyncio.to_thread(self.find_ollama, folder)
-        if ollama is None:
-            raise CreateError(why_none(folder, self.store.root))
-        async with self._importing:
-            with storage_errors(self.store.root):
-                async with aclosing(import_models(self.store, ollama, request, self.pull)) as steps:
-                    async for step in steps:
-                        yield step
-        yield ImportStep("success")
-
     def _digests(self, name: Name) -> set[str]:
         try:
             return self.store.get(name.full).manifest.digests
@@ -405,16 +350,16 @@ class Registry:
     def _use(self, name: str, do: Callable[[ManifestFile, ModelSpec], T]) -> T:
         """What `do` makes of the model of that name; once more where the name was changed or removed under it."""
         while True:
-            before = self.store.find(parse_name(name))
+            before = self.store.manifests.find(parse_name(name))
             try:
                 return do(*self._look_up(name))
             except (Damaged, OSError):
-                if before == self.store.find(parse_name(name)):
+                if before == self.store.manifests.find(parse_name(name)):
                     raise
 
     def _look_up(self, name: str) -> tuple[ManifestFile, ModelSpec]:
         """The model of that name, from memory while its manifest is unchanged."""
-        entry = self.store.find(parse_name(name))
+        entry = self.store.manifests.find(parse_name(name))
         known = None if entry is None else self._memory.recall(entry)
         if known is not None and known.spec is not None:
             return known.stored, known.spec
@@ -428,7 +373,7 @@ class Registry:
         known = self._memory.recall(entry)
         if known is None:
             try:
-                stored = self.store.read(entry)
+                stored = self.store.manifests.read(entry)
                 known = CachedManifest(stored, describe(self.store, stored) if stored.manifest.is_ours else None)
             except (Damaged, InvalidDigest, OSError):
                 return None  # Not learned: a blob may come back without the manifest changing.

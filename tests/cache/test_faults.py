@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 from omlx_cache.cold import ColdTier
-from omlx_cache.index import FILE
+from omlx_cache.database import FILE
 from omlx_cache.record_file import FORMAT
 from omlx_cache.records import RecordName
 
@@ -349,7 +349,7 @@ def test_pinned_chains_are_not_evicted(tmp_path: Path) -> None:
     kept = pieces(3)
     for piece in kept:
         tier.write(host_record(piece), 0.0, None)
-    tier.change(lambda index: index.pin("talk", busy_process.NAMESPACE, [piece.key for piece in kept]))
+    tier.change(lambda index: index.pins.pin("talk", busy_process.NAMESPACE, [piece.key for piece in kept]))
     for seed in range(20, 90):
         for piece in pieces(seed):
             tier.write(host_record(piece), time.time(), None)

@@ -7,7 +7,8 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from omlx_cache.index import FILE, Index
+from omlx_cache.database import FILE
+from omlx_cache.index import Index
 from omlx_cache.keys import TOKEN_BYTES
 from omlx_cache.records import IndexEntry, Kind, Piece
 

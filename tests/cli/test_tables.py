@@ -11,9 +11,9 @@ from omlx.cli.ps import loaded_table, processor, until
 from omlx.cli.show import describe
 from omlx.cli.tables import render
 from omlx.protocols.admin import wire as admin
-from omlx.protocols.ollama import wire as wire
+from omlx.protocols.ollama import models as models_wire
 
-DETAILS = wire.ModelDetails(
+DETAILS = models_wire.ModelDetails(
     parent_model="",
     format="safetensors",
     family="test",
@@ -24,16 +24,16 @@ DETAILS = wire.ModelDetails(
 NOW = datetime(2026, 11, 29, 12, 0, 0, tzinfo=UTC)
 
 
-def listed(name: str, size: int, age: timedelta) -> wire.ListedModel:
+def listed(name: str, size: int, age: timedelta) -> models_wire.ListedModel:
     when = (datetime.now(UTC) - age).isoformat()
-    return wire.ListedModel(
+    return models_wire.ListedModel(
         name=name, model=name, modified_at=when, size=size, digest="abcdef0123456789" * 4, details=DETAILS
     )
 
 
-def shown(**fields: object) -> wire.ShowResponse:
+def shown(**fields: object) -> models_wire.ShowResponse:
     whole = {"details": DETAILS, "model_info": {}, "modified_at": NOW.isoformat(), **fields}
-    return wire.ShowResponse(**whole)  # type: ignore[arg-type]
+    return models_wire.ShowResponse(**whole)  # type: ignore[arg-type]
 
 
 def test_a_list_is_padded_with_four_blanks_and_the_header_ends_with_one() -> None:
@@ -56,7 +56,7 @@ def test_an_empty_list_is_the_header_alone() -> None:
 
 
 def test_ps_shows_where_a_model_lies_and_until_when() -> None:
-    loaded = wire.ProcessModelResponse(
+    loaded = models_wire.ProcessModelResponse(
         name="a:latest", model="a:latest", size=5_600_000_000, digest="0" * 64, details=DETAILS,
         size_vram=5_600_000_000, expires_at=(NOW + timedelta(seconds=290)).isoformat(), context_length=4096,
     )  # fmt: skip

@@ -7,9 +7,9 @@ import random
 import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import KVCache
+from omlx_cache.padded import PaddedKVCache
 
 from omlx.engine import caches
-from omlx.engine.padded import PaddedKVCache
 
 WIDTH = 2
 

@@ -143,6 +143,20 @@ def test_time_for_prompts_between_two_steps(step: float, fixed: float, token: fl
     assert pace.seconds(decoding=True, eager=True) == pytest.approx(expected)
 
 
+def test_where_every_forward_is_slow_a_prompt_alone_is_read_in_large_chunks() -> None:
+    """A busy machine takes 1.2 s for a forward of 16 tokens and hardly more for one of 512."""
+    now = 0.0
+    budget = PrefillBudget(step_s=0.010, fixed_s=0.010, token_s=2e-4, largest=128, max_gap_s=0.1, clock=lambda: now)
+    read = 0
+    for _ in range(20):
+        tokens = budget.tokens(budget.seconds(decoding=False, eager=True))
+        budget.read(PrefillChunks((tokens,)), decoding=False)
+        now += 1.2 + tokens * 5e-4
+        read += tokens
+    assert tokens >= 512
+    assert read > 5_000
+
+
 def test_a_step_costs_what_steps_of_so_many_rows_took() -> None:
     """80 ms and 20 ms for each row, as on a CPU."""
     now = 0.0

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from mlx_lm.generate import generate_step
 from mlx_lm.utils import MODEL_REMAPPING
+from omlx_cache.adapters.table import layer_caches
 from omlx_cache.layout import CacheLayout
 
 from omlx.engine import caches, load_checks
@@ -58,7 +59,7 @@ def rows_of(network: Any) -> list[int]:
     """Numbers of rows to batch: two, and as many as there are key/value heads."""
     cache = caches.new(network)
     mx.eval(network(mx.array([[1]]), cache=cache))
-    keys = [leaf.keys for leaf in caches.leaves(cache) if isinstance(getattr(leaf, "keys", None), mx.array)]
+    keys = [leaf.keys for leaf in layer_caches(cache) if isinstance(getattr(leaf, "keys", None), mx.array)]
     return sorted({2, *(array.shape[1] for array in keys if 2 < array.shape[1] <= len(LENGTHS))})
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from omlx.messages.load_spec import RUNNER_OVERHEAD
 from omlx.pool import PoolError
-from omlx.pool import pool as pool_module
+from omlx.pool import waiting as waiting_module
 from omlx.pool.admission import Machine
 from omlx.pool.policy import Resident
 from omlx.pool.pressure import MemoryTaken, MemoryUsage, Pressure, Relief, relieve, tightest, tree_bytes
@@ -120,7 +120,7 @@ async def test_the_buffers_that_mlx_keeps_on_a_gpu_count(tmp_path: Path) -> None
 async def test_new_work_waits_and_is_refused_while_nothing_else_can_give_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool_module, "_HOLD_S", 0.3)
+    monkeypatch.setattr(waiting_module, "_HOLD_S", 0.3)
     settings = {"max_process_memory": str(tree_bytes() + 300_000_000), "hot_cache_max_size": "0"}
     async with running_pool(tmp_path, command=faulty("hungry"), **settings) as pool:
         async with await pool.acquire(spec()) as lease:
@@ -129,7 +129,7 @@ async def test_new_work_waits_and_is_refused_while_nothing_else_can_give_way(
                 await touch(pool, spec())
             assert failure.value.kind == "busy"
             assert (await answer(lease, question()))[0] == "Hello "  # what was let in goes on
-            monkeypatch.setattr(pool_module, "_HOLD_S", 60.0)
+            monkeypatch.setattr(waiting_module, "_HOLD_S", 60.0)
             waiting = asyncio.create_task(touch(pool, spec()))
             await until(lambda: pool.waiting == 1)
         await waiting  # the model that was in the way has gone, and this one has been loaded

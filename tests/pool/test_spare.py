@@ -9,7 +9,6 @@ import psutil
 import pytest
 
 from omlx.pool import Pool
-from omlx.pool import pool as pool_module
 from omlx.pool import spare as spare_module
 from tests.pool.support import ask, faulty, running_pool, spec, touch, until
 from tests.support.processes import Children, has_begun
@@ -79,7 +78,7 @@ def has_ended(process: psutil.Process) -> bool:
 async def test_a_spare_runner_that_hangs_holds_up_no_load(
     tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch, starting: bool
 ) -> None:
-    monkeypatch.setattr(pool_module, "_SPARE_AFTER_S", 0.1)
+    monkeypatch.setattr(spare_module, "_FIRST_AFTER_S", 0.1)
     waits = tmp_path / "waits"
     if starting:
         waits.touch()
@@ -95,7 +94,7 @@ async def test_a_spare_runner_that_hangs_holds_up_no_load(
 async def test_a_spare_runner_that_hangs_is_replaced(
     tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module, name in ((pool_module, "_SPARE_AFTER_S"), (pool_module, "_SPARE_CHECK_S")):
+    for module, name in ((spare_module, "_FIRST_AFTER_S"), (spare_module, "_CHECK_EVERY_S")):
         monkeypatch.setattr(module, name, 0.1)
     async with running_pool(tmp_path, command=faulty("none"), spare_runner=True) as pool:
         stopped = await stopped_spare(pool, children, starting=False)

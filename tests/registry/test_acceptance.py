@@ -251,7 +251,7 @@ async def test_what_does_not_load_is_not_imported(
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     shutil.copytree(folder, tmp_path / ".lmstudio" / "models" / "org" / "broken")
-    lines = [line.status async for line in registry.import_found()]
+    lines = [line.status async for line in registry.imports.import_found()]
     assert any(line.startswith("skipping hf.co/org/broken:latest: the ") for line in lines)
     assert registry.list() == []
 

@@ -191,7 +191,9 @@ async def test_smollm2_from_an_ollama_agrees_with_llama_cpp(tmp_path: Path, peer
     folder = OllamaFolder(tmp_path / "ollama")
     folder.add("smollm2:135m-q8_0", [("model", path.read_bytes())])
     registry = Registry(tmp_path / "models", [])
-    steps = [step.outcome async for step in registry.import_ollama(ImportSpec(), str(folder.root)) if step.outcome]
+    steps = [
+        step.outcome async for step in registry.imports.import_ollama(ImportSpec(), str(folder.root)) if step.outcome
+    ]
     assert steps == ["imported"]
     if peer == "F32":
         rewrite(path, tmp_path / "f32.gguf", GGMLQuantizationType.F32)

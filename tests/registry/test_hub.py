@@ -547,7 +547,7 @@ async def test_models_of_other_programs_are_registered_by_link(
     # Small files are copied: a program that edits its own must not change ours.
     monkeypatch.setattr("omlx_registry.blobs._LINKED_FROM", 100_000)
     for expected in ("importing hf.co/org/cached:latest", "hf.co/org/cached:latest is already here"):
-        lines = [line.status async for line in registry.import_found()]
+        lines = [line.status async for line in registry.imports.import_found()]
         assert expected in lines
         assert lines[-1] == "success"
     assert {spec.name for spec in registry.list()} == {"hf.co/org/cached:latest", "hf.co/org/studio:latest"}

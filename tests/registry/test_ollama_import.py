@@ -127,7 +127,7 @@ def registry(tmp_path: Path) -> Registry:
 
 
 async def run(registry: Registry, ollama: OllamaFolder, **request: Any) -> list[ImportStep]:
-    return [step async for step in registry.import_ollama(ImportSpec(**request), str(ollama.root))]
+    return [step async for step in registry.imports.import_ollama(ImportSpec(**request), str(ollama.root))]
 
 
 def outcomes(steps: list[ImportStep]) -> dict[str, str]:
@@ -420,7 +420,7 @@ async def test_a_folder_that_both_share_is_refused(tmp_path: Path, files: dict[s
     with pytest.raises(CreateError, match="give oMLX a folder of its own with OMLX_MODELS"):
         await run(registry, folder)
     with pytest.raises(CreateError, match="there are no models of an Ollama here"):
-        await anext(registry.import_ollama(ImportSpec(), str(tmp_path / "nowhere")))
+        await anext(registry.imports.import_ollama(ImportSpec(), str(tmp_path / "nowhere")))
     assert folder.state() == before
 
 
@@ -432,14 +432,14 @@ async def test_an_ollama_is_found_where_it_usually_is(
     folder = OllamaFolder(tmp_path / "home" / ".ollama" / "models")
     folder.add("a:1b", [("model", files["q8_0"][0])])
     assert _root(registry) == folder.root
-    assert registry.count_ollama()[0] == 1
+    assert registry.imports.count_ollama()[0] == 1
     other = OllamaFolder(tmp_path / "elsewhere")
     monkeypatch.setenv("OLLAMA_MODELS", f'"{other.root}"')
     assert _root(registry) == other.root
 
 
 def _root(registry: Registry) -> Path | None:
-    found = registry.find_ollama()
+    found = registry.imports.find_ollama()
     return found.root if found else None
 
 
@@ -449,7 +449,7 @@ from pathlib import Path
 from omlx_registry import ImportSpec, Registry
 
 async def main():
-    async for step in Registry(Path(sys.argv[1]), []).import_ollama(ImportSpec(), sys.argv[2]):
+    async for step in Registry(Path(sys.argv[1]), []).imports.import_ollama(ImportSpec(), sys.argv[2]):
         print(step.status, flush=True)
 
 asyncio.run(main())

@@ -299,7 +299,7 @@ def test_a_dry_run_tells_what_prune_would_remove(registry: Registry, folder: Pat
 def test_a_torn_manifest_is_found_and_can_be_removed(registry: Registry, folder: Path) -> None:
     registry.add_model_folder("m", folder)
     registry.add_model_folder("torn", folder)
-    entry = registry.store.find(parse_name("torn"))
+    entry = registry.store.manifests.find(parse_name("torn"))
     assert entry is not None
     data = Path(entry.path).read_bytes()
     Path(entry.path).write_bytes(data[: len(data) // 2])

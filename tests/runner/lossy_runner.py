@@ -18,6 +18,7 @@ _prepare = blas.prepare
 def _prepare_and_break() -> str:
     used = _prepare()  # before anything imports MLX
     import mlx.core as mx
+    from omlx_cache.adapters.table import layer_caches
     from omlx_cache.layout import CacheLayout
 
     from omlx.engine import caches
@@ -25,7 +26,7 @@ def _prepare_and_break() -> str:
     restore, join = CacheLayout.restore, caches.join
 
     def blank(found: list[Any]) -> list[Any]:
-        for leaf in caches.leaves(found):
+        for leaf in layer_caches(found):
             leaf.values = mx.zeros_like(leaf.values)
         return found
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omlx.protocols.ollama import gojson
+from omlx.protocols.ollama import models as models_wire
 from omlx.protocols.ollama import wire as wire
 
 
@@ -119,7 +120,13 @@ _JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=6,
 )
-_KINDS = [wire.OllamaGenerateRequest, wire.ChatRequest, wire.EmbedRequest, wire.ShowRequest, wire.CreateRequest]
+_KINDS = [
+    wire.OllamaGenerateRequest,
+    wire.ChatRequest,
+    wire.EmbedRequest,
+    models_wire.ShowRequest,
+    models_wire.CreateRequest,
+]
 
 
 @given(

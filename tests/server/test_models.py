@@ -349,7 +349,7 @@ def test_names_that_are_made_and_removed_at_once_are_there_or_not(own_server: Lo
 
 
 def test_what_is_wrong_with_the_disk_is_said_without_the_place_of_the_store(own_server: LocalServer) -> None:
-    (own_server.registry.store.manifests / "hf.co").write_text("a file where a folder belongs")
+    (own_server.registry.store.manifests.root / "hf.co").write_text("a file where a folder belongs")
     with own_server.client() as client:
         reply = client.post("/api/copy", json={"source": "plain", "destination": "hf.co/a/b"})
     assert reply.status_code == 500

@@ -83,3 +83,33 @@ def test_the_files_that_contributing_names_exist() -> None:
         named = re.findall(r"`((?:omlx|registry|cache)/[^`]+)`", row)
         assert 1 <= len(named) <= 3, row
         assert all((ROOT / name).exists() for name in named), row
+
+
+def test_no_file_has_more_than_400_lines() -> None:
+    long = {
+        str(file.relative_to(ROOT)): count
+        for package in PACKAGES
+        for file in sorted((ROOT / package).rglob("*.py"))
+        if (count := len(file.read_text("utf-8").splitlines())) > 400
+    }
+    assert not long, "split each by idea"
+
+
+def test_only_adapters_know_the_cache_classes_of_mlx_lm() -> None:
+    """A new cache class is a file in the folder of adapters, and its line in the table."""
+    makers = {ROOT / "omlx/engine/model_adapters.py"}
+    """It makes the caches of a model, as the code of other models does."""
+    adapters = ROOT / "cache/omlx_cache/adapters"
+    elsewhere = []
+    for package in PACKAGES:
+        for file in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+                if isinstance(node, ast.ImportFrom) and re.fullmatch(r"mlx_(lm|vlm)\.models\.cache", node.module or ""):
+                    classes = [name.name for name in node.names if name.name[0].isupper()]
+                    if classes and file.parent != adapters and file not in makers:
+                        elsewhere.append(f"{file.relative_to(ROOT)}:{node.lineno}")
+    assert not elsewhere
+    table = (adapters / "table.py").read_text("utf-8")
+    lines = re.findall(r"^from omlx_cache\.adapters\.(\w+) import [A-Z]+$", table, re.MULTILINE)
+    files = {file.stem for file in adapters.glob("*.py")} - {"__init__", "adapter", "proof", "table"}
+    assert set(lines) == files

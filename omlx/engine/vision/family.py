@@ -14,6 +14,7 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 from numpy.typing import NDArray
+from omlx_cache.adapters.table import native
 from PIL import Image
 
 from omlx.engine.vision.media import ImageLayout, Part, Picture, Pixels
@@ -74,7 +75,7 @@ class Family(ABC):
 
     def make_cache(self) -> list[Any]:
         """mlx-lm's caches: the ones that batches are made of. mlx-vlm's are the same by another name."""
-        return [_as_mlx_lm(cache) for cache in _own_caches(self.language_model)]
+        return [native(cache) for cache in _own_caches(self.language_model)]
 
     @abstractmethod
     def __call__(
@@ -117,14 +118,3 @@ class VideoFamily(Family):
 
 def _own_caches(model: Any) -> list[Any]:
     return list(model.make_cache()) if hasattr(model, "make_cache") else list(make_prompt_cache(model))
-
-
-def _as_mlx_lm(cache: Any) -> Any:
-    from mlx_lm.models import cache as ours
-
-    kind = type(cache).__name__
-    if kind == "KVCache":
-        return ours.KVCache()
-    if kind == "RotatingKVCache":
-        return ours.RotatingKVCache(max_size=cache.max_size, keep=cache.keep)
-    return cache

@@ -106,7 +106,7 @@ async def search(registry: GivenRegistry, q: FromQuery[str] = "", limit: FromQue
 @get("/api/omlx/importable", opt=route_opt("omlx"))
 async def importable(registry: GivenRegistry) -> Answer:
     """Whether an Ollama has models on this machine that `POST /api/omlx/import` can take."""
-    count, size = await asyncio.to_thread(registry.count_ollama)
+    count, size = await asyncio.to_thread(registry.imports.count_ollama)
     return as_json(wire.ImportableResponse(count, size))
 
 
@@ -126,7 +126,7 @@ async def import_found(request: HttpRequest, registry: GivenRegistry, settings: 
     if asked.source not in ("huggingface", "ollama"):
         raise HTTPError(400, "source must be huggingface or ollama")
     if asked.source != "ollama":
-        return progress(registry.import_found(), stream=True)
+        return progress(registry.imports.import_found(), stream=True)
     if asked.prefer not in ("convert", "pull"):
         raise HTTPError(400, "prefer must be convert or pull")
     wanted = ImportSpec(
@@ -136,7 +136,7 @@ async def import_found(request: HttpRequest, registry: GivenRegistry, settings: 
         dry_run=asked.dry_run,
         verbose=asked.verbose,
     )
-    return progress(registry.import_ollama(wanted, asked.folder), stream=True)
+    return progress(registry.imports.import_ollama(wanted, asked.folder), stream=True)
 
 
 @get("/api/omlx/export", opt=route_opt("omlx"))

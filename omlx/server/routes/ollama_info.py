@@ -10,7 +10,7 @@ from omlx_registry import Details, ModelShow, ModelSpec, NotFound, commit_of
 from omlx import __version__
 from omlx.pool import SlotSnapshot
 from omlx.protocols.http_error import HTTPError
-from omlx.protocols.ollama import wire as wire
+from omlx.protocols.ollama import models as models_wire
 from omlx.protocols.ollama.translate import local_time
 from omlx.record import current
 from omlx.server.body import read_json
@@ -36,30 +36,30 @@ async def root(request: HttpRequest) -> Answer:
 @route("/api/version", http_method=_READ, status_code=200, opt=route_opt("ollama"))
 async def version(settings: GivenSettings) -> Answer:
     """The Ollama version this server is compatible with (clients compare it), and its own."""
-    body = wire.VersionResponse(settings.ollama_version, __version__)
+    body = models_wire.VersionResponse(settings.ollama_version, __version__)
     return as_json(body, headers=((PROJECT_HEADER, __version__),))
 
 
 @get("/api/status", opt=route_opt("ollama"))
 async def status() -> Answer:
-    return as_json(wire.CloudStatusResponse(wire.CloudStatus(disabled=True, source="env")))
+    return as_json(models_wire.CloudStatusResponse(models_wire.CloudStatus(disabled=True, source="env")))
 
 
 @route("/api/tags", http_method=_READ, status_code=200, opt=route_opt("ollama", "united"))
 async def tags(registry: GivenRegistry) -> Answer:
     specs = await asyncio.to_thread(registry.list)
-    return as_json(wire.ListResponse([_listed(spec) for spec in specs]))
+    return as_json(models_wire.ListResponse([_listed(spec) for spec in specs]))
 
 
 @get("/api/ps", opt=route_opt("ollama", "united"))
 async def ps(pool: GivenPool) -> Answer:
     """The loaded models, the one that stays longest first; one that is just being unloaded counts as gone."""
-    return as_json(wire.ProcessResponse([_loaded(model) for model in pool.loaded() if model.state != "leaving"]))
+    return as_json(models_wire.ProcessResponse([_loaded(model) for model in pool.loaded() if model.state != "leaving"]))
 
 
 @post("/api/show", status_code=200, opt=route_opt("ollama", "passed"))
 async def show(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
-    asked = await read_json(request, wire.ShowRequest, settings.max_body)
+    asked = await read_json(request, models_wire.ShowRequest, settings.max_body)
     name = required(asked.wanted)
     current().names(name)
     refuse_cloud(name, "remote model details are unavailable")
@@ -82,8 +82,8 @@ async def show(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, s
     return as_json(answer)
 
 
-def _listed(spec: ModelSpec) -> wire.ListedModel:
-    return wire.ListedModel(
+def _listed(spec: ModelSpec) -> models_wire.ListedModel:
+    return models_wire.ListedModel(
         name=spec.name,
         model=spec.name,
         modified_at=local_time(spec.modified_at),
@@ -94,10 +94,10 @@ def _listed(spec: ModelSpec) -> wire.ListedModel:
     )
 
 
-def _loaded(model: SlotSnapshot) -> wire.ProcessModelResponse:
+def _loaded(model: SlotSnapshot) -> models_wire.ProcessModelResponse:
     shown = details(model.spec.details)
     shown.parent_model = ""
-    return wire.ProcessModelResponse(
+    return models_wire.ProcessModelResponse(
         name=model.spec.name,
         model=model.spec.name,
         size=model.size,
@@ -109,10 +109,10 @@ def _loaded(model: SlotSnapshot) -> wire.ProcessModelResponse:
     )
 
 
-def _shown(shown: ModelShow) -> wire.ShowResponse:
+def _shown(shown: ModelShow) -> models_wire.ShowResponse:
     spec = shown.spec
     repository, commit = commit_of(spec.source)
-    return wire.ShowResponse(
+    return models_wire.ShowResponse(
         repository=repository,
         revision=commit,
         license="\n".join(spec.licenses),
@@ -124,7 +124,7 @@ def _shown(shown: ModelShow) -> wire.ShowResponse:
         parser=spec.parser,
         requires=spec.requires,
         details=details(spec.details),
-        messages=[wire.ShowMessage(item["role"], item["content"]) for item in spec.messages],
+        messages=[models_wire.ShowMessage(item["role"], item["content"]) for item in spec.messages],
         model_info=shown.model_info,
         projector_info=shown.projector_info or {},
         tensors=shown.tensors or [],
@@ -133,8 +133,8 @@ def _shown(shown: ModelShow) -> wire.ShowResponse:
     )
 
 
-def details(found: Details, *, context_length: int = 0, embedding_length: int = 0) -> wire.ModelDetails:
-    return wire.ModelDetails(
+def details(found: Details, *, context_length: int = 0, embedding_length: int = 0) -> models_wire.ModelDetails:
+    return models_wire.ModelDetails(
         parent_model=found.parent_model,
         format=found.format,
         family=found.family,

@@ -14,7 +14,7 @@ from omlx_registry import CreateSpec, DigestMismatch, Info, InvalidName, NotFoun
 
 from omlx.pool import Pool
 from omlx.protocols.http_error import HTTPError
-from omlx.protocols.ollama import wire as wire
+from omlx.protocols.ollama import models as models_wire
 from omlx.server.body import aside, chunks, read_json
 from omlx.server.dependencies import GivenPool, GivenRegistry, GivenSettings, GivenTelemetry, HttpRequest
 from omlx.server.names import refuse_cloud, required, single_quoted
@@ -28,7 +28,7 @@ _BLOCK = 4 << 20
 
 @post("/api/copy", status_code=200, opt=route_opt("ollama", "each"))
 async def copy(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
-    asked = await read_json(request, wire.CopyRequest, settings.max_body)
+    asked = await read_json(request, models_wire.CopyRequest, settings.max_body)
     for field, name in (("source", asked.source), ("destination", asked.destination)):
         try:
             parse_name(name)
@@ -44,7 +44,7 @@ async def copy(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, s
 
 @delete("/api/delete", status_code=200, opt=route_opt("ollama", "each"))
 async def remove(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
-    asked = await read_json(request, wire.DeleteRequest, settings.max_body)
+    asked = await read_json(request, models_wire.DeleteRequest, settings.max_body)
     name = required(asked.wanted)
     try:
         freed = await asyncio.to_thread(registry.delete, name)
@@ -78,7 +78,7 @@ async def pull(
     settings: GivenSettings,
     telemetry: GivenTelemetry,
 ) -> Answer:
-    asked = await read_json(request, wire.PullRequest, settings.max_body)
+    asked = await read_json(request, models_wire.PullRequest, settings.max_body)
     refuse_cloud(asked.wanted, "remote model is unavailable")
     pulled = replacing(registry.pull(asked.wanted, revision=asked.revision, insecure=asked.insecure), registry, pool)
     steps = telemetry.pulls.follow(asked.wanted, pulled)
@@ -87,7 +87,7 @@ async def pull(
 
 @post("/api/push", status_code=200, opt=route_opt("ollama", "each"))
 async def push(request: HttpRequest, registry: GivenRegistry, settings: GivenSettings) -> Answer:
-    asked = await read_json(request, wire.PushRequest, settings.max_body)
+    asked = await read_json(request, models_wire.PushRequest, settings.max_body)
     name = required(asked.wanted)
     parse_name(name)
     return progress(registry.push(name), stream=asked.stream)
@@ -95,14 +95,14 @@ async def push(request: HttpRequest, registry: GivenRegistry, settings: GivenSet
 
 @post("/api/create", status_code=200, opt=route_opt("ollama", "each", body="texts"))
 async def create(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
-    asked = await read_json(request, wire.CreateRequest, settings.max_body)
+    asked = await read_json(request, models_wire.CreateRequest, settings.max_body)
     parse_name(asked.wanted)
     return progress(
         replacing(registry.create(await aside(lambda: _to_create(asked))), registry, pool), stream=asked.stream
     )
 
 
-def _to_create(asked: wire.CreateRequest) -> CreateSpec:
+def _to_create(asked: models_wire.CreateRequest) -> CreateSpec:
     return CreateSpec(
         model=asked.wanted,
         source=asked.from_,

@@ -28,10 +28,11 @@ from omlx_registry.hub.gguf_choice import TEXT_FILES, is_kind
 from omlx_registry.hub.outdated import commit_of, compare, plan, questions
 from omlx_registry.hub.pushed import DESCRIPTION, request_of, write_pushed
 from omlx_registry.loadable import prepare_checks, require_loadable
+from omlx_registry.manifest_folder import ManifestFile
 from omlx_registry.names import DEFAULT_HOST, Name
 from omlx_registry.quantize import find_recipe
 from omlx_registry.spec import ModelSpec, Progress, PulledModel
-from omlx_registry.store import ManifestFile, Store
+from omlx_registry.store import Store
 from omlx_registry.views import model_files
 from omlx_registry.worker_client import (
     Commit,
@@ -144,7 +145,7 @@ class HubSource:
     def _target(self, name: Name, store: Store) -> PullTarget:
         target = self.meaning(name)
         if target is None:
-            raise PullError(unknown_name(name, [entry.name for entry in store.entries()]))
+            raise PullError(unknown_name(name, [entry.name for entry in store.manifests.entries()]))
         if target.quantize is not None and not _may_be_gguf(target) and find_recipe(target.quantize) is None:
             raise PullError(
                 f"pull model manifest: file does not exist: {target.quantize} is no quantization oMLX knows; "

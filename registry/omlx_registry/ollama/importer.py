@@ -256,9 +256,9 @@ async def _convert(
 
 def _made_before(store: Store, model: OllamaModel) -> tuple[list[Layer], str] | None:
     """Layers and quantization of a local model with the same weights; None if there is none."""
-    for entry in store.entries():
+    for entry in store.manifests.entries():
         try:
-            stored = store.read(entry)
+            stored = store.manifests.read(entry)
             if not stored.manifest.is_ours:
                 continue
             config = read_config(store, stored)

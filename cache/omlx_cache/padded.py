@@ -8,12 +8,11 @@ that joins is written into its place and nothing else moves.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.cache import create_attention_mask
-
-from omlx.engine import attention
 
 ROOM = 256
 """Caches grow by so many tokens, where the device does not care about their size."""
@@ -25,15 +24,23 @@ _SHRINK = 4
 """Arrays of so many times the rows that are left are given up."""
 
 
-def columns_for(end: int) -> int:
-    """Columns of a cache that is to hold `end` tokens and more."""
-    return attention.columns(end + 1) if attention.plans() else (end // ROOM + 1) * ROOM
+Columns = Callable[[int], int]
+"""How many columns a cache gets that is to hold so many tokens and more: a device may care about the size."""
+
+
+def by_steps(end: int) -> int:
+    """The next multiple of `ROOM`."""
+    return (end // ROOM + 1) * ROOM
 
 
 class Rows:
-    """How many tokens each row of a batch holds. All of them end at column `end`, by default that of the longest."""
+    """How many tokens each row of a batch holds. All of them end at column `end`, by default that of the longest.
 
-    def __init__(self, lengths: list[int], end: int = 0) -> None:
+    `columns_for`: the size of arrays that have to grow.
+    """
+
+    def __init__(self, lengths: list[int], end: int = 0, columns_for: Columns = by_steps) -> None:
+        self.columns_for = columns_for
         self.lengths = lengths
         """As they were at first."""
         self.count = len(lengths)
@@ -102,7 +109,8 @@ class PaddedKVCache:
         start = self.rows.end
         end = start + keys.shape[2]
         if end > self.keys.shape[2]:
-            self.keys, self.values = _longer(self.keys, end), _longer(self.values, end)
+            columns = self.rows.columns_for(end)
+            self.keys, self.values = _longer(self.keys, columns), _longer(self.values, columns)
         self.keys[: self.rows.count, :, start:end, :] = keys
         self.values[: self.rows.count, :, start:end, :] = values
         self._end = end
@@ -114,8 +122,8 @@ class PaddedKVCache:
         return self.keys[:count, :, :end, :], self.values[:count, :, :end, :]
 
 
-def _longer(array: mx.array, end: int) -> mx.array:
-    return mx.pad(array, [(0, 0), (0, 0), (0, columns_for(end) - array.shape[2]), (0, 0)])
+def _longer(array: mx.array, columns: int) -> mx.array:
+    return mx.pad(array, [(0, 0), (0, 0), (0, columns - array.shape[2]), (0, 0)])
 
 
 def rolled(array: mx.array, shifts: list[int]) -> mx.array:
@@ -131,7 +139,7 @@ class Stacking:
     part's arrays have room for where it is a rectangle of ours, a running batch; 0: it is none.
     """
 
-    def __init__(self, lengths: list[list[int]], ends: list[int], room: int) -> None:
+    def __init__(self, lengths: list[list[int]], ends: list[int], room: int, columns_for: Columns = by_steps) -> None:
         every = [length for part in lengths for length in part]
         longest = max(every)
         self._counts = [len(part) for part in lengths]
@@ -144,7 +152,7 @@ class Stacking:
             end = ends[0]
         else:
             end = -(-longest // _LONGER) * _LONGER
-        self.rows = Rows(every, end)
+        self.rows = Rows(every, end, columns_for)
         self._room = len(every) + (len(every) // _MORE_ROWS if room else 0)
 
     def joined(self, parts: list[mx.array]) -> mx.array:
@@ -153,7 +161,9 @@ class Stacking:
         if self._in_place and first.shape[2] >= end:
             whole = first[:]  # an array of its own: what is written into it does not show in the other
         else:
-            whole = mx.zeros((self._room, first.shape[1], columns_for(end), first.shape[3]), dtype=first.dtype)
+            whole = mx.zeros(
+                (self._room, first.shape[1], self.rows.columns_for(end), first.shape[3]), dtype=first.dtype
+            )
         at = 0
         for number, (part, count, own_end) in enumerate(zip(parts, self._counts, self._ends, strict=True)):
             if number or not self._in_place:

@@ -1,0 +1,1 @@
+"""Cache adapters: one file per class of caches, and the table of them."""
