@@ -32,6 +32,8 @@ from omlx_registry.gguf.models import ModelPlan, Weight, plan_model
 from omlx_registry.gguf.split import open_gguf
 from omlx_registry.gguf.tensors import (
     DENSE,
+    GROUP,
+    MXFP4_TYPES,
     SAFETENSORS_DTYPE,
     dequantize,
     keeps_codes,
@@ -184,15 +186,27 @@ def plan_storage(plan: ModelPlan, weights: str) -> list[Storage]:
     storages = []
     for weight in plan.weights:
         tensor = weight.tensor
-        if not weight.is_matrix or (weight.path.endswith(_ROUTERS) and chosen is not None):
+        if weight.undo is not None:
+            storages.append(Storage(weight, "float32"))
+        elif not weight.is_matrix or (weight.path.endswith(_ROUTERS) and chosen is not None):
             storages.append(Storage(weight, dtype))
         elif chosen is None:
             quantization = kept_quantization(tensor.type)
-            storages.append(Storage(weight, dtype, quantization, keeps_codes(tensor.type)))
+            storages.append(Storage(weight, dtype, quantization, keeps_codes(tensor.type) and _runs_of_groups(weight)))
         else:
             quantization = chosen.for_module(weight.path, tensor.columns, layers=layers, tied=tied)
             storages.append(Storage(weight, dtype, quantization))
     return storages
+
+
+def _runs_of_groups(weight: Weight) -> bool:
+    """Whether columns in another order leave groups whole; MXFP4's are not put in order as codes."""
+    order = weight.columns
+    if order is None:
+        return True
+    runs = order.reshape(-1, GROUP) if len(order) % GROUP == 0 else order[:, None]
+    whole = bool((runs[:, :1] + np.arange(runs.shape[1]) == runs).all() and (runs[:, 0] % GROUP == 0).all())
+    return whole and len(order) % GROUP == 0 and weight.tensor.type not in MXFP4_TYPES
 
 
 def _common_dtype(plan: ModelPlan, chosen: Recipe | None) -> DType:
@@ -275,12 +289,16 @@ def _encode(storage: Storage, raw: NDArray[np.uint8]) -> Iterator[tuple[str, NDA
     weight, quantization = storage.weight, storage.quantization
     tensor = weight.tensor
     if quantization is not None and storage.keeps_codes:
+        # Columns in another order come in runs of whole groups, which `plan_storage` has made sure of.
         if quantization.mode == "mxfp4":
             packed, exponents = mxfp4(tensor.type, raw)
             yield f"{weight.path}.weight", packed
             yield f"{weight.path}.scales", exponents
             return
         codes, scales, biases = unpack(tensor.type, raw, TENSOR_TYPES[tensor.type_code][2])
+        if weight.columns is not None:
+            groups = weight.columns[::GROUP] // GROUP
+            codes, scales, biases = codes[:, weight.columns], scales[:, groups], biases[:, groups]
         yield f"{weight.path}.weight", pack(codes, quantization.bits)
         yield f"{weight.path}.scales", to_dtype(scales, storage.dtype)
         yield f"{weight.path}.biases", to_dtype(biases, storage.dtype)
@@ -289,6 +307,10 @@ def _encode(storage: Storage, raw: NDArray[np.uint8]) -> Iterator[tuple[str, NDA
         values = dequantize(tensor.type, raw)
         if weight.shift:
             values = values + np.float32(weight.shift)
+        if weight.columns is not None:
+            values = values[:, weight.columns]
+        if weight.undo is not None:
+            values = weight.undo(values)
     if not np.isfinite(values).all():
         raise GgufError(f"tensor {tensor.name!r} of the GGUF file holds values that are not finite")
     if quantization is None:

@@ -11,9 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from omlx_registry.gguf.container import GgufTensor
 from omlx_registry.gguf.keys import GgufKeys
-from omlx_registry.gguf.picks import Pick
+from omlx_registry.gguf.picks import Indices, Pick
 
 ZERO_ROWS: Final = "omlx_zero_rows"
 """Of the settings: rows of zeros before the file's position embeddings; not written to config.json."""
@@ -21,6 +24,10 @@ ZERO_ROWS: Final = "omlx_zero_rows"
 Config = dict[str, Any]
 Settings = Callable[[GgufKeys, Mapping[str, Any], Mapping[str, GgufTensor]], Config]
 """What the architecture adds to config.json, from the metadata, the common part of config.json and the tensors."""
+
+
+Joined = Callable[[Mapping[str, Any]], list[tuple[str, Pick]]]
+"""By config.json: the paths of the parameters that a part holds, and which of its rows they are."""
 
 
 def nothing(keys: GgufKeys, config: Mapping[str, Any], tensors: Mapping[str, GgufTensor]) -> Config:
@@ -60,8 +67,14 @@ class Layout:
     """False for encoders, whose replies have no end."""
     prefix: str = "model.layers"
     """The module path before the number of a layer."""
-    joined: Mapping[str, Callable[[Mapping[str, Any]], list[tuple[str, Pick]]]] = field(default_factory=dict)
-    """Parts that hold several parameters of MLX: their paths and rows, by config.json."""
+    joined: Mapping[str, Joined] = field(default_factory=dict)
+    """Parts that hold several parameters of MLX, or rows in another order."""
+    required: frozenset[str] = frozenset()
+    """Those of them that a layer must have."""
+    columns: Mapping[str, Callable[[Mapping[str, Any]], Indices]] = field(default_factory=dict)
+    """Parts with columns in another order: for each of MLX's the file's, in runs of whole groups of 32."""
+    undo: Mapping[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = field(default_factory=dict)
+    """What makes MLX's values of a part of those that a converter made of them; such parts stay float32."""
     alternatives: tuple[set[str], ...] = ()
     """Parts of which a layer needs only one."""
     absent: Callable[[int, Mapping[str, Any]], frozenset[str]] = lambda layer, config: frozenset()
@@ -75,11 +88,12 @@ class Layout:
         """The parts that a layer must have."""
         if absent := self.absent(layer, config):
             return [part for part in self.parts if part not in absent]
+        parts = [*self.parts, *sorted(self.required)]
         attention = config.get("full_attn_idxs")
         if attention is None:
-            return [*self.parts]
+            return parts
         absent = self.elsewhere if layer in attention else self.in_attention
-        return [part for part in self.parts if part not in absent]
+        return [part for part in parts if part not in absent]
 
 
 ATTENTION: Final = {

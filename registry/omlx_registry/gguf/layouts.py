@@ -11,6 +11,7 @@ from omlx_registry.gguf.encoder_layouts import ENCODERS
 from omlx_registry.gguf.keys import GgufKeys
 from omlx_registry.gguf.latent import LATENT_PARTS, absent_parts, latent_settings
 from omlx_registry.gguf.layout import ATTENTION, COMMON, GEMMA_NORMS, QK_NORMS, Config, Layout, experts
+from omlx_registry.gguf.linear_attention import LINEAR_ATTENTION
 from omlx_registry.gguf.picks import Pick
 
 
@@ -123,11 +124,13 @@ def _ollama_gpt_oss(layout: Layout) -> Layout:
     def heads(config: Mapping[str, Any]) -> list[tuple[str, Pick]]:
         query = config["num_attention_heads"] * config["head_dim"]
         key = query + config["num_key_value_heads"] * config["head_dim"]
-        picks = {"q": Pick(0, query), "k": Pick(query, key), "v": Pick(key)}
+        end = key + config["num_key_value_heads"] * config["head_dim"]
+        picks = {"q": Pick.every(0, query), "k": Pick.every(query, key), "v": Pick.every(key, end)}
         return [(f"self_attn.{name}_proj", pick) for name, pick in picks.items()]
 
     def gate_up(config: Mapping[str, Any]) -> list[tuple[str, Pick]]:
-        return [("mlp.experts.gate_proj", Pick(0, step=2)), ("mlp.experts.up_proj", Pick(1, step=2))]
+        rows = 2 * config["intermediate_size"]
+        return [("mlp.experts.gate_proj", Pick.every(0, rows, 2)), ("mlp.experts.up_proj", Pick.every(1, rows, 2))]
 
     other = {"attn_out": "attn_output", "ffn_norm": "post_attention_norm"}
     return replace(
@@ -357,5 +360,5 @@ GENERATORS: Final[dict[str, Layout]] = {
         settings=_cohere2,
     ),
 }
-LAYOUTS: Final = GENERATORS | {"gptoss": _ollama_gpt_oss(GENERATORS["gpt-oss"])} | ENCODERS
+LAYOUTS: Final = GENERATORS | {"gptoss": _ollama_gpt_oss(GENERATORS["gpt-oss"])} | ENCODERS | LINEAR_ATTENTION
 SUPPORTED: Final = tuple(sorted(LAYOUTS))

@@ -22,7 +22,7 @@ from omlx_registry.gguf.encoders import encodes, without_encoder
 from omlx_registry.gguf.keys import GgufKeys, shortest
 from omlx_registry.gguf.layout import ZERO_ROWS, Layout
 from omlx_registry.gguf.layouts import LAYOUTS, SUPPORTED
-from omlx_registry.gguf.picks import Pick
+from omlx_registry.gguf.picks import Indices, Pick
 
 RopeFactors = Callable[[str], "NDArray[np.float32] | None"]
 """Reads one of the small factor tensors by name; None when the file has none."""
@@ -34,7 +34,8 @@ class Weight:
 
     `heads` > 0: its rows are interleaved per head, to be put back; `shift` is added to every value; `shape` is the
     result's where it differs from the tensor's. `pick`: the rows that are its, of a tensor that holds several;
-    `zero_rows`: so many are put before the tensor's.
+    `zero_rows`: so many are put before the tensor's. `columns`: for each of the result's the tensor's. `undo`: as in
+    `Layout`.
     """
 
     tensor: GgufTensor
@@ -45,6 +46,8 @@ class Weight:
     shift: float = 0.0
     pick: Pick | None = None
     zero_rows: int = 0
+    columns: Indices | None = None
+    undo: Callable[[NDArray[np.float32]], NDArray[np.float32]] | None = None
 
     @property
     def name(self) -> str:
@@ -53,7 +56,7 @@ class Weight:
     @property
     def is_matrix(self) -> bool:
         """It may be quantized: biases, norms and kernels of convolutions may not."""
-        whole = self.shape == self.tensor.shape or self.pick is not None
+        whole = len(self.shape) == len(self.tensor.shape)
         return self.leaf == "weight" and len(self.tensor.shape) > 1 and whole and not self.zero_rows
 
     @property
@@ -112,6 +115,8 @@ def plan_model(
         raise GgufError("the GGUF file lacks the tensor 'token_embd.weight'")
 
     config = _base_config(keys, embedding, tied="output.weight" not in tensors)
+    drafts = _draft_layers(keys, config)
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(drafts)}
     config["model_type"] = layout.model_type
     config |= layout.settings(keys, config, tensors)
     scaling = _rope_scaling(architecture, keys, config, rope_factors)
@@ -145,7 +150,7 @@ def _base_config(keys: GgufKeys, embedding: GgufTensor, *, tied: bool) -> dict[s
     return {
         "hidden_size": hidden,
         "num_hidden_layers": keys.whole("block_count", most=4096),
-        "intermediate_size": keys.whole("feed_forward_length"),
+        "intermediate_size": keys.whole("feed_forward_length", keys.get("expert_feed_forward_length")),
         "num_attention_heads": heads,
         "num_key_value_heads": _key_value_heads(keys, heads),
         "head_dim": keys.whole("attention.key_length", hidden // heads),
@@ -156,6 +161,16 @@ def _base_config(keys: GgufKeys, embedding: GgufTensor, *, tied: bool) -> dict[s
         "tie_word_embeddings": tied,
         "hidden_act": "silu",
     }
+
+
+def _draft_layers(keys: GgufKeys, config: dict[str, Any]) -> tuple[str, ...]:
+    """Takes the layers that predict further tokens, which mlx-lm does without, off the count; how their names start."""
+    count = keys.whole("nextn_predict_layers", 0, least=0, most=64)
+    layers = config["num_hidden_layers"]
+    if count >= layers:
+        raise GgufError(f"the GGUF file's metadata '{keys.architecture}.nextn_predict_layers' has an unusable value")
+    config["num_hidden_layers"] = layers - count
+    return tuple(f"blk.{layer}." for layer in range(layers - count, layers))
 
 
 def _key_value_heads(keys: GgufKeys, heads: int) -> int:
@@ -220,7 +235,10 @@ def _llama3_scaling(factors: NDArray[np.float32], config: Mapping[str, Any]) -> 
 
 def full_name(name: str, layout: Layout) -> str:
     """A tensor's name with the ".weight" that Ollama's converter leaves out where the model's name has none."""
-    return f"{name}.weight" if name.rpartition(".")[2] in layout.bare else name
+    stem, _, last = name.rpartition(".")
+    if last in layout.bare:
+        return f"{name}.weight"
+    return f"{stem}.weight" if last == "bias" and stem.rpartition(".")[2] in layout.bare else name
 
 
 def _weights(architecture: str, layout: Layout, tensor: GgufTensor, config: Mapping[str, Any]) -> list[Weight]:
@@ -228,6 +246,7 @@ def _weights(architecture: str, layout: Layout, tensor: GgufTensor, config: Mapp
     unknown = GgufError(f"the {architecture!r} GGUF file has an unknown tensor {tensor.name!r}; it cannot be imported")
     if leaf not in ("weight", "bias"):
         raise unknown
+    own, columns, undo = leaf, None, None
     if stem in layout.top:
         path, part = layout.top[stem], ""
     else:
@@ -236,10 +255,14 @@ def _weights(architecture: str, layout: Layout, tensor: GgufTensor, config: Mapp
         if block != "blk" or not layer.isdecimal() or int(layer) >= config["num_hidden_layers"]:
             raise unknown
         before = f"{layout.prefix}.{int(layer)}."
+        columns = layout.columns[part](config) if part in layout.columns else None
+        if columns is not None and len(columns) != tensor.columns:
+            raise GgufError(f"tensor {tensor.name!r} has {tensor.columns} columns, not {len(columns)}")
+        undo = layout.undo.get(part)
+        own = "" if part in layout.bare else leaf
         if part in layout.joined:
             return [
-                Weight(tensor, f"{before}{path}", leaf, pick.shape(tensor.shape, leaf == "bias"), pick=pick)
-                for path, pick in layout.joined[part](config)
+                _picked(tensor, f"{before}{path}", own, part, pick, undo) for path, pick in layout.joined[part](config)
             ]
         if part not in layout.parts:
             raise unknown
@@ -252,19 +275,30 @@ def _weights(architecture: str, layout: Layout, tensor: GgufTensor, config: Mapp
             raise GgufError(f"tensor {tensor.name!r} has {rows} rows, which do not fit {heads} heads")
     shift = -1.0 if layout.norms_plus_one and stem.endswith("norm") else 0.0
     zero_rows = config.get(ZERO_ROWS, 0) if stem == "position_embd" else 0
-    shape = _shape(part or stem, tensor)
+    shape = _with_ones(part or stem, tensor.shape)
     if zero_rows:
         shape = (shape[0] + zero_rows, *shape[1:])
-    return [Weight(tensor, path, "" if part in layout.bare else leaf, shape, heads, shift, None, zero_rows)]
+    return [Weight(tensor, path, own, shape, heads, shift, None, zero_rows, columns, undo)]
 
 
-def _shape(part: str, tensor: GgufTensor) -> tuple[int, ...]:
+def _picked(
+    tensor: GgufTensor, path: str, leaf: str, part: str, pick: Pick, undo: Callable[..., NDArray[np.float32]] | None
+) -> Weight:
+    by_value = leaf == "bias" or len(tensor.shape) == 1
+    try:
+        pick.rows(tensor.shape, by_value)
+    except IndexError:
+        raise GgufError(f"tensor {tensor.name!r} has fewer rows than its model's metadata says") from None
+    return Weight(tensor, path, leaf, _with_ones(part, pick.shape(tensor.shape, by_value)), pick=pick, undo=undo)
+
+
+def _with_ones(part: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     """ggml drops dimensions of 1 that MLX has."""
-    if part in ("ffn_gate_inp_shexp", "token_types") and len(tensor.shape) == 1:
-        return (1, *tensor.shape)
-    if part == "shortconv.conv" and len(tensor.shape) == 2:
-        return (*tensor.shape, 1)
-    return tensor.shape
+    if part in ("ffn_gate_inp_shexp", "token_types") and len(shape) == 1:
+        return (1, *shape)
+    if part in ("shortconv.conv", "ssm_conv1d") and len(shape) == 2:
+        return (*shape, 1)
+    return shape
 
 
 def _require_all(architecture: str, layout: Layout, config: Mapping[str, Any], present: set[str]) -> None:
