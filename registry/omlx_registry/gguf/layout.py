@@ -69,6 +69,10 @@ class Layout:
     """The module path before the number of a layer."""
     joined: Mapping[str, Joined] = field(default_factory=dict)
     """Parts that hold several parameters of MLX, or rows in another order."""
+    joined_top: Mapping[str, Joined] = field(default_factory=dict)
+    """The same for tensors outside of layers, with whole paths."""
+    varied: bool = False
+    """Numbers of heads and widths differ between layers: the settings say how."""
     required: frozenset[str] = frozenset()
     """Those of them that a layer must have."""
     columns: Mapping[str, Callable[[Mapping[str, Any]], Indices]] = field(default_factory=dict)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from omlx_registry.gguf.container import GgufError, GgufTensor
 from omlx_registry.gguf.encoder_layouts import ENCODERS
+from omlx_registry.gguf.gemma import NEWER_GEMMAS
 from omlx_registry.gguf.keys import GgufKeys
 from omlx_registry.gguf.latent import LATENT_PARTS, absent_parts, latent_settings
 from omlx_registry.gguf.layout import ATTENTION, COMMON, GEMMA_NORMS, QK_NORMS, Config, Layout, experts
@@ -360,5 +361,7 @@ GENERATORS: Final[dict[str, Layout]] = {
         settings=_cohere2,
     ),
 }
-LAYOUTS: Final = GENERATORS | {"gptoss": _ollama_gpt_oss(GENERATORS["gpt-oss"])} | ENCODERS | LINEAR_ATTENTION
+LAYOUTS: Final = (
+    GENERATORS | {"gptoss": _ollama_gpt_oss(GENERATORS["gpt-oss"])} | ENCODERS | LINEAR_ATTENTION | NEWER_GEMMAS
+)
 SUPPORTED: Final = tuple(sorted(LAYOUTS))

@@ -114,12 +114,15 @@ def plan_model(
     if embedding is None or len(embedding.shape) != 2:
         raise GgufError("the GGUF file lacks the tensor 'token_embd.weight'")
 
-    config = _base_config(keys, embedding, tied="output.weight" not in tensors)
+    config = _base_config(keys, embedding, tied="output.weight" not in tensors, varied=layout.varied)
     drafts = _draft_layers(keys, config)
     tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(drafts)}
     config["model_type"] = layout.model_type
     config |= layout.settings(keys, config, tensors)
-    scaling = _rope_scaling(architecture, keys, config, rope_factors)
+    by_kind = config.get("rope_parameters", {}).get("full_attention")
+    scaling = None if by_kind else _rope_scaling(architecture, keys, config, rope_factors)
+    if by_kind:
+        by_kind["partial_rotary_factor"] = _rotated(rope_factors("rope_freqs.weight"))
     if scaling:
         config["rope_scaling"] = scaling
     if layout.generates:
@@ -142,7 +145,9 @@ def plan_model(
     return ModelPlan(architecture, config, weights, wide_range=layout.wide_range, notes=notes)
 
 
-def _base_config(keys: GgufKeys, embedding: GgufTensor, *, tied: bool) -> dict[str, Any]:
+def _base_config(keys: GgufKeys, embedding: GgufTensor, *, tied: bool, varied: bool) -> dict[str, Any]:
+    if varied:
+        keys = keys.widest("feed_forward_length", "attention.head_count_kv")
     heads = keys.whole("attention.head_count", most=65_536)
     hidden = keys.whole("embedding_length")
     if embedding.columns != hidden:
@@ -213,6 +218,11 @@ def _rope_scaling(
     raise GgufError(f"rope scaling of kind {str(kind)!r} in {architecture!r} GGUF files is not supported")
 
 
+def _rotated(factors: NDArray[np.float32] | None) -> float:
+    """The part of a head that is rotated: the factors of the rest are as good as infinite."""
+    return 1.0 if factors is None else shortest(float((factors < 1e20).mean()))
+
+
 def _llama3_scaling(factors: NDArray[np.float32], config: Mapping[str, Any]) -> dict[str, Any] | None:
     """The parameters of Llama 3's rope scaling whose per-frequency factors these are; None when they are all 1."""
     factor = float(factors.max())
@@ -238,6 +248,8 @@ def full_name(name: str, layout: Layout) -> str:
     stem, _, last = name.rpartition(".")
     if last in layout.bare:
         return f"{name}.weight"
+    if last == "scale" and f"{stem.rpartition('.')[2]}_scale" in layout.bare:
+        return f"{stem}_scale.weight"
     return f"{stem}.weight" if last == "bias" and stem.rpartition(".")[2] in layout.bare else name
 
 
@@ -247,6 +259,8 @@ def _weights(architecture: str, layout: Layout, tensor: GgufTensor, config: Mapp
     if leaf not in ("weight", "bias"):
         raise unknown
     own, columns, undo = leaf, None, None
+    if stem in layout.joined_top:
+        return [_picked(tensor, path, leaf, "", pick, None) for path, pick in layout.joined_top[stem](config)]
     if stem in layout.top:
         path, part = layout.top[stem], ""
     else:

@@ -16,6 +16,11 @@ class Pick:
     """Rows by their numbers, of each expert where there are experts; None: all, in order."""
 
     indices: Indices
+    flat: bool = False
+    """The rows are counted through all experts, and the result has none."""
+
+    def through_experts(self) -> Pick:
+        return Pick(self.indices, flat=True)
 
     @staticmethod
     def every(start: int, stop: int, step: int = 1) -> Pick:
@@ -23,11 +28,15 @@ class Pick:
 
     def shape(self, shape: tuple[int, ...], by_value: bool) -> tuple[int, ...]:
         """What is left of such a tensor; `by_value`: its last dimension is picked from, else the one before."""
+        if self.flat:
+            return (len(self.indices), shape[-1])
         at = _dimension(shape, by_value)
         return (*shape[:at], len(self.indices), *shape[at + 1 :])
 
     def rows(self, shape: tuple[int, ...], by_value: bool) -> Indices:
         """The rows (or values) picked, counted through all experts. Raises IndexError where there are too few."""
+        if self.flat:
+            shape = (math.prod(shape[:-1]), shape[-1])
         at = _dimension(shape, by_value)
         if len(self.indices) and self.indices.max() >= shape[at]:
             raise IndexError

@@ -67,6 +67,8 @@ def build_tokenizer(metadata: Mapping[str, Any]) -> TokenizerFiles:
         body, adds_bos = _byte_level(metadata, ids)
     elif model == "llama":
         body, adds_bos = _sentencepiece(metadata, vocabulary, ids)
+    elif model == "gemma4":
+        body, adds_bos = _merged_pieces(metadata, vocabulary, ids), True
     elif model == "bert":
         vocabulary = _Vocabulary(word_pieces(vocabulary.tokens, vocabulary.kinds), vocabulary.kinds)
         ids, adds_bos = vocabulary.ids, True
@@ -79,7 +81,8 @@ def build_tokenizer(metadata: Mapping[str, Any]) -> TokenizerFiles:
         body = unigram_body(metadata, vocabulary.tokens, ids[_unknown(metadata, vocabulary)])
     else:
         raise GgufError(
-            f"tokenizers of kind {model!r} in GGUF files are not supported; 'gpt2', 'llama', 'bert' and 't5' are"
+            f"tokenizers of kind {model!r} in GGUF files are not supported; "
+            "'gpt2', 'llama', 'gemma4', 'bert' and 't5' are"
         )
     adds_bos = bool(metadata.get("tokenizer.ggml.add_bos_token", adds_bos))
     adds_eos = bool(metadata.get("tokenizer.ggml.add_eos_token", model in ("bert", "t5")))
@@ -217,6 +220,18 @@ def _byte_level(metadata: Mapping[str, Any], ids: dict[str, int]) -> tuple[dict[
     cut = CUTS.get(name) if isinstance(name, str) else None
     if cut is None:
         raise GgufError(f"the pre-tokenizer {name!r} of the GGUF file is not supported")
+    pairs = _pairs(metadata, ids)
+    body = {
+        "normalizer": {"type": "NFC"} if cut.nfc else None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": pretokenizers(cut)},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        "model": _bpe(ids, pairs, ignore_merges=cut.whole_words),
+    }
+    return body, cut.adds_bos
+
+
+def _pairs(metadata: Mapping[str, Any], ids: Mapping[str, int]) -> list[list[str]]:
+    """The merges of the file, apart."""
     merges = metadata.get("tokenizer.ggml.merges")
     if not isinstance(merges, list) or not all(isinstance(merge, str) for merge in merges):
         raise GgufError("the GGUF file's vocabulary is damaged: it has no merges (tokenizer.ggml.merges)")
@@ -230,14 +245,7 @@ def _byte_level(metadata: Mapping[str, Any], ids: dict[str, int]) -> tuple[dict[
         if not space or left not in ids or right not in ids or left + right not in ids:
             raise GgufError(f"the GGUF file's vocabulary is damaged: the merge {merge!r} forms no token")
         pairs.append([left, right])
-
-    body = {
-        "normalizer": {"type": "NFC"} if cut.nfc else None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": pretokenizers(cut)},
-        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
-        "model": _bpe(ids, pairs, ignore_merges=cut.whole_words),
-    }
-    return body, cut.adds_bos
+    return pairs
 
 
 def _likely_cut(metadata: Mapping[str, Any], ids: Mapping[str, int]) -> str:
@@ -278,6 +286,30 @@ def _sentencepiece(
         ),
     }
     return body, True
+
+
+def _merged_pieces(metadata: Mapping[str, Any], vocabulary: _Vocabulary, ids: dict[str, int]) -> dict[str, Any]:
+    """Gemma 4's: SentencePiece's pieces, but with merges that the file has."""
+    unknown = _special(metadata, "unknown", vocabulary)
+    return {
+        "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+        "pre_tokenizer": None,
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [
+                {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+                {"type": "ByteFallback"},
+                {"type": "Fuse"},
+            ],
+        },
+        "model": _bpe(
+            ids,
+            _pairs(metadata, ids),
+            byte_fallback=True,
+            fuse_unk=True,
+            unk_token=None if unknown is None else vocabulary.tokens[unknown],
+        ),
+    }
 
 
 def _merges_from_scores(vocabulary: _Vocabulary, ids: Mapping[str, int], scores: list[float]) -> list[list[str]]:
