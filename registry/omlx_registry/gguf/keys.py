@@ -26,6 +26,11 @@ class GgufKeys:
                 found[name] = int(value.max())
         return GgufKeys(found, self.architecture)
 
+    def assuming(self, values: Mapping[str, int]) -> GgufKeys:
+        """The same with other values."""
+        others = {f"{self.architecture}.{name}": value for name, value in values.items()}
+        return GgufKeys({**self.metadata, **others}, self.architecture)
+
     def get(self, key: str) -> Any:
         return self.metadata.get(f"{self.architecture}.{key}")
 

@@ -30,6 +30,12 @@ Joined = Callable[[Mapping[str, Any]], list[tuple[str, Pick]]]
 """By config.json: the paths of the parameters that a part holds, and which of its rows they are."""
 
 
+def decay_logarithm(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The decays of a state: files have -exp(A_log)."""
+    with np.errstate(all="ignore"):  # damage is looked for later
+        return np.log(-values)
+
+
 def nothing(keys: GgufKeys, config: Mapping[str, Any], tensors: Mapping[str, GgufTensor]) -> Config:
     return {}
 
@@ -63,6 +69,8 @@ class Layout:
     bare: frozenset[str] = frozenset()
     """Parts that are parameters of their own in MLX: no `.weight` behind the path."""
     final_norm: str = "output_norm"
+    attends: bool = True
+    """False for models without any attention, whose metadata has no heads."""
     generates: bool = True
     """False for encoders, whose replies have no end."""
     prefix: str = "model.layers"

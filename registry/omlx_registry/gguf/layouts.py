@@ -13,6 +13,7 @@ from omlx_registry.gguf.keys import GgufKeys
 from omlx_registry.gguf.latent import LATENT_PARTS, absent_parts, latent_settings
 from omlx_registry.gguf.layout import ATTENTION, COMMON, GEMMA_NORMS, QK_NORMS, Config, Layout, experts
 from omlx_registry.gguf.linear_attention import LINEAR_ATTENTION
+from omlx_registry.gguf.mamba import STATE_SPACE
 from omlx_registry.gguf.picks import Pick
 
 
@@ -362,6 +363,11 @@ GENERATORS: Final[dict[str, Layout]] = {
     ),
 }
 LAYOUTS: Final = (
-    GENERATORS | {"gptoss": _ollama_gpt_oss(GENERATORS["gpt-oss"])} | ENCODERS | LINEAR_ATTENTION | NEWER_GEMMAS
+    GENERATORS
+    | {"gptoss": _ollama_gpt_oss(GENERATORS["gpt-oss"])}
+    | ENCODERS
+    | LINEAR_ATTENTION
+    | NEWER_GEMMAS
+    | STATE_SPACE
 )
 SUPPORTED: Final = tuple(sorted(LAYOUTS))

@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from omlx_registry.gguf.container import GgufError, GgufTensor
 from omlx_registry.gguf.keys import GgufKeys
-from omlx_registry.gguf.layout import ATTENTION, MLP, QK_NORMS, Config, Joined, Layout, experts
+from omlx_registry.gguf.layout import ATTENTION, MLP, QK_NORMS, Config, Joined, Layout, decay_logarithm, experts
 from omlx_registry.gguf.picks import Indices, Pick, grouped
 
 _ONLY_ATTENTION: Final = frozenset({"attn_q", "attn_k", "attn_v", "attn_output", "attn_q_norm", "attn_k_norm"})
@@ -99,12 +98,6 @@ def _gate_up(config: Mapping[str, Any]) -> list[tuple[str, Pick]]:
     return [(f"mlp.switch_mlp.{name}_proj", pick) for name, pick in picks.items()]
 
 
-def _logarithm(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Files have -exp(A_log)."""
-    with np.errstate(all="ignore"):
-        return np.log(-values)
-
-
 _IN_ORDER: Final[dict[str, Joined]] = {
     "attn_qkv": lambda config: [("linear_attn.in_proj_qkv", _mixed(config))],
     "attn_gate": lambda c: [("linear_attn.in_proj_z", Pick(_values(c, c["linear_value_head_dim"])))],
@@ -138,7 +131,7 @@ def _layout(model_type: str, feed_forward: dict[str, str], joined: Mapping[str, 
         in_attention=_ONLY_ATTENTION,
         elsewhere=linear | frozenset(more.pop("linear", ())),
         bare=_BARE,
-        undo={"ssm_a": _logarithm},
+        undo={"ssm_a": decay_logarithm},
         **more,
     )
 

@@ -114,7 +114,7 @@ def plan_model(
     if embedding is None or len(embedding.shape) != 2:
         raise GgufError("the GGUF file lacks the tensor 'token_embd.weight'")
 
-    config = _base_config(keys, embedding, tied="output.weight" not in tensors, varied=layout.varied)
+    config = _base_config(keys, embedding, tied="output.weight" not in tensors, layout=layout)
     drafts = _draft_layers(keys, config)
     tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(drafts)}
     config["model_type"] = layout.model_type
@@ -145,9 +145,11 @@ def plan_model(
     return ModelPlan(architecture, config, weights, wide_range=layout.wide_range, notes=notes)
 
 
-def _base_config(keys: GgufKeys, embedding: GgufTensor, *, tied: bool, varied: bool) -> dict[str, Any]:
-    if varied:
+def _base_config(keys: GgufKeys, embedding: GgufTensor, *, tied: bool, layout: Layout) -> dict[str, Any]:
+    if layout.varied:
         keys = keys.widest("feed_forward_length", "attention.head_count_kv")
+    if not layout.attends:
+        keys = keys.assuming({"feed_forward_length": 1, "attention.head_count": 1, "attention.head_count_kv": 1})
     heads = keys.whole("attention.head_count", most=65_536)
     hidden = keys.whole("embedding_length")
     if embedding.columns != hidden:
