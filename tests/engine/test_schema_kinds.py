@@ -139,3 +139,13 @@ def test_schemas_of_the_oldest_drafts_are_named_by_id() -> None:
     schema = {"id": "http://example.com/tree", "definitions": {"node": {"id": "node", **obj({"n": INTEGER}, "n")}}}
     assert takes(schema | obj({"a": {"$ref": "node"}}), {"a": {"n": 1}})
     assert not takes(schema | obj({"a": {"$ref": "http://example.com/node"}}), {"a": {}})
+
+
+def test_names_that_a_pattern_of_properties_leaves_out_obey_the_rest() -> None:
+    schema = obj(patternProperties={"^(?!plugins$|x$)[a-z][a-z+-]*$": INTEGER}, additionalProperties=False)
+    assert takes(schema, {"a": 1, "plug": 2})
+    for wrong in ({"plugins": 1}, {"x": 1}, {"": 1}, {"a": ""}, {"A": 1}):
+        assert not takes(schema, wrong), wrong
+    listed = schema | {"properties": {"plugins": STRING}}
+    assert takes(listed, {"plugins": "", "b": 3})
+    assert not takes(listed, {"plugins": 1})
