@@ -39,7 +39,10 @@ class References:
 
     def __init__(self, root: dict[str, Any]) -> None:
         draft = root.get("$schema")
-        old = "draft-03" in draft or "draft-04" in draft if isinstance(draft, str) else "$id" not in root
+        if isinstance(draft, str):
+            old = "draft-03" in draft or "draft-04" in draft
+        else:
+            old = "id" in root and "$id" not in root
         name = "id" if old else "$id"
         self.root = Place(root, _own_uri(root, "", name), name=name)
         self._known: dict[str, Place] = {}
