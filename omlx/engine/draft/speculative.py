@@ -117,7 +117,7 @@ class Speculator:
             self._drafter.keep([], count)
             return
         guesses, tokens = read(round.guesses), read(round.sample.tokens)
-        right = next((at for at in range(count) if guesses[at] != tokens[at]), count)
+        right = next((index for index in range(count) if guesses[index] != tokens[index]), count)
         self.guessed, self.accepted = self.guessed + count, self.accepted + right
         self._controller.round(count, right)
         batch.rewind(count - right)
