@@ -86,7 +86,7 @@ class Limits(msgspec.Struct, omit_defaults=True, frozen=True, kw_only=True):
     shift: bool = True
     """A generation that fills the context drops old tokens and goes on; False: it ends with `length`."""
     draft_num_predict: int = 4
-    """Most tokens that a draft model guesses at a time; 0: none. Without a draft model it means nothing."""
+    """Most tokens that a draft model guesses at a time; 0: no guesses, of a draft model or from the prompt."""
 
 
 class TextGrammar(msgspec.Struct, frozen=True):

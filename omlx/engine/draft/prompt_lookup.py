@@ -66,7 +66,9 @@ def continuation(tokens: Tokens, count: int) -> Tokens:
     `LEAST_MATCH`), the latest of several; empty where there is none.
     """
     last = len(tokens) - 1
-    places = np.flatnonzero(tokens[:last] == tokens[last]) if last > 0 else np.empty(0, np.intp)
+    if last < LEAST_MATCH:
+        return tokens[:0]
+    places = np.flatnonzero(tokens[:last] == tokens[last])
     for back in range(1, MOST_MATCH):
         better = places[places >= back]
         better = better[tokens[better - back] == tokens[last - back]]
