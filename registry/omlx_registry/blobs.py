@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import TracebackType
@@ -91,8 +91,15 @@ class BlobWriter:
     is left behind.
     """
 
-    def __init__(self, store: BlobStore, expected: str | None, hold: AbstractContextManager[None]) -> None:
+    def __init__(
+        self,
+        store: BlobStore,
+        expected: str | None,
+        hold: AbstractContextManager[None],
+        settled: Callable[[str], None] = lambda digest: None,
+    ) -> None:
         self._hold = hold
+        self._settled = settled
         self._store = store
         self._expected = expected
         self._hash = hashlib.sha256()
@@ -139,6 +146,7 @@ class BlobWriter:
             os.fsync(self._file.fileno())
         with storage_errors(self._store.folder.parent):
             self._store.settle(self._path, self.digest)
+        self._settled(self.digest)
 
 
 class BlobStore:
@@ -166,12 +174,18 @@ class BlobStore:
         except FileNotFoundError:
             return None
 
-    def writer(self, digest: str | None = None, hold: AbstractContextManager[None] | None = None) -> BlobWriter:
+    def writer(
+        self,
+        digest: str | None = None,
+        hold: AbstractContextManager[None] | None = None,
+        settled: Callable[[str], None] = lambda digest: None,
+    ) -> BlobWriter:
         """A writer that verifies `digest` (any spelling), or computes one where None is given.
 
-        `hold` is entered while it writes, so that nobody sweeps its temporary file away.
+        `hold` is entered while it writes, so that nobody sweeps its temporary file away. `settled` is told the digest
+        once the blob is in place.
         """
-        return BlobWriter(self, None if digest is None else canonical_digest(digest), hold or nullcontext())
+        return BlobWriter(self, None if digest is None else canonical_digest(digest), hold or nullcontext(), settled)
 
     def put_bytes(self, data: bytes) -> Placed:
         """Store small data."""

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from omlx_registry import mxfp4
 from omlx_registry.errors import CreateError, InvalidModel
+from omlx_registry.plain_network import plain_network
 from omlx_registry.quantize import DType, Recipe, quantization_config, recipe, require_unquantized
 from omlx_registry.sanitized_folder import inert_folder, without_inert_folder
 from omlx_registry.speech import is_speech
@@ -39,6 +40,8 @@ _LEVELS: Final = {mx.float32: "F32", mx.float16: "F16", mx.bfloat16: "BF16"}
 _DTYPES: Final[dict[DType, Any]] = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 _COPIED: Final = frozenset({".json", ".jinja", ".txt", ".model", ".md", ".tiktoken"})
 _ENCODERS: Final = frozenset({"bert", "roberta", "xlm-roberta", "xlm_roberta", "modernbert"})
+_NOMIC: Final = "nomic_bert"
+"""Its network is the engine's own: no library builds it."""
 _CACHE_BYTES: Final = 64 << 20
 
 
@@ -113,6 +116,8 @@ def _build(source: Path, config: dict[str, Any]) -> nn.Module:
     try:
         if kind in _ENCODERS:
             return _build_encoder(source, config)
+        if kind == _NOMIC:
+            return plain_network(source, ("word_embeddings", "token_type_embeddings"))
         if config.get("vision_config") or config.get("audio_config"):
             from mlx_vlm.utils import load_model as load_multimodal
 

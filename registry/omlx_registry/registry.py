@@ -227,8 +227,11 @@ class Registry:
     # Blobs
 
     def has_blob(self, digest: str) -> bool:
-        """Raises InvalidDigest."""
-        return self.store.blobs.has(digest)
+        """Whether the blob is here and whole: it is hashed where it was written since that was last found out.
+
+        Raises InvalidDigest.
+        """
+        return self.store.verified.is_right(digest)
 
     def blob_writer(self, digest: str | None = None) -> BlobWriter:
         """Takes the bytes of a blob and verifies them: `with registry.blob_writer(digest) as w: w.write(data)`."""

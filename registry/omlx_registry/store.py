@@ -29,6 +29,7 @@ from omlx_registry.errors import Damaged, InvalidName, NotFound
 from omlx_registry.manifest import Manifest, encode
 from omlx_registry.manifest_folder import ManifestFile, ManifestFolder, StoredManifest
 from omlx_registry.names import Name, parse_name
+from omlx_registry.verified import VerifiedBlobs
 from omlx_registry.views import Views
 
 DEFAULT_CHECKER = "omlx_registry.load_check_worker"
@@ -57,6 +58,7 @@ class Store:
         self.load_checker = load_checker
         self.manifests = ManifestFolder(root / "manifests")
         self.blobs = BlobStore(root / "blobs")
+        self.verified = VerifiedBlobs(self.blobs)
         self.views = Views(root / "omlx" / "views", self.blobs)
         self.workplaces = root / "omlx" / "making"
         self._owed: set[str] = set()
@@ -77,7 +79,7 @@ class Store:
 
     def blob_writer(self, digest: str | None = None) -> BlobWriter:
         """A writer for a blob that no manifest names yet; see `BlobStore.writer`."""
-        return self.blobs.writer(digest, self.working())
+        return self.blobs.writer(digest, self.working(), self.verified.note)
 
     @contextmanager
     def workspace(self) -> Iterator[Path]:

@@ -29,7 +29,17 @@ def available() -> bool:
 def ask(
     path: Path, texts: list[str], prompts: list[list[int]], tokens: int, *, patience_s: float = 150.0
 ) -> dict[str, Any]:
-    job = json.dumps({"path": str(path), "texts": texts, "prompts": prompts, "tokens": tokens})
+    return _run({"path": str(path), "texts": texts, "prompts": prompts, "tokens": tokens}, patience_s)
+
+
+def embed(path: Path, texts: list[str], *, patience_s: float = 150.0) -> tuple[list[list[int]], list[list[float]]]:
+    """The token ids and the vector of each text, of a model that embeds."""
+    answer = _run({"path": str(path), "texts": texts, "prompts": [], "tokens": 0, "embeds": True}, patience_s)
+    return answer["ids"], answer["vectors"]
+
+
+def _run(request: dict[str, Any], patience_s: float) -> dict[str, Any]:
+    job = json.dumps(request)
     command = [_INTERPRETER, __file__]
     done = subprocess.run(command, input=job, capture_output=True, text=True, timeout=patience_s)
     assert _MARK in done.stdout, done.stderr[-2000:]
@@ -44,6 +54,7 @@ def main() -> None:
     params = xllamacpp.CommonParams()
     params.model.path = job["path"]
     params.n_ctx, params.n_parallel, params.warmup, params.verbosity, params.port = 512, 1, False, 1, 0
+    params.embedding = job.get("embeds", False)
     # Threads that wait for each other by spinning are many times slower where other programs want the processor, too.
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     server = xllamacpp.Server(params)
@@ -64,7 +75,9 @@ def main() -> None:
         # Tokens that only together make a character share an entry: then which is whose is unknown.
         known = [entry["id"] for entry in entries] == tokens
         replies.append([(token, entries[at]["logprob"] if known else None) for at, token in enumerate(tokens)])
-    print(_MARK + json.dumps({"ids": ids, "replies": replies}), flush=True)
+    embedded = [post("/v1/embeddings", {"input": t, "model": "x"}) for t in job["texts"] if job.get("embeds")]
+    vectors = [answer["data"][0]["embedding"] for answer in embedded]
+    print(_MARK + json.dumps({"ids": ids, "replies": replies, "vectors": vectors}), flush=True)
     os._exit(0)
 
 

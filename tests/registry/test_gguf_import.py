@@ -186,7 +186,7 @@ def rewrite(path: Path, change: tuple[bytes, bytes]) -> None:
     [
         (
             (b"llama\x16\x00\x00", b"mumba\x16\x00\x00"),
-            "architecture 'mumba' cannot be imported; supported are cohere2, deepseek2",
+            "architecture 'mumba' cannot be imported; supported are bert, cohere2, deepseek2",
         ),
         ((b"blk.1.ffn_up", b"blk.1.ffn_xx"), "unknown tensor 'blk.1.ffn_xx.weight'"),
         ((b"blk.1.ffn_up", b"blk.9.ffn_up"), "unknown tensor 'blk.9.ffn_up.weight'"),

@@ -13,7 +13,16 @@ import mlx.core as mx
 from gguf import GGMLQuantizationType
 from gguf.quants import dequantize as reference
 from omlx_registry.gguf.container import TENSOR_TYPES
-from omlx_registry.gguf.tensors import ANEW, KEPT_BITS, dequantize, mxfp4, pack, to_dtype, unpack
+from omlx_registry.gguf.tensors import (
+    ANEW,
+    KEPT_BITS,
+    dequantize,
+    kept_quantization,
+    mxfp4,
+    pack,
+    to_dtype,
+    unpack,
+)
 
 from tests.registry.tiny_gguf import random_blocks
 
@@ -45,7 +54,7 @@ def test_half_precision_scales_lose_nothing(kind: str) -> None:
 
 def test_mxfp4_stays_what_it_is() -> None:
     rows = random_blocks("MXFP4", rows=5, columns=512)
-    weights, scales = mxfp4(rows)
+    weights, scales = mxfp4("MXFP4", rows)
     values = mx.dequantize(mx.array(weights), mx.array(scales), group_size=32, bits=4, mode="mxfp4", dtype=mx.float32)
     np.testing.assert_array_equal(np.array(values), reference(rows, GGMLQuantizationType.MXFP4))
     assert weights.nbytes + scales.nbytes == rows.nbytes
@@ -69,6 +78,26 @@ def test_quantizing_anew_stays_close_and_does_not_double_the_size(kind: str) -> 
     assert error < _MOST_ADDED[kind]
     stored = chosen.bits + 32 / chosen.group_size
     assert stored * values.size / 8 < 2 * rows.nbytes
+
+
+GROWTH = {
+    "Q4_0": 1.11, "Q4_1": 1.0, "Q5_0": 1.09, "Q5_1": 1.0, "Q8_0": 1.06, "Q4_K": 1.11, "Q5_K": 1.09, "MXFP4": 1.0,
+    "MXFP4_OLLAMA": 1.0, "TQ1_0": 1.78, "TQ2_0": 1.45, "Q2_K": 1.71, "Q3_K": 1.31, "Q6_K": 1.37, "IQ1_S": 1.6,
+    "IQ1_M": 1.86, "IQ2_XXS": 1.7, "IQ2_XS": 1.84, "IQ2_S": 1.76, "IQ3_XXS": 1.47, "IQ3_S": 1.45, "IQ4_XS": 1.29,
+    "IQ4_NL": 1.33,
+}  # fmt: skip
+"""The size of a tensor here to that in the file, by its type."""
+
+
+def test_how_much_larger_a_tensor_gets() -> None:
+    found = {}
+    for name, block, size in TENSOR_TYPES.values():
+        stored = kept_quantization(name)
+        if stored is not None:
+            scales = 32 if stored.mode == "affine" else 8
+            found[name] = round((stored.bits + scales / stored.group_size) / (size * 8 / block), 2)
+    assert found == GROWTH
+    assert max(found.values()) < 2
 
 
 def test_every_type_of_the_table_can_be_read() -> None:

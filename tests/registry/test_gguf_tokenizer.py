@@ -201,7 +201,7 @@ def test_all_tokens_that_end_a_reply_are_found_the_files_own_first() -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"tokenizer.ggml.model": "bert"}, "kind 'bert' .* not supported"),
+        ({"tokenizer.ggml.model": "rwkv"}, "kind 'rwkv' .* not supported"),
         ({"tokenizer.ggml.pre": "martian"}, "pre-tokenizer 'martian' .* not supported"),
         ({"tokenizer.ggml.pre": 7}, "pre-tokenizer 7 .* not supported"),
         ({"tokenizer.ggml.tokens": []}, "no vocabulary"),

@@ -164,11 +164,11 @@ async def test_a_gguf_that_becomes_no_model_that_loads_is_refused(
     hub: FakeHub, registry: Registry, tmp_path: Path
 ) -> None:
     """The widths that its metadata states are not those of its weights."""
-    folder = hub.root / "org" / "Unlike-GGUF"
+    folder = hub.root / "org" / "Misfit-GGUF"
     folder.mkdir(parents=True)
     source = Path(shutil.copytree(tiny_model("llama"), tmp_path / "source"))
     settings = json.loads((source / "config.json").read_text()) | {"intermediate_size": 96}
     (source / "config.json").write_text(json.dumps(settings))
     write_gguf(folder / "Odd-F32.gguf", source, lambda name: "F32", {})
-    message = await refused(registry, "hf.co/org/Unlike-GGUF")
+    message = await refused(registry, "hf.co/org/Misfit-GGUF")
     assert message.startswith("the llama model of these weights and config.json does not load: Expected shape")

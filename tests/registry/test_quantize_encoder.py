@@ -18,6 +18,7 @@ from omlx_registry.quantize_model import quantize_model
 from omlx.engine.encode.embed import load_embedder, normalised
 from omlx.engine.encode.rerank import load_reranker
 from omlx.messages.load_spec import EngineConfig, LoadSpec
+from tests.registry.tiny_gguf_encoders import make_embedder
 from tests.support.tiny_encoder import make_encoder
 
 TEXTS = ["hello world", "a", "the quick brown fox jumps over it, twice.", "no?", "hello there world 42"]
@@ -36,6 +37,17 @@ def test_an_encoder_is_cast_and_quantized(model_type: str, name: str, least: flo
     source = make_encoder(tmp_path / "source", model_type, pooling={"pooling_mode_cls_token": True}, config=wide)
     result = quantize_model(source, tmp_path / "made", name, lambda *report: None)
     assert "1_Pooling/config.json" in result["files"]
+    config = json.loads((tmp_path / "made" / "config.json").read_text())
+    assert ("quantization" in config) == (name == "q8_0")
+    size = (tmp_path / "made" / "model.safetensors").stat().st_size
+    assert size < 0.6 * (source / "model.safetensors").stat().st_size
+    assert (vectors(source) * vectors(tmp_path / "made")).sum(axis=1).min() > least
+
+
+@pytest.mark.parametrize(("name", "least"), [("f16", 0.999), ("bf16", 0.98), ("q8_0", 0.98)])
+def test_nomics_encoder_is_cast_and_quantized(name: str, least: float, tmp_path: Path) -> None:
+    source, _ = make_embedder(tmp_path / "source", "nomic-bert")
+    quantize_model(source, tmp_path / "made", name, lambda *report: None)
     config = json.loads((tmp_path / "made" / "config.json").read_text())
     assert ("quantization" in config) == (name == "q8_0")
     size = (tmp_path / "made" / "model.safetensors").stat().st_size

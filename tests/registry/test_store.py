@@ -383,6 +383,20 @@ def test_a_blob_is_stored_whole_and_verified_or_not_at_all(registry: Registry, r
     assert blobs_in(root) == set()
 
 
+def test_a_damaged_blob_is_as_good_as_absent(registry: Registry) -> None:
+    """So that a client sends it again; it takes the place of the damaged one."""
+    with registry.blob_writer(SHA) as writer:
+        writer.write(b"data")
+    path = registry.store.blobs.path(SHA)
+    for damaged in (b"date", b"dat"):
+        path.write_bytes(damaged)
+        os.utime(path, ns=(1, 1))
+        assert not registry.has_blob(SHA)
+        with registry.blob_writer(SHA) as writer:
+            writer.write(b"data")
+        assert registry.has_blob(SHA) and path.read_bytes() == b"data"
+
+
 @pytest.mark.parametrize(
     "digest", ["", "sha256:", "sha256:" + "0" * 63, "md5:" + "0" * 64, "../passwd", "sha256:" + "g" * 64]
 )

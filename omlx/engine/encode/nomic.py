@@ -121,6 +121,19 @@ def load(path: Path) -> NomicModel:
         loaded = mx.load(str(file))
         assert isinstance(loaded, dict)
         weights |= loaded
+    if quantization := config.get("quantization"):
+
+        def choose(path: str, module: nn.Module) -> bool | dict[str, Any]:
+            own = quantization.get(path)
+            return own if isinstance(own, dict) else hasattr(module, "to_quantized") and f"{path}.scales" in weights
+
+        nn.quantize(
+            model,
+            group_size=quantization["group_size"],
+            bits=quantization["bits"],
+            mode=quantization.get("mode", "affine"),
+            class_predicate=choose,
+        )
     known = {name.removeprefix("bert."): value for name, value in weights.items()}
     model.load_weights([(name, value) for name, value in known.items() if not name.startswith(("pooler.", "cls."))])
     return model

@@ -66,6 +66,7 @@ TENSOR_TYPES: Final[dict[int, tuple[str, int, int]]] = {
     1: ("F16", 1, 2),
     2: ("Q4_0", 32, 18),
     3: ("Q4_1", 32, 20),
+    4: ("MXFP4_OLLAMA", 32, 17),  # ggml's own 4 is long gone; Ollama's gpt-oss files of 2025 have this
     6: ("Q5_0", 32, 22),
     7: ("Q5_1", 32, 24),
     8: ("Q8_0", 32, 34),
@@ -92,7 +93,7 @@ TENSOR_TYPES: Final[dict[int, tuple[str, int, int]]] = {
 
 # Types that no file of a supported family has, or that ggml itself dropped; known only to name them in an error.
 OTHER_TYPES: Final[dict[int, str]] = {
-    4: "Q4_2", 5: "Q4_3", 9: "Q8_1", 15: "Q8_K", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 31: "Q4_0_4_4",
+    5: "Q4_3", 9: "Q8_1", 15: "Q8_K", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 31: "Q4_0_4_4",
     32: "Q4_0_4_8", 33: "Q4_0_8_8", 36: "IQ4_NL_4_4", 37: "IQ4_NL_4_8", 38: "IQ4_NL_8_8", 40: "NVFP4", 41: "Q1_0",
 }  # fmt: skip
 

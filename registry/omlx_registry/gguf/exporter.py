@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from omlx_registry.gguf.blocks import affine_rows, block_type, is_exact, mxfp4_rows
 from omlx_registry.gguf.container import GgufError
-from omlx_registry.gguf.layouts import LAYOUTS, Layout
+from omlx_registry.gguf.layout import Layout
+from omlx_registry.gguf.layouts import LAYOUTS
 from omlx_registry.gguf.vocabulary import write_vocabulary
 from omlx_registry.model_json import decode_object
 from omlx_registry.weights import Quantization, quantization_of

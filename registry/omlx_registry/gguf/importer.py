@@ -16,8 +16,9 @@ says so. Memory stays bounded: rows are converted in pieces of some megabytes an
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,10 +27,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omlx_registry.gguf.container import TENSOR_TYPES, GgufError, GgufFile
+from omlx_registry.gguf.encoder_layouts import pooling_files
 from omlx_registry.gguf.models import ModelPlan, Weight, plan_model
 from omlx_registry.gguf.split import open_gguf
 from omlx_registry.gguf.tensors import (
     DENSE,
+    GROUP,
+    MXFP4_TYPES,
     SAFETENSORS_DTYPE,
     dequantize,
     keeps_codes,
@@ -106,7 +110,7 @@ def import_gguf(
             _convert(file, storages, out, report)
             names = out.files
         config = plan.config | _stored_config(storages)
-        names += _write_json(folder, config, tokenizer)
+        names += _write_json(folder, config, tokenizer, pooling_files(file.metadata, plan.architecture))
         if len(out.files) > 1:
             names.append("model.safetensors.index.json")
         return _description(file, plan, storages, weights) | {"files": sorted(names)}
@@ -140,7 +144,7 @@ def _read(file: GgufFile) -> tuple[TokenizerFiles, ModelPlan]:
 def _description(file: GgufFile, plan: ModelPlan, storages: list[Storage], weights: str) -> dict[str, Any]:
     return {
         "architecture": plan.architecture,
-        "parameter_count": sum(weight.tensor.rows * weight.tensor.columns for weight in plan.weights),
+        "parameter_count": sum(math.prod(weight.shape) for weight in plan.weights),
         "quantization_level": quantization_level(file, plan) if weights == KEEP else recipe(weights).label,
         "context_length": plan.config["max_position_embeddings"],
         "embedding_length": plan.config["hidden_size"],
@@ -182,15 +186,27 @@ def plan_storage(plan: ModelPlan, weights: str) -> list[Storage]:
     storages = []
     for weight in plan.weights:
         tensor = weight.tensor
-        if not weight.is_matrix or (weight.path.endswith(_ROUTERS) and chosen is not None):
+        if weight.undo is not None:
+            storages.append(Storage(weight, "float32"))
+        elif not weight.is_matrix or (weight.path.endswith(_ROUTERS) and chosen is not None):
             storages.append(Storage(weight, dtype))
         elif chosen is None:
             quantization = kept_quantization(tensor.type)
-            storages.append(Storage(weight, dtype, quantization, keeps_codes(tensor.type)))
+            storages.append(Storage(weight, dtype, quantization, keeps_codes(tensor.type) and _runs_of_groups(weight)))
         else:
             quantization = chosen.for_module(weight.path, tensor.columns, layers=layers, tied=tied)
             storages.append(Storage(weight, dtype, quantization))
     return storages
+
+
+def _runs_of_groups(weight: Weight) -> bool:
+    """Whether columns in another order leave groups whole; MXFP4's are not put in order as codes."""
+    order = weight.columns
+    if order is None:
+        return True
+    runs = order.reshape(-1, GROUP) if len(order) % GROUP == 0 else order[:, None]
+    whole = bool((runs[:, :1] + np.arange(runs.shape[1]) == runs).all() and (runs[:, 0] % GROUP == 0).all())
+    return whole and len(order) % GROUP == 0 and weight.tensor.type not in MXFP4_TYPES
 
 
 def _common_dtype(plan: ModelPlan, chosen: Recipe | None) -> DType:
@@ -219,7 +235,9 @@ def _stored_config(storages: list[Storage]) -> dict[str, Any]:
     return config
 
 
-def _write_json(folder: Path, config: dict[str, Any], tokenizer: TokenizerFiles) -> list[str]:
+def _write_json(
+    folder: Path, config: dict[str, Any], tokenizer: TokenizerFiles, plan_files: Mapping[str, str]
+) -> list[str]:
     generation = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id") if key in config}
     texts = {
         "config.json": json.dumps(config, indent=2),
@@ -227,18 +245,22 @@ def _write_json(folder: Path, config: dict[str, Any], tokenizer: TokenizerFiles)
         "tokenizer.json": tokenizer.tokenizer_json,
         "tokenizer_config.json": json.dumps(tokenizer.tokenizer_config, indent=2, ensure_ascii=False),
     }
+    texts |= plan_files
     for name, text in texts.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
     return list(texts)
 
 
 def _convert(file: GgufFile, storages: list[Storage], out: WeightsWriter, report: Report) -> None:
-    total = sum(storage.weight.tensor.nbytes for storage in storages)
+    total = sum({storage.weight.tensor.name: storage.weight.tensor.nbytes for storage in storages}.values())
     done = 0
     report(0, total)
     for storage in storages:
         tensor = storage.weight.tensor
         at: Counter[str] = Counter()
+        for slot in storage.slots() if storage.weight.zero_rows else ():
+            at[slot.name] = slot.nbytes // slot.shape[0] * storage.weight.zero_rows  # what is not written is zero
         for raw in _pieces(file, storage.weight):
             for name, values in _encode(storage, raw):
                 out.write(name, at[name], values)
@@ -253,12 +275,12 @@ def _convert(file: GgufFile, storages: list[Storage], out: WeightsWriter, report
 def _pieces(file: GgufFile, weight: Weight) -> Iterator[NDArray[np.uint8]]:
     """Raw rows in the order of the result, some megabytes at a time. A vector with an order is rows of one value."""
     tensor, order = weight.tensor, weight.row_order()
-    if order is not None and len(tensor.shape) == 1:
+    if order is not None and weight.by_value:
         item = TENSOR_TYPES[tensor.type_code][2]
         yield file.rows(tensor).reshape(-1, item)[order].reshape(1, -1)
         return
     step = max(1, PIECE_WEIGHTS // tensor.columns)
-    for start in range(0, tensor.rows, step):
+    for start in range(0, tensor.rows if order is None else len(order), step):
         index = slice(start, start + step)
         yield file.rows(tensor, index if order is None else order[index])
 
@@ -267,12 +289,16 @@ def _encode(storage: Storage, raw: NDArray[np.uint8]) -> Iterator[tuple[str, NDA
     weight, quantization = storage.weight, storage.quantization
     tensor = weight.tensor
     if quantization is not None and storage.keeps_codes:
+        # Columns in another order come in runs of whole groups, which `plan_storage` has made sure of.
         if quantization.mode == "mxfp4":
-            packed, exponents = mxfp4(raw)
+            packed, exponents = mxfp4(tensor.type, raw)
             yield f"{weight.path}.weight", packed
             yield f"{weight.path}.scales", exponents
             return
         codes, scales, biases = unpack(tensor.type, raw, TENSOR_TYPES[tensor.type_code][2])
+        if weight.columns is not None:
+            groups = weight.columns[::GROUP] // GROUP
+            codes, scales, biases = codes[:, weight.columns], scales[:, groups], biases[:, groups]
         yield f"{weight.path}.weight", pack(codes, quantization.bits)
         yield f"{weight.path}.scales", to_dtype(scales, storage.dtype)
         yield f"{weight.path}.biases", to_dtype(biases, storage.dtype)
@@ -281,6 +307,10 @@ def _encode(storage: Storage, raw: NDArray[np.uint8]) -> Iterator[tuple[str, NDA
         values = dequantize(tensor.type, raw)
         if weight.shift:
             values = values + np.float32(weight.shift)
+        if weight.columns is not None:
+            values = values[:, weight.columns]
+        if weight.undo is not None:
+            values = weight.undo(values)
     if not np.isfinite(values).all():
         raise GgufError(f"tensor {tensor.name!r} of the GGUF file holds values that are not finite")
     if quantization is None:

@@ -17,6 +17,20 @@ class GgufKeys:
     def __init__(self, metadata: Mapping[str, Any], architecture: str):
         self.metadata, self.architecture = metadata, architecture
 
+    def widest(self, *names: str) -> GgufKeys:
+        """The same with the largest number of those keys that have one for each layer."""
+        found = dict(self.metadata)
+        for name in (f"{self.architecture}.{name}" for name in names):
+            value = found.get(name)
+            if isinstance(value, np.ndarray) and len(value) and value.dtype.kind in "iu":
+                found[name] = int(value.max())
+        return GgufKeys(found, self.architecture)
+
+    def assuming(self, values: Mapping[str, int]) -> GgufKeys:
+        """The same with other values."""
+        others = {f"{self.architecture}.{name}": value for name, value in values.items()}
+        return GgufKeys({**self.metadata, **others}, self.architecture)
+
     def get(self, key: str) -> Any:
         return self.metadata.get(f"{self.architecture}.{key}")
 

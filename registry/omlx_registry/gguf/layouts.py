@@ -1,92 +1,20 @@
-"""Layouts: what the tensors of each architecture in GGUF files are called in mlx-lm, and how its settings are named.
-
-A converter to GGUF renames tensors and changes some: which ones stands in the `Layout` of the architecture, and what
-it says is undone by the importer. Settings that a file does not carry, because llama.cpp has them in its code, are
-filled in here.
-"""
+"""Layouts of text generators: see `layout`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from omlx_registry.gguf.container import GgufError, GgufTensor
+from omlx_registry.gguf.encoder_layouts import ENCODERS
+from omlx_registry.gguf.gemma import NEWER_GEMMAS
 from omlx_registry.gguf.keys import GgufKeys
 from omlx_registry.gguf.latent import LATENT_PARTS, absent_parts, latent_settings
-
-Config = dict[str, Any]
-Settings = Callable[[GgufKeys, Mapping[str, Any], Mapping[str, GgufTensor]], Config]
-"""What the architecture adds to config.json, from the metadata, the common part of config.json and the tensors."""
-
-
-def _nothing(keys: GgufKeys, config: Mapping[str, Any], tensors: Mapping[str, GgufTensor]) -> Config:
-    return {}
-
-
-_TOP: Final[Mapping[str, str]] = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """An architecture: `parts` maps names behind `blk.N.` to module paths behind `model.layers.N.`."""
-
-    model_type: str
-    parts: Mapping[str, str]
-    top: Mapping[str, str] = field(default_factory=lambda: _TOP)
-    settings: Settings = _nothing
-    interleaved: bool = False
-    """Rows of q and k are interleaved per head (ggml rotates neighbouring pairs); put back into halves."""
-    norms_plus_one: bool = False
-    """Norms are stored as 1 + w, and MLX adds the 1 itself."""
-    wide_range: bool = False
-    """Activations exceed float16's range, so 16-bit weights must be bfloat16."""
-    experts: bool = False
-    in_attention: frozenset[str] = frozenset()
-    """Parts that only layers with attention have (`full_attn_idxs` of the settings)."""
-    elsewhere: frozenset[str] = frozenset()
-    """Parts that only the other layers have."""
-    bare: frozenset[str] = frozenset()
-    """Parts that are parameters of their own in MLX: no `.weight` behind the path."""
-    final_norm: str = "output_norm"
-    absent: Callable[[int, Mapping[str, Any]], frozenset[str]] = lambda layer, config: frozenset()
-    """Parts that a layer need not have, where it is told otherwise than by attention."""
-
-    def needs(self, layer: int, config: Mapping[str, Any]) -> list[str]:
-        """The parts that a layer must have."""
-        if absent := self.absent(layer, config):
-            return [part for part in self.parts if part not in absent]
-        attention = config.get("full_attn_idxs")
-        if attention is None:
-            return [*self.parts]
-        absent = self.elsewhere if layer in attention else self.in_attention
-        return [part for part in self.parts if part not in absent]
-
-
-_ATTENTION: Final = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-}
-_MLP: Final = {"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
-_COMMON: Final = {**_ATTENTION, **_MLP}
-_QK_NORMS: Final = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
-_GEMMA_NORMS: Final = {
-    "post_attention_norm": "post_attention_layernorm",
-    "ffn_norm": "pre_feedforward_layernorm",
-    "post_ffw_norm": "post_feedforward_layernorm",
-}
-
-
-def _experts(router: str, path: str) -> dict[str, str]:
-    return {"ffn_gate_inp": router} | {f"ffn_{name}_exps": f"{path}.{name}_proj" for name in ("gate", "up", "down")}
+from omlx_registry.gguf.layout import ATTENTION, COMMON, GEMMA_NORMS, QK_NORMS, Config, Layout, experts
+from omlx_registry.gguf.linear_attention import LINEAR_ATTENTION
+from omlx_registry.gguf.mamba import STATE_SPACE
+from omlx_registry.gguf.picks import Pick
 
 
 def _llama(keys: GgufKeys, config: Mapping[str, Any], tensors: Mapping[str, GgufTensor]) -> Config:
@@ -162,16 +90,63 @@ def _phi3(keys: GgufKeys, config: Mapping[str, Any], tensors: Mapping[str, GgufT
     }
 
 
-def _gpt_oss(keys: GgufKeys, config: Mapping[str, Any], tensors: Mapping[str, GgufTensor]) -> Config:
+def _gpt_oss(
+    keys: GgufKeys,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, GgufTensor],
+    width: str = "expert_feed_forward_length",
+) -> Config:
     layers = config["num_hidden_layers"]
     return {
         "num_local_experts": keys.whole("expert_count"),
         "num_experts_per_tok": keys.whole("expert_used_count"),
-        "intermediate_size": keys.whole("expert_feed_forward_length"),
+        "intermediate_size": keys.whole(width),
         "sliding_window": keys.whole("attention.sliding_window", 128),
         "layer_types": ["full_attention" if layer % 2 else "sliding_attention" for layer in range(layers)],
         "attention_bias": True,
     }
+
+
+def _gptoss(keys: GgufKeys, config: Mapping[str, Any], tensors: Mapping[str, GgufTensor]) -> Config:
+    # The width of its experts is under another name, and the scaling of its positions has no kind.
+    found = _gpt_oss(keys, config, tensors, width="feed_forward_length")
+    if keys.get("rope.scaling.factor"):
+        found["rope_scaling"] = {
+            "rope_type": "yarn",
+            "type": "yarn",
+            "factor": keys.real("rope.scaling.factor"),
+            "original_max_position_embeddings": keys.whole("rope.scaling.original_context_length", 4096),
+        }
+    return found
+
+
+def _ollama_gpt_oss(layout: Layout) -> Layout:
+    """gpt-oss as Ollama's own converter writes it."""
+
+    def heads(config: Mapping[str, Any]) -> list[tuple[str, Pick]]:
+        query = config["num_attention_heads"] * config["head_dim"]
+        key = query + config["num_key_value_heads"] * config["head_dim"]
+        end = key + config["num_key_value_heads"] * config["head_dim"]
+        picks = {"q": Pick.every(0, query), "k": Pick.every(query, key), "v": Pick.every(key, end)}
+        return [(f"self_attn.{name}_proj", pick) for name, pick in picks.items()]
+
+    def gate_up(config: Mapping[str, Any]) -> list[tuple[str, Pick]]:
+        rows = 2 * config["intermediate_size"]
+        return [("mlp.experts.gate_proj", Pick.every(0, rows, 2)), ("mlp.experts.up_proj", Pick.every(1, rows, 2))]
+
+    other = {"attn_out": "attn_output", "ffn_norm": "post_attention_norm"}
+    return replace(
+        layout,
+        parts={**layout.parts, **{name: layout.parts[part] for name, part in other.items()}},
+        settings=_gptoss,
+        joined={"attn_qkv": heads, "ffn_gate_up_exps": gate_up},
+        alternatives=(
+            {"attn_output", "attn_out"},
+            {"post_attention_norm", "ffn_norm"},
+            {"attn_q", "attn_qkv"}, {"attn_k", "attn_qkv"}, {"attn_v", "attn_qkv"},
+            {"ffn_gate_exps", "ffn_gate_up_exps"}, {"ffn_up_exps", "ffn_gate_up_exps"},
+        ),
+    )  # fmt: skip
 
 
 def _mistral3(keys: GgufKeys, config: Mapping[str, Any], tensors: Mapping[str, GgufTensor]) -> Config:
@@ -265,17 +240,17 @@ def _cohere2(keys: GgufKeys, config: Mapping[str, Any], tensors: Mapping[str, Gg
     }
 
 
-_QWEN3MOE: Final = {**_ATTENTION, **_QK_NORMS, **_experts("mlp.gate", "mlp.switch_mlp")}
-_GEMMA2: Final = {**_COMMON, **_GEMMA_NORMS}
+_QWEN3MOE: Final = {**ATTENTION, **QK_NORMS, **experts("mlp.gate", "mlp.switch_mlp")}
+_GEMMA2: Final = {**COMMON, **GEMMA_NORMS}
 
-LAYOUTS: Final[dict[str, Layout]] = {
-    "llama": Layout("llama", _COMMON, settings=_llama, interleaved=True),
-    "qwen2": Layout("qwen2", _COMMON),
+GENERATORS: Final[dict[str, Layout]] = {
+    "llama": Layout("llama", COMMON, settings=_llama, interleaved=True),
+    "qwen2": Layout("qwen2", COMMON),
     "qwen2moe": Layout(
         "qwen2_moe",
         {
-            **_ATTENTION,
-            **_experts("mlp.gate", "mlp.switch_mlp"),
+            **ATTENTION,
+            **experts("mlp.gate", "mlp.switch_mlp"),
             "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
             "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
             "ffn_up_shexp": "mlp.shared_expert.up_proj",
@@ -284,14 +259,14 @@ LAYOUTS: Final[dict[str, Layout]] = {
         settings=_qwen2moe,
         experts=True,
     ),
-    "qwen3": Layout("qwen3", {**_COMMON, **_QK_NORMS}),
+    "qwen3": Layout("qwen3", {**COMMON, **QK_NORMS}),
     "qwen3moe": Layout("qwen3_moe", _QWEN3MOE, settings=_qwen3moe, experts=True),
     # The text of Qwen3-VL is Qwen3: positions of text are the same in all three of its dimensions.
-    "qwen3vl": Layout("qwen3", {**_COMMON, **_QK_NORMS}),
+    "qwen3vl": Layout("qwen3", {**COMMON, **QK_NORMS}),
     "qwen3vlmoe": Layout("qwen3_moe", _QWEN3MOE, settings=_qwen3moe, experts=True),
-    "gemma": Layout("gemma", _COMMON, settings=_gemma, norms_plus_one=True, wide_range=True),
+    "gemma": Layout("gemma", COMMON, settings=_gemma, norms_plus_one=True, wide_range=True),
     "gemma2": Layout("gemma2", _GEMMA2, settings=_gemma2, norms_plus_one=True, wide_range=True),
-    "gemma3": Layout("gemma3_text", {**_GEMMA2, **_QK_NORMS}, settings=_gemma3, norms_plus_one=True, wide_range=True),
+    "gemma3": Layout("gemma3_text", {**_GEMMA2, **QK_NORMS}, settings=_gemma3, norms_plus_one=True, wide_range=True),
     "phi3": Layout(
         "phi3",
         {
@@ -307,21 +282,21 @@ LAYOUTS: Final[dict[str, Layout]] = {
     "gpt-oss": Layout(
         "gpt_oss",
         {
-            **{part: path for part, path in _ATTENTION.items() if part != "ffn_norm"},
+            **{part: path for part, path in ATTENTION.items() if part != "ffn_norm"},
             "post_attention_norm": "post_attention_layernorm",
             "attn_sinks": "self_attn.sinks",
-            **_experts("mlp.router", "mlp.experts"),
+            **experts("mlp.router", "mlp.experts"),
         },
         settings=_gpt_oss,
         experts=True,
         wide_range=True,
         bare=frozenset({"attn_sinks"}),
     ),
-    "mistral3": Layout("ministral3", _COMMON, settings=_mistral3, interleaved=True),
-    "granite": Layout("granite", _COMMON, settings=_granite, interleaved=True),
+    "mistral3": Layout("ministral3", COMMON, settings=_mistral3, interleaved=True),
+    "granite": Layout("granite", COMMON, settings=_granite, interleaved=True),
     "granitemoe": Layout(
         "granitemoe",
-        {**_ATTENTION, **_experts("block_sparse_moe.router.layer", "block_sparse_moe.switch_mlp")},
+        {**ATTENTION, **experts("block_sparse_moe.router.layer", "block_sparse_moe.switch_mlp")},
         settings=_granitemoe,
         interleaved=True,
         experts=True,
@@ -329,7 +304,7 @@ LAYOUTS: Final[dict[str, Layout]] = {
     "glm4": Layout(
         "glm4",
         {
-            **_ATTENTION,
+            **ATTENTION,
             "post_attention_norm": "post_self_attn_layernorm",
             "post_ffw_norm": "post_mlp_layernorm",
             "ffn_up": "mlp.gate_up_proj",
@@ -340,14 +315,14 @@ LAYOUTS: Final[dict[str, Layout]] = {
     "olmo2": Layout(
         "olmo2",
         {
-            **{part: path for part, path in _COMMON.items() if not part.endswith("norm")},
-            **_QK_NORMS,
+            **{part: path for part, path in COMMON.items() if not part.endswith("norm")},
+            **QK_NORMS,
             "post_attention_norm": "post_attention_layernorm",
             "post_ffw_norm": "post_feedforward_layernorm",
         },
         settings=_olmo2,
     ),
-    "smollm3": Layout("smollm3", _COMMON, settings=_smollm3, interleaved=True),
+    "smollm3": Layout("smollm3", COMMON, settings=_smollm3, interleaved=True),
     "lfm2": Layout(
         "lfm2",
         {
@@ -383,8 +358,16 @@ LAYOUTS: Final[dict[str, Layout]] = {
     ),
     "cohere2": Layout(
         "cohere2",
-        {part: path for part, path in _COMMON.items() if part != "ffn_norm"},
+        {part: path for part, path in COMMON.items() if part != "ffn_norm"},
         settings=_cohere2,
     ),
 }
+LAYOUTS: Final = (
+    GENERATORS
+    | {"gptoss": _ollama_gpt_oss(GENERATORS["gpt-oss"])}
+    | ENCODERS
+    | LINEAR_ATTENTION
+    | NEWER_GEMMAS
+    | STATE_SPACE
+)
 SUPPORTED: Final = tuple(sorted(LAYOUTS))

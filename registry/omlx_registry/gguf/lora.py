@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omlx_registry.gguf.container import GgufError, GgufFile
-from omlx_registry.gguf.layouts import LAYOUTS, Layout
+from omlx_registry.gguf.layout import Layout
+from omlx_registry.gguf.layouts import LAYOUTS
 from omlx_registry.gguf.tensors import dequantize
 from omlx_registry.lora import CONFIG_FILE, MLX_WEIGHTS
 

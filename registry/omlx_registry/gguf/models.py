@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 from omlx_registry.gguf.container import GgufError, GgufTensor
 from omlx_registry.gguf.encoders import encodes, without_encoder
 from omlx_registry.gguf.keys import GgufKeys, shortest
-from omlx_registry.gguf.layouts import LAYOUTS, SUPPORTED, Layout
+from omlx_registry.gguf.layout import ZERO_ROWS, Layout
+from omlx_registry.gguf.layouts import LAYOUTS, SUPPORTED
+from omlx_registry.gguf.picks import Indices, Pick
 
 RopeFactors = Callable[[str], "NDArray[np.float32] | None"]
 """Reads one of the small factor tensors by name; None when the file has none."""
@@ -31,7 +33,9 @@ class Weight:
     """One tensor's place in the MLX model.
 
     `heads` > 0: its rows are interleaved per head, to be put back; `shift` is added to every value; `shape` is the
-    result's where it differs from the tensor's.
+    result's where it differs from the tensor's. `pick`: the rows that are its, of a tensor that holds several;
+    `zero_rows`: so many are put before the tensor's. `columns`: for each of the result's the tensor's. `undo`: as in
+    `Layout`.
     """
 
     tensor: GgufTensor
@@ -40,6 +44,10 @@ class Weight:
     shape: tuple[int, ...]
     heads: int = 0
     shift: float = 0.0
+    pick: Pick | None = None
+    zero_rows: int = 0
+    columns: Indices | None = None
+    undo: Callable[[NDArray[np.float32]], NDArray[np.float32]] | None = None
 
     @property
     def name(self) -> str:
@@ -48,13 +56,21 @@ class Weight:
     @property
     def is_matrix(self) -> bool:
         """It may be quantized: biases, norms and kernels of convolutions may not."""
-        return self.leaf == "weight" and len(self.tensor.shape) > 1 and self.shape == self.tensor.shape
+        whole = len(self.shape) == len(self.tensor.shape)
+        return self.leaf == "weight" and len(self.tensor.shape) > 1 and whole and not self.zero_rows
+
+    @property
+    def by_value(self) -> bool:
+        """What is ordered or picked are values, not rows: of a vector, or a bias of several experts."""
+        return self.leaf == "bias" or len(self.tensor.shape) == 1
 
     def row_order(self) -> NDArray[np.int64] | None:
         """For each row of the result the row of the file it comes from; None: in order."""
+        if self.pick is not None:
+            return self.pick.rows(self.tensor.shape, self.by_value)
         if not self.heads:
             return None
-        count = math.prod(self.tensor.shape) if self.tensor.shape == (self.tensor.columns,) else self.tensor.rows
+        count = math.prod(self.tensor.shape) if self.by_value else self.tensor.rows
         order: NDArray[np.int64] = np.arange(count).reshape(self.heads, -1, 2).swapaxes(1, 2).reshape(-1)
         return order
 
@@ -98,13 +114,19 @@ def plan_model(
     if embedding is None or len(embedding.shape) != 2:
         raise GgufError("the GGUF file lacks the tensor 'token_embd.weight'")
 
-    config = _base_config(keys, embedding, tied="output.weight" not in tensors)
+    config = _base_config(keys, embedding, tied="output.weight" not in tensors, layout=layout)
+    drafts = _draft_layers(keys, config)
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(drafts)}
     config["model_type"] = layout.model_type
     config |= layout.settings(keys, config, tensors)
-    scaling = _rope_scaling(architecture, keys, config, rope_factors)
+    by_kind = config.get("rope_parameters", {}).get("full_attention")
+    scaling = None if by_kind else _rope_scaling(architecture, keys, config, rope_factors)
+    if by_kind:
+        by_kind["partial_rotary_factor"] = _rotated(rope_factors("rope_freqs.weight"))
     if scaling:
         config["rope_scaling"] = scaling
-    config["eos_token_id"] = eos
+    if layout.generates:
+        config["eos_token_id"] = eos
     for name in ("bos", "padding"):
         token = metadata.get(f"tokenizer.ggml.{name}_token_id")
         if isinstance(token, int):
@@ -112,16 +134,22 @@ def plan_model(
 
     encoded = {kind for name in tensors if (kind := encodes(name))}
     weights = tuple(
-        _weight(architecture, layout, tensor, config)
+        weight
         for tensor in tensors.values()
         if tensor.name not in _NOT_WEIGHTS and not encodes(tensor.name)
+        for weight in _weights(architecture, layout, tensor, config)
     )
-    _require_all(architecture, layout, config, {weight.tensor.name for weight in weights})
+    _require_all(architecture, layout, config, {full_name(weight.tensor.name, layout) for weight in weights})
+    config.pop(ZERO_ROWS, None)
     notes = tuple(without_encoder(kind) for kind in sorted(encoded))
     return ModelPlan(architecture, config, weights, wide_range=layout.wide_range, notes=notes)
 
 
-def _base_config(keys: GgufKeys, embedding: GgufTensor, *, tied: bool) -> dict[str, Any]:
+def _base_config(keys: GgufKeys, embedding: GgufTensor, *, tied: bool, layout: Layout) -> dict[str, Any]:
+    if layout.varied:
+        keys = keys.widest("feed_forward_length", "attention.head_count_kv")
+    if not layout.attends:
+        keys = keys.assuming({"feed_forward_length": 1, "attention.head_count": 1, "attention.head_count_kv": 1})
     heads = keys.whole("attention.head_count", most=65_536)
     hidden = keys.whole("embedding_length")
     if embedding.columns != hidden:
@@ -129,7 +157,7 @@ def _base_config(keys: GgufKeys, embedding: GgufTensor, *, tied: bool) -> dict[s
     return {
         "hidden_size": hidden,
         "num_hidden_layers": keys.whole("block_count", most=4096),
-        "intermediate_size": keys.whole("feed_forward_length"),
+        "intermediate_size": keys.whole("feed_forward_length", keys.get("expert_feed_forward_length")),
         "num_attention_heads": heads,
         "num_key_value_heads": _key_value_heads(keys, heads),
         "head_dim": keys.whole("attention.key_length", hidden // heads),
@@ -140,6 +168,16 @@ def _base_config(keys: GgufKeys, embedding: GgufTensor, *, tied: bool) -> dict[s
         "tie_word_embeddings": tied,
         "hidden_act": "silu",
     }
+
+
+def _draft_layers(keys: GgufKeys, config: dict[str, Any]) -> tuple[str, ...]:
+    """Takes the layers that predict further tokens, which mlx-lm does without, off the count; how their names start."""
+    count = keys.whole("nextn_predict_layers", 0, least=0, most=64)
+    layers = config["num_hidden_layers"]
+    if count >= layers:
+        raise GgufError(f"the GGUF file's metadata '{keys.architecture}.nextn_predict_layers' has an unusable value")
+    config["num_hidden_layers"] = layers - count
+    return tuple(f"blk.{layer}." for layer in range(layers - count, layers))
 
 
 def _key_value_heads(keys: GgufKeys, heads: int) -> int:
@@ -182,6 +220,11 @@ def _rope_scaling(
     raise GgufError(f"rope scaling of kind {str(kind)!r} in {architecture!r} GGUF files is not supported")
 
 
+def _rotated(factors: NDArray[np.float32] | None) -> float:
+    """The part of a head that is rotated: the factors of the rest are as good as infinite."""
+    return 1.0 if factors is None else shortest(float((factors < 1e20).mean()))
+
+
 def _llama3_scaling(factors: NDArray[np.float32], config: Mapping[str, Any]) -> dict[str, Any] | None:
     """The parameters of Llama 3's rope scaling whose per-frequency factors these are; None when they are all 1."""
     factor = float(factors.max())
@@ -202,11 +245,24 @@ def _llama3_scaling(factors: NDArray[np.float32], config: Mapping[str, Any]) -> 
     }
 
 
-def _weight(architecture: str, layout: Layout, tensor: GgufTensor, config: Mapping[str, Any]) -> Weight:
-    stem, _, leaf = tensor.name.rpartition(".")
+def full_name(name: str, layout: Layout) -> str:
+    """A tensor's name with the ".weight" that Ollama's converter leaves out where the model's name has none."""
+    stem, _, last = name.rpartition(".")
+    if last in layout.bare:
+        return f"{name}.weight"
+    if last == "scale" and f"{stem.rpartition('.')[2]}_scale" in layout.bare:
+        return f"{stem}_scale.weight"
+    return f"{stem}.weight" if last == "bias" and stem.rpartition(".")[2] in layout.bare else name
+
+
+def _weights(architecture: str, layout: Layout, tensor: GgufTensor, config: Mapping[str, Any]) -> list[Weight]:
+    stem, _, leaf = full_name(tensor.name, layout).rpartition(".")
     unknown = GgufError(f"the {architecture!r} GGUF file has an unknown tensor {tensor.name!r}; it cannot be imported")
     if leaf not in ("weight", "bias"):
         raise unknown
+    own, columns, undo = leaf, None, None
+    if stem in layout.joined_top:
+        return [_picked(tensor, path, leaf, "", pick, None) for path, pick in layout.joined_top[stem](config)]
     if stem in layout.top:
         path, part = layout.top[stem], ""
     else:
@@ -214,9 +270,19 @@ def _weight(architecture: str, layout: Layout, tensor: GgufTensor, config: Mappi
         layer, _, part = rest.partition(".")
         if block != "blk" or not layer.isdecimal() or int(layer) >= config["num_hidden_layers"]:
             raise unknown
+        before = f"{layout.prefix}.{int(layer)}."
+        columns = layout.columns[part](config) if part in layout.columns else None
+        if columns is not None and len(columns) != tensor.columns:
+            raise GgufError(f"tensor {tensor.name!r} has {tensor.columns} columns, not {len(columns)}")
+        undo = layout.undo.get(part)
+        own = "" if part in layout.bare else leaf
+        if part in layout.joined:
+            return [
+                _picked(tensor, f"{before}{path}", own, part, pick, undo) for path, pick in layout.joined[part](config)
+            ]
         if part not in layout.parts:
             raise unknown
-        path = f"model.layers.{int(layer)}.{layout.parts[part]}"
+        path = f"{before}{layout.parts[part]}"
     heads = 0
     if layout.interleaved and part in ("attn_q", "attn_k"):
         heads = config["num_attention_heads" if part == "attn_q" else "num_key_value_heads"]
@@ -224,22 +290,39 @@ def _weight(architecture: str, layout: Layout, tensor: GgufTensor, config: Mappi
         if rows != heads * config["head_dim"] or config["head_dim"] % 2:
             raise GgufError(f"tensor {tensor.name!r} has {rows} rows, which do not fit {heads} heads")
     shift = -1.0 if layout.norms_plus_one and stem.endswith("norm") else 0.0
-    return Weight(tensor, path, "" if part in layout.bare else leaf, _shape(part, tensor), heads, shift)
+    zero_rows = config.get(ZERO_ROWS, 0) if stem == "position_embd" else 0
+    shape = _with_ones(part or stem, tensor.shape)
+    if zero_rows:
+        shape = (shape[0] + zero_rows, *shape[1:])
+    return [Weight(tensor, path, own, shape, heads, shift, None, zero_rows, columns, undo)]
 
 
-def _shape(part: str, tensor: GgufTensor) -> tuple[int, ...]:
+def _picked(
+    tensor: GgufTensor, path: str, leaf: str, part: str, pick: Pick, undo: Callable[..., NDArray[np.float32]] | None
+) -> Weight:
+    by_value = leaf == "bias" or len(tensor.shape) == 1
+    try:
+        pick.rows(tensor.shape, by_value)
+    except IndexError:
+        raise GgufError(f"tensor {tensor.name!r} has fewer rows than its model's metadata says") from None
+    return Weight(tensor, path, leaf, _with_ones(part, pick.shape(tensor.shape, by_value)), pick=pick, undo=undo)
+
+
+def _with_ones(part: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     """ggml drops dimensions of 1 that MLX has."""
-    if part == "ffn_gate_inp_shexp" and len(tensor.shape) == 1:
-        return (1, *tensor.shape)
-    if part == "shortconv.conv" and len(tensor.shape) == 2:
-        return (*tensor.shape, 1)
-    return tensor.shape
+    if part in ("ffn_gate_inp_shexp", "token_types") and len(shape) == 1:
+        return (1, *shape)
+    if part in ("shortconv.conv", "ssm_conv1d") and len(shape) == 2:
+        return (*shape, 1)
+    return shape
 
 
 def _require_all(architecture: str, layout: Layout, config: Mapping[str, Any], present: set[str]) -> None:
     needed = [f"{layout.final_norm}.weight"]
     for layer in range(config["num_hidden_layers"]):
-        needed += [f"blk.{layer}.{part}.weight" for part in layout.needs(layer, config)]
+        for part in layout.needs(layer, config):
+            names = [f"blk.{layer}.{it}.weight" for it in sorted(layout.instead_of(part))]
+            needed += [] if present & {*names} else [f"blk.{layer}.{part}.weight"]
     missing = [name for name in needed if name not in present]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""

@@ -46,6 +46,8 @@ KEPT_BITS: Final[dict[str, int]] = {
     "Q4_0": 4, "Q4_1": 4, "Q5_0": 5, "Q5_1": 5, "Q8_0": 8, "Q4_K": 4, "Q5_K": 5, "TQ1_0": 2, "TQ2_0": 2,
 }  # fmt: skip
 MXFP4: Final = Quantization(GROUP, 4, "mxfp4")
+MXFP4_TYPES: Final = ("MXFP4", "MXFP4_OLLAMA")
+"""The second has the codes of a block one after the other."""
 ANEW: Final[dict[str, Quantization]] = {
     "IQ1_S": Quantization(64, 2),
     "IQ1_M": Quantization(128, 3),
@@ -65,7 +67,7 @@ DENSE: Final[dict[str, DType]] = {"F32": "float32", "F64": "float32", "F16": "fl
 
 def kept_quantization(kind: str) -> Quantization | None:
     """How a tensor of this ggml type is stored when the file's own precision is kept; None means dense."""
-    if kind == "MXFP4":
+    if kind in MXFP4_TYPES:
         return MXFP4
     bits = KEPT_BITS.get(kind)
     return Quantization(GROUP, bits) if bits else ANEW.get(kind)
@@ -73,7 +75,7 @@ def kept_quantization(kind: str) -> Quantization | None:
 
 def keeps_codes(kind: str) -> bool:
     """Its codes are only rearranged."""
-    return kind == "MXFP4" or kind in KEPT_BITS
+    return kind in MXFP4_TYPES or kind in KEPT_BITS
 
 
 def _half(raw: Bytes) -> Floats:
@@ -84,6 +86,11 @@ def _half(raw: Bytes) -> Floats:
 def _nibbles(raw: Bytes) -> Bytes:
     """[..., 16] bytes → [..., 32] codes: ggml stores the first half in the low nibbles, the second in the high ones."""
     return np.concatenate([raw & 0x0F, raw >> 4], axis=-1)
+
+
+def _in_order(raw: Bytes) -> Bytes:
+    """[..., 16] bytes → [..., 32] codes, two of a byte one after the other."""
+    return np.stack([raw & 0x0F, raw >> 4], axis=-1).reshape(*raw.shape[:-1], -1)
 
 
 def _fifth_bits(raw: Bytes) -> Bytes:
@@ -162,10 +169,10 @@ def unpack(kind: str, rows: Bytes, block_bytes: int) -> Affine:
     return codes.reshape(count, -1), scales.reshape(count, -1), biases.reshape(count, -1)
 
 
-def mxfp4(rows: Bytes) -> tuple[NDArray[np.uint32], Bytes]:
+def mxfp4(kind: str, rows: Bytes) -> tuple[NDArray[np.uint32], Bytes]:
     """Raw rows of MXFP4 as MLX's weights and scales [rows, columns / 32]: an exponent with bias 127, e2m1 codes."""
     blocks = rows.reshape(rows.shape[0], -1, 17)
-    codes = _nibbles(blocks[..., 1:]).reshape(rows.shape[0], -1)
+    codes = (_in_order if kind == "MXFP4_OLLAMA" else _nibbles)(blocks[..., 1:]).reshape(rows.shape[0], -1)
     return pack(codes, MXFP4.bits), np.ascontiguousarray(blocks[..., 0])
 
 
@@ -193,6 +200,11 @@ def dequantize(kind: str, rows: Bytes) -> Floats:
     from gguf import GGMLQuantizationType
     from gguf.quants import dequantize as reference
 
+    if kind == "MXFP4_OLLAMA":
+        blocks = rows.reshape(rows.shape[0], -1, 17)
+        codes = _in_order(blocks[..., 1:])
+        ggml = codes[..., :16] | (codes[..., 16:] << 4)
+        kind, rows = "MXFP4", np.concatenate([blocks[..., :1], ggml], axis=-1).reshape(rows.shape)
     values: Floats = reference(np.ascontiguousarray(rows), GGMLQuantizationType[kind])
     return values
 

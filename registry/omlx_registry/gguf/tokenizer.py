@@ -1,9 +1,9 @@
 """Tokenizers: a GGUF file's vocabulary as the tokenizer.json and tokenizer_config.json of a model folder; pure.
 
-GGUF stores tokens with scores or merges and only *names* the way text is cut before merging ("pre-tokenizer"); the
-patterns behind the names are here. Two kinds are supported: byte-level BPE (`gpt2`) and SentencePiece BPE (`llama`),
-whose merges are not stored: they follow from the scores, since any two neighbours that form a token may merge and
-the highest score goes first.
+GGUF stores tokens with scores or merges and only *names* the way text is cut before merging ("pre-tokenizer"; see
+`cuts`). Text generators have two kinds: byte-level BPE (`gpt2`) and SentencePiece BPE (`llama`), whose merges are not
+stored: they follow from the scores, since any two neighbours that form a token may merge and the highest score goes
+first. The kinds of encoders are in `encoder_tokenizers`.
 """
 
 from __future__ import annotations
@@ -16,80 +16,15 @@ import msgspec
 import numpy as np
 
 from omlx_registry.gguf.container import GgufError
+from omlx_registry.gguf.cuts import CUTS, pretokenizers
+from omlx_registry.gguf.encoder_tokenizers import unigram_body, word_piece_body, word_pieces
 
-_NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
-
-# The contractions, words, numbers, punctuation and spaces of GPT-4's pattern, which most models vary in one place.
-_CONTRACTION: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_TAIL: Final = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_TAIL_SLASH: Final = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_UPPER: Final = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
-_LOWER: Final = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_NO_LETTER: Final = r"[^\r\n\p{L}\p{N}]"
-
-_LLAMA3: Final = _CONTRACTION + r"|" + _NO_LETTER + r"?\p{L}+|\p{N}{1,3}" + _TAIL
-_QWEN2: Final = _CONTRACTION + r"|" + _NO_LETTER + r"?\p{L}+|\p{N}" + _TAIL
-_TEKKEN: Final = f"{_NO_LETTER}?{_UPPER}*{_LOWER}+|{_NO_LETTER}?{_UPPER}+{_LOWER}*" + r"|\p{N}" + _TAIL_SLASH
-_GPT4O: Final = (
-    f"{_NO_LETTER}?{_UPPER}*{_LOWER}+{_CONTRACTION}?|{_NO_LETTER}?{_UPPER}+{_LOWER}*{_CONTRACTION}?"
-    r"|\p{N}{1,3}" + _TAIL_SLASH
-)
-
-
-_GPT2: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_QWEN35: Final = (
-    _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_SEED_CODER: Final = (
-    _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_DEEPSEEK_V3: Final = (
-    r"\p{N}{1,3}",
-    "[一-龥\u3040-ゟ゠-ヿ]+",
-    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"""
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
-)
-_CJK: Final = "[一-龥ࠀ-一가-\ud7ff]+"
-_DEEPSEEK_LLM: Final = (
-    r"[\r\n]", r"\s?[\p{Lu}\p{Ll}\p{Lt}]+", r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", _CJK, r"\p{N}+",
+_SPECIAL_TOKENS: Final = (
+    ("bos", "bos"), ("eos", "eos"), ("pad", "padding"), ("unk", "unknown"), ("cls", "cls"), ("sep", "seperator"),
+    ("mask", "mask"),
 )  # fmt: skip
-_DEEPSEEK_CODER: Final = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CJK, r"\p{N}")
-_FALCON: Final = (r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]")
-_VIKING: Final = (r" ?[^(\s|.,!?…。，、।۔،)]+", r"\p{N}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """How text is cut: by each pattern in turn, else by GPT-2's; digits one by one first where `digits`."""
-
-    pattern: str | tuple[str, ...] | None = None
-    digits: bool = False
-    nfc: bool = False
-    whole_words: bool = False  # a piece that is a token needs no merges
-    adds_bos: bool = False
-
-
-_CUTS: Final[dict[str, _Cut]] = {
-    **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "roberta-bpe"), _Cut()),
-    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell"), _Cut(digits=True)),
-    **dict.fromkeys(
-        ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"),
-        _Cut(_LLAMA3, whole_words=True, adds_bos=True),
-    ),
-    **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe", "glm4"), _Cut(_LLAMA3)),
-    # Qwen composes characters first (NFC); llama.cpp leaves that out.
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "hunyuan"), _Cut(_QWEN2, nfc=True)),
-    "stablelm2": _Cut(_QWEN2),
-    "qwen35": _Cut(_QWEN35, nfc=True),
-    "seed-coder": _Cut(_SEED_CODER),
-    **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm"), _Cut(_DEEPSEEK_V3)),
-    "deepseek-llm": _Cut(_DEEPSEEK_LLM),
-    "deepseek-coder": _Cut(_DEEPSEEK_CODER),
-    "falcon": _Cut(_FALCON),
-    "viking": _Cut(_VIKING),
-    "tekken": _Cut(_TEKKEN, whole_words=True, adds_bos=True),
-    **dict.fromkeys(("gpt-4o", "llama4"), _Cut(_GPT4O)),
-}
+"""Names in tokenizer_config.json and in the metadata, one of them misspelt there."""
+_NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
 
 # Control tokens that end a reply whichever of them the metadata calls "eos".
 _ENDINGS: Final = frozenset({
@@ -132,10 +67,25 @@ def build_tokenizer(metadata: Mapping[str, Any]) -> TokenizerFiles:
         body, adds_bos = _byte_level(metadata, ids)
     elif model == "llama":
         body, adds_bos = _sentencepiece(metadata, vocabulary, ids)
+    elif model == "gemma4":
+        body, adds_bos = _merged_pieces(metadata, vocabulary, ids), True
+    elif model == "bert":
+        vocabulary = _Vocabulary(word_pieces(vocabulary.tokens, vocabulary.kinds), vocabulary.kinds)
+        ids, adds_bos = vocabulary.ids, True
+        bos, eos = _framing(metadata, vocabulary)
+        ordinary = [it for it, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True) if kind == _NORMAL]
+        body = word_piece_body([it for it in ordinary if it[:1] != "["], ids, _unknown(metadata, vocabulary))
+    elif model == "t5":
+        adds_bos = False
+        bos, eos = _framing(metadata, vocabulary)
+        body = unigram_body(metadata, vocabulary.tokens, ids[_unknown(metadata, vocabulary)])
     else:
-        raise GgufError(f"tokenizers of kind {model!r} in GGUF files are not supported; 'gpt2' and 'llama' are")
+        raise GgufError(
+            f"tokenizers of kind {model!r} in GGUF files are not supported; "
+            "'gpt2', 'llama', 'gemma4', 'bert' and 't5' are"
+        )
     adds_bos = bool(metadata.get("tokenizer.ggml.add_bos_token", adds_bos))
-    adds_eos = bool(metadata.get("tokenizer.ggml.add_eos_token", False))
+    adds_eos = bool(metadata.get("tokenizer.ggml.add_eos_token", model in ("bert", "t5")))
     before = [bos] if adds_bos and bos is not None else []
     after = [eos] if adds_eos and eos is not None else []
     tokenizer = {
@@ -155,7 +105,7 @@ def build_tokenizer(metadata: Mapping[str, Any]) -> TokenizerFiles:
         "clean_up_tokenization_spaces": False,
         "model_max_length": _context_length(metadata),
     }
-    for name, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"), ("unk", "unknown")):
+    for name, key in _SPECIAL_TOKENS:
         token = _special(metadata, key, vocabulary)
         if token is not None:
             config[f"{name}_token"] = vocabulary.tokens[token]
@@ -181,6 +131,25 @@ def _special(metadata: Mapping[str, Any], name: str, vocabulary: _Vocabulary) ->
     if not isinstance(token, int) or not 0 <= token < len(vocabulary.tokens):
         return None
     return token
+
+
+def _framing(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> tuple[int | None, int | None]:
+    """The tokens before and behind a text of an encoder."""
+    found = [
+        next((it for name in names if (it := _special(metadata, name, vocabulary)) is not None), None)
+        for names in (("bos", "cls"), ("seperator", "separator", "eos"))
+    ]
+    return found[0], found[1]
+
+
+def _unknown(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> str:
+    """The token for what is in no other. Raises GgufError where there is none."""
+    unknown = _special(metadata, "unknown", vocabulary)
+    if unknown is None:
+        unknown = next((index for index, token in enumerate(vocabulary.tokens) if token in ("[UNK]", "<unk>")), None)
+    if unknown is None:
+        raise GgufError("the GGUF file's vocabulary has no token for what is unknown")
+    return vocabulary.tokens[unknown]
 
 
 def _context_length(metadata: Mapping[str, Any]) -> int:
@@ -248,9 +217,21 @@ def _byte_level(metadata: Mapping[str, Any], ids: dict[str, int]) -> tuple[dict[
     name = metadata.get("tokenizer.ggml.pre", "default")
     if name == "default":
         name = _likely_cut(metadata, ids)
-    cut = _CUTS.get(name) if isinstance(name, str) else None
+    cut = CUTS.get(name) if isinstance(name, str) else None
     if cut is None:
         raise GgufError(f"the pre-tokenizer {name!r} of the GGUF file is not supported")
+    pairs = _pairs(metadata, ids)
+    body = {
+        "normalizer": {"type": "NFC"} if cut.nfc else None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": pretokenizers(cut)},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        "model": _bpe(ids, pairs, ignore_merges=cut.whole_words),
+    }
+    return body, cut.adds_bos
+
+
+def _pairs(metadata: Mapping[str, Any], ids: Mapping[str, int]) -> list[list[str]]:
+    """The merges of the file, apart."""
     merges = metadata.get("tokenizer.ggml.merges")
     if not isinstance(merges, list) or not all(isinstance(merge, str) for merge in merges):
         raise GgufError("the GGUF file's vocabulary is damaged: it has no merges (tokenizer.ggml.merges)")
@@ -264,44 +245,7 @@ def _byte_level(metadata: Mapping[str, Any], ids: dict[str, int]) -> tuple[dict[
         if not space or left not in ids or right not in ids or left + right not in ids:
             raise GgufError(f"the GGUF file's vocabulary is damaged: the merge {merge!r} forms no token")
         pairs.append([left, right])
-
-    body = {
-        "normalizer": {"type": "NFC"} if cut.nfc else None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": _pretokenizers(cut)},
-        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
-        "model": _bpe(ids, pairs, ignore_merges=cut.whole_words),
-    }
-    return body, cut.adds_bos
-
-
-def _pretokenizers(cut: _Cut) -> list[dict[str, Any]]:
-    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": cut.pattern is None}
-    steps: list[dict[str, Any]] = []
-    if cut.digits:
-        steps.append({"type": "Digits", "individual_digits": True})
-    patterns = (cut.pattern,) if isinstance(cut.pattern, str) else cut.pattern or ()
-    steps += [
-        {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-        for pattern in patterns
-    ]
-    return [*steps, level]
-
-
-def cut_name(tokenizer: Mapping[str, Any]) -> str | None:
-    """The pre-tokenizer's name for a byte-level tokenizer.json that cuts text as one of ours; None: there is none."""
-    pre = tokenizer.get("pre_tokenizer") or {}
-    steps = pre.get("pretokenizers") if pre.get("type") == "Sequence" else [pre]
-    normalizer = tokenizer.get("normalizer") or {}
-    if normalizer.get("type") not in (None, "NFC"):
-        return None
-    # Where offsets are trimmed is no matter of which tokens there are.
-    found = [{key: value for key, value in step.items() if key != "trim_offsets"} for step in steps or []]
-    whole = bool((tokenizer.get("model") or {}).get("ignore_merges"))
-    for name, cut in _CUTS.items():
-        ours = [{key: value for key, value in step.items() if key != "trim_offsets"} for step in _pretokenizers(cut)]
-        if ours == found and cut.nfc == bool(normalizer) and cut.whole_words == whole:
-            return name
-    return None
+    return pairs
 
 
 def _likely_cut(metadata: Mapping[str, Any], ids: Mapping[str, int]) -> str:
@@ -342,6 +286,30 @@ def _sentencepiece(
         ),
     }
     return body, True
+
+
+def _merged_pieces(metadata: Mapping[str, Any], vocabulary: _Vocabulary, ids: dict[str, int]) -> dict[str, Any]:
+    """Gemma 4's: SentencePiece's pieces, but with merges that the file has."""
+    unknown = _special(metadata, "unknown", vocabulary)
+    return {
+        "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+        "pre_tokenizer": None,
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [
+                {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+                {"type": "ByteFallback"},
+                {"type": "Fuse"},
+            ],
+        },
+        "model": _bpe(
+            ids,
+            _pairs(metadata, ids),
+            byte_fallback=True,
+            fuse_unk=True,
+            unk_token=None if unknown is None else vocabulary.tokens[unknown],
+        ),
+    }
 
 
 def _merges_from_scores(vocabulary: _Vocabulary, ids: Mapping[str, int], scores: list[float]) -> list[list[str]]:

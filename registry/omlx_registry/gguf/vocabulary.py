@@ -12,7 +12,7 @@ from typing import Any
 from gguf import GGUFWriter
 
 from omlx_registry.gguf.container import GgufError
-from omlx_registry.gguf.tokenizer import cut_name
+from omlx_registry.gguf.cuts import cut_name
 
 _NORMAL, _CONTROL, _USER, _UNUSED = 1, 3, 4, 5
 
