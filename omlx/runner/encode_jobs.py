@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from omlx.engine.encode.chunked import Parts
-from omlx.engine.encode.chunks import LONGEST_WHOLE, EncodeBudget, PartBudget, Pick, choose
+from omlx.engine.encode.chunks import LONGEST_WHOLE, ChunkPick, EncodeBudget, PartBudget, choose
 from omlx.engine.encode.embed import normalised
 from omlx.engine.encode.rows import BadTokens, Encoder, EncodeRow, Text, TooLong
 from omlx.engine.pacing import Presence
@@ -232,9 +232,9 @@ class EncodeJobs:
         if numbers is None:
             return []
         job.parts = None
-        return self._store([(job, Pick(0, 0, 1))], numbers)
+        return self._store([(job, ChunkPick(0, 0, 1))], numbers)
 
-    def _store(self, chosen: list[tuple[_EncodeJob, Pick]], numbers: Any) -> list[Answer]:
+    def _store(self, chosen: list[tuple[_EncodeJob, ChunkPick]], numbers: Any) -> list[Answer]:
         answers: list[Answer] = []
         finite = np.isfinite(numbers).all(axis=1)
         first = 0
