@@ -27,6 +27,8 @@ from typing import IO, Final, NamedTuple
 
 Part = bytes | bytearray | memoryview
 
+MOST_IDLE: Final = 4
+"""Helpers of one kind that are kept for reuse."""
 _LOOK_S: Final = 0.1
 _MOST_MESSAGE: Final = 1 << 32
 _KEPT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "VIRTUAL_ENV", "TZ")
@@ -135,7 +137,7 @@ class HelperProcess:
 class HelperPool:
     """The helpers of one kind. `most`: how many at once, None: as many as there are threads; `most_idle` are kept."""
 
-    def __init__(self, module: str, *, most: int | None = None, most_idle: int = 4) -> None:
+    def __init__(self, module: str, *, most: int | None = None, most_idle: int = MOST_IDLE) -> None:
         self._module = module
         self._most_idle = most_idle
         self._idle: list[HelperProcess] = []

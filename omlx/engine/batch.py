@@ -140,7 +140,7 @@ class Batch:
 
         A row with several unread samples (of a draft's round) is left out: it can be had after a plain step.
         """
-        found = []
+        parts = []
         for at, row in enumerate(self.rows):
             if row.id not in ids:
                 continue
@@ -153,8 +153,8 @@ class Batch:
             if len(unread) > 1 or self._undrawn is not None:
                 continue
             sample = unread[0][0].row(unread[0][1]) if unread else None
-            found.append(Newcomers([row], caches.row(self.held, self.lengths, at), [self.lengths[at]], sample))
-        return found
+            parts.append(Newcomers([row], caches.row(self.held, self.lengths, at), [self.lengths[at]], sample))
+        return parts
 
     def places_of(self, sequences: list[Sequence]) -> list[RowPlace]:
         """Where these lie in `held`, with the tokens that are sure to be theirs."""

@@ -66,14 +66,14 @@ def split_clock(text: str) -> tuple[str, str]:
     """`text` without its clock lines, and those lines."""
     lines = text.splitlines(keepends=True)
     gone: set[int] = set()
-    likely = (at for at, line in enumerate(lines) if len(line) <= _LONGEST_LINE and _LIKELY.search(line))
-    for at in islice(likely, _MOST_LINES):
-        if at and at - 1 not in gone and _is_headed(lines[at - 1], lines[at]):
-            gone |= {at - 1, at}
-        elif tells_time(lines[at]):
-            gone.add(at)
-    kept = "".join(line for at, line in enumerate(lines) if at not in gone)
-    return kept, "".join(lines[at] for at in sorted(gone))
+    likely = (index for index, line in enumerate(lines) if len(line) <= _LONGEST_LINE and _LIKELY.search(line))
+    for index in islice(likely, _MOST_LINES):
+        if index and index - 1 not in gone and _is_headed(lines[index - 1], lines[index]):
+            gone |= {index - 1, index}
+        elif tells_time(lines[index]):
+            gone.add(index)
+    kept = "".join(line for index, line in enumerate(lines) if index not in gone)
+    return kept, "".join(lines[index] for index in sorted(gone))
 
 
 def tells_time(line: str) -> bool:

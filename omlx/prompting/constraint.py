@@ -44,15 +44,15 @@ def constrain(
     text = None if request.must_call or as_schema is None else rules.json(_object(as_schema))
     if dialect.channels:
         text = rules.free() if may_call and not request.must_call else text
-        found = rules.grammar(harmony.write(rules, text, opens_thinking=opens_thinking))
-        return Grammar("lark", found.source, found.schemas, found.texts, trusted=True)
+        grammar = rules.grammar(harmony.write(rules, text, opens_thinking=opens_thinking))
+        return Grammar("lark", grammar.source, grammar.schemas, grammar.texts, trusted=True)
     write, openings = writer_for(dialect.tools, emulated=request.emulate_tools)
     if may_call and not request.must_call:
         reply = rules.calls_or_text(write, openings)
     else:
         reply = write(rules) if text is None else f"{write(rules)} | {text}"
-    found = rules.grammar(reply)
-    return Grammar("lark", found.source, found.schemas, found.texts, opening, after, trusted=True)
+    grammar = rules.grammar(reply)
+    return Grammar("lark", grammar.source, grammar.schemas, grammar.texts, opening, after, trusted=True)
 
 
 def _answer(request: GenerateRequest) -> Grammar | None:

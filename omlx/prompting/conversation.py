@@ -225,7 +225,9 @@ def text_before_calls(messages: Sequence[Message]) -> list[Message]:
 
 def text_before_answered_calls(messages: Sequence[Message]) -> list[Message]:
     """The same, where an answer follows later on: gpt-oss drops what it wrote beside calls from then on."""
-    answers = [at for at, message in enumerate(messages) if message.role == "assistant" and not message.tool_calls]
+    answers = [
+        index for index, message in enumerate(messages) if message.role == "assistant" and not message.tool_calls
+    ]
     last = answers[-1] if answers else 0
     return [*text_before_calls(messages[:last]), *messages[last:]]
 

@@ -105,10 +105,10 @@ def _up_to_response(block: Block) -> tuple[Block, bool]:
             case nodes.If() | nodes.With() | nodes.Range():
                 if _mentions(statement.pipe, "Response"):
                     return tuple(kept), True
-                body, found = _up_to_response(statement.body)
-                otherwise, also = ((), True) if found else _up_to_response(statement.otherwise)
+                body, is_found = _up_to_response(statement.body)
+                otherwise, also = ((), True) if is_found else _up_to_response(statement.otherwise)
                 kept.append(statement._replace(body=body, otherwise=otherwise))
-                if found or also:
+                if is_found or also:
                     return tuple(kept), True
             case nodes.Action(_, pipe):
                 kept.append(statement)
@@ -255,14 +255,14 @@ _REFERENCES = 4
 
 
 def _properties(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> JsonMap:
-    found = _mapping(schema.get("properties")).items()
-    return JsonMap((name, _property(value, root, depth)) for name, value in found)
+    properties = _mapping(schema.get("properties")).items()
+    return JsonMap((name, _property(value, root, depth)) for name, value in properties)
 
 
 def _property(schema: Any, root: Mapping[str, Any], depth: int) -> Struct:
     """`root`: the whole schema of the tool. Ollama's type has no place for a reference: what it leads to is told."""
-    said = _mapping(schema)
-    schema = {**_mapping(resolved(said, root)), **said} if depth else said
+    fields = _mapping(schema)
+    schema = {**_mapping(resolved(fields, root)), **fields} if depth else fields
     items = schema.get("items")
     kind = schema.get("type")
     names = TypeNames([kind] if isinstance(kind, str) else _names(kind))

@@ -164,8 +164,8 @@ class HarmonySplitter:
             return [Segment(self._kind, body)] if body else []
         # A brace too many is a slip that gpt-oss makes.
         behind = cursor.text[cursor.position :].lstrip("} \n")
-        found = [Segment("tool_call", call=call)]
-        return [*found, Segment(self._kind, behind)] if behind else found
+        segments = [Segment("tool_call", call=call)]
+        return [*segments, Segment(self._kind, behind)] if behind else segments
 
 
 def write(rules: Rules, answer: str | None, *, opens_thinking: bool) -> str:

@@ -173,11 +173,11 @@ class OutputParser:
     def _pass_on(self, segments: list[Segment]) -> list[Segment]:
         if self.ended:
             return []
-        for at, segment in enumerate(segments, 1):
+        for count, segment in enumerate(segments, 1):
             if segment.call is not None:
                 # Only now: a format may read the same call several times while it waits for the end.
                 segment.call.id = self._new_id()
                 if self._one_call:
-                    segments, self.ended = segments[:at], True
+                    segments, self.ended = segments[:count], True
                     break
         return joined(segment for segment in segments if self._wants_thinking or segment.kind != "thinking")

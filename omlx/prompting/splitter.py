@@ -361,15 +361,15 @@ class TagSplitter:
             self._emit_text(segments, place + len(stop.group()), keep_blank=False)
         return True
 
-    def _take(self, segments: list[Segment], found: Found, thought: int = 0) -> None:
+    def _take(self, segments: list[Segment], mark: Found, thought: int = 0) -> None:
         """Pass calls on. `thought`: so many characters in front of them are thinking."""
         if thought:
             segments.append(Segment("thinking", self._buffer[:thought]))
-        if found.thought:
-            segments.append(Segment("thinking", found.thought))
-        segments.extend(Segment("tool_call", call=call) for call in found.calls)
-        self._buffer = self._buffer[found.end :]
-        if found.calls:
+        if mark.thought:
+            segments.append(Segment("thinking", mark.thought))
+        segments.extend(Segment("tool_call", call=call) for call in mark.calls)
+        self._buffer = self._buffer[mark.end :]
+        if mark.calls:
             self._answered = self._swallows = self._called = self._behind_call = True
 
     def _drop_orphans(self, final: bool) -> bool:

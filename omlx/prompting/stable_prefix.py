@@ -27,8 +27,8 @@ def with_stable_prefix(request: GenerateRequest) -> GenerateRequest:
     messages = [_without(message, moved) if message.role == "system" else message for message in request.messages]
     if messages == request.messages:
         return request
-    told = [message for message in messages if message.content or message.role != "system"]
-    return msgspec.structs.replace(request, messages=_with_note(told, "".join(moved).strip()))
+    kept = [message for message in messages if message.content or message.role != "system"]
+    return msgspec.structs.replace(request, messages=_with_note(kept, "".join(moved).strip()))
 
 
 def _without(message: Message, moved: list[str]) -> Message:
@@ -42,9 +42,9 @@ def _with_note(messages: list[Message], note: str) -> list[Message]:
     """`note` at the end of the last message that is not the model's own; in front where there is none."""
     if not note:
         return messages
-    at = max((at for at, message in enumerate(messages) if message.role in {"user", "tool"}), default=None)
-    if at is None:
+    index = max((index for index, message in enumerate(messages) if message.role in {"user", "tool"}), default=None)
+    if index is None:
         return [Message(role="system", content=note), *messages]
-    content = f"{messages[at].content}\n\n<system-reminder>\n{note}\n</system-reminder>"
-    noted = msgspec.structs.replace(messages[at], content=content)
-    return [*messages[:at], noted, *messages[at + 1 :]]
+    content = f"{messages[index].content}\n\n<system-reminder>\n{note}\n</system-reminder>"
+    noted = msgspec.structs.replace(messages[index], content=content)
+    return [*messages[:index], noted, *messages[index + 1 :]]

@@ -84,14 +84,14 @@ def probe(render: Render, *, needs_tools: bool = False) -> TemplateCapabilities:
     parts = not _shows(attempt([to_json(user)]), user.content) and _shows(
         attempt([to_json(user, parts=True)]), user.content
     )
-    asked = to_json(user, parts=parts)
+    question = to_json(user, parts=parts)
     system = to_json(Message(role="system", content="Sierra-51c2"), parts=parts)
     text_part = {"type": "text", "text": user.content}
     without = attempt([{"role": "user", "content": [text_part]}])
     seen, watched = (attempt([{"role": "user", "content": [{"type": kind}, text_part]}]) for kind in ("image", "video"))
-    shape = _call_shape(attempt, asked, parts=parts)
-    tools = "probe_tool_9d" in attempt([asked], [TOOL])
-    told = [to_json(Message(role="assistant", content="calls", tool_calls=[])), *_exchange(1, {})[1:]]
+    shape = _call_shape(attempt, question, parts=parts)
+    tools = "probe_tool_9d" in attempt([question], [TOOL])
+    history = [to_json(Message(role="assistant", content="calls", tool_calls=[])), *_exchange(1, {})[1:]]
     reply = to_json(Message(role="assistant", content="Romeo-90d4"), parts=parts)
     second = to_json(Message(role="system", content="Sierra-77e8"), parts=parts)
     developer = to_json(Message(role="developer", content="Delta-2b5f"), parts=parts)
@@ -99,23 +99,27 @@ def probe(render: Render, *, needs_tools: bool = False) -> TemplateCapabilities:
     return TemplateCapabilities(
         # Mistral Nemo's shows it in the last message, if that is the user's.
         system=all(
-            "Sierra-51c2" in attempt([system, asked, *more], [TOOL] if more else None)
+            "Sierra-51c2" in attempt([system, question, *more], [TOOL] if more else None)
             for more in ([], _exchange(1, shape, parts=parts) if shape is not None else [])
         ),
-        two_systems=_in_order(attempt([system, second, asked]), "Sierra-51c2", "Sierra-77e8", user.content),
+        two_systems=_in_order(attempt([system, second, question]), "Sierra-51c2", "Sierra-77e8", user.content),
         late_systems=_in_order(
-            attempt([system, asked, reply, second, again]), "Sierra-51c2", user.content, "Sierra-77e8", "Uniform-b61c"
+            attempt([system, question, reply, second, again]),
+            "Sierra-51c2",
+            user.content,
+            "Sierra-77e8",
+            "Uniform-b61c",
         ),
-        developer="Delta-2b5f" in attempt([developer, asked]),
+        developer="Delta-2b5f" in attempt([developer, question]),
         parts=parts,
         images=_shows(seen, user.content) and seen != without,
         videos=_shows(watched, user.content) and watched != without,
         tools=tools,
-        tools_key="" if tools else _tools_key(attempt, asked),
+        tools_key="" if tools else _tools_key(attempt, question),
         calls=shape is not None,
-        results="Result-6a1d-0" in attempt([asked, *told], [TOOL]),
-        many_calls=shape is None or _values(attempt([asked, *_exchange(2, shape, parts=parts)], [TOOL])) == 2,
-        **_place_of_text(attempt, [asked, reply, again], shape, parts=parts),
+        results="Result-6a1d-0" in attempt([question, *history], [TOOL]),
+        many_calls=shape is None or _values(attempt([question, *_exchange(2, shape, parts=parts)], [TOOL])) == 2,
+        **_place_of_text(attempt, [question, reply, again], shape, parts=parts),
     )
 
 
@@ -129,26 +133,26 @@ def _place_of_text(
     """The shape of calls, with `text_with_calls` or `call_opening`. `others`: question, answer, question."""
     if shape is None:
         return {}
-    found: dict[str, Any] = {**shape}
-    asked, reply, again = others
+    place: dict[str, Any] = {**shape}
+    question, reply, again = others
     words = ("Text-4c0b", "Text-8d1e")
     texts = [to_json(Message(role="assistant", content=word), parts=parts) for word in words]
     called, *results = _exchange(1, shape, parts=parts)
 
     def shown(messages: list[JsonMessage], *words: str) -> bool:
-        prompt = attempt([asked, *messages], [TOOL])
+        prompt = attempt([question, *messages], [TOOL])
         return all(word in prompt for word in (*words, "Value-2e8f-0", "Result-6a1d-0"))
 
     if shown([{**called, "content": texts[0]["content"]}, *results], words[0]):
-        return found
+        return place
     if shown([texts[0], called, *results], words[0]):
         # Mistral's templates want questions and answers to alternate, and messages with calls not to count.
         loop = [called, *results, called, *results, reply, again]
         split = [texts[0], called, *results, texts[1], called, *results, reply, again]
         if shown(split, *words) or not shown(loop):
-            return {**found, "text_with_calls": False}
-    opening = _opening_of_call(attempt([asked, called], [TOOL]), attempt([asked, texts[0]], [TOOL]))
-    return {**found, "call_opening": opening}
+            return {**place, "text_with_calls": False}
+    opening = _opening_of_call(attempt([question, called], [TOOL]), attempt([question, texts[0]], [TOOL]))
+    return {**place, "call_opening": opening}
 
 
 def _opening_of_call(with_call: str, with_text: str) -> str:
@@ -184,12 +188,12 @@ TOOL: dict[str, Any] = {
 
 
 def _tools_key(
-    attempt: Callable[[list[JsonMessage], list[dict[str, Any]]], str], asked: JsonMessage
+    attempt: Callable[[list[JsonMessage], list[dict[str, Any]]], str], question: JsonMessage
 ) -> Literal["", "list", "text"]:
     """How the tools stand in a system message (GLM-4-9B: a list, Phi-4-mini: text); "" where they cannot."""
     forms: tuple[Literal["list", "text"], ...] = ("list", "text")
     for form in forms:
-        prompt = attempt(with_tools_key([asked], [TOOL], form), [])
+        prompt = attempt(with_tools_key([question], [TOOL], form), [])
         if "probe_tool_9d" in prompt and "'probe_tool_9d'" not in prompt:
             return form
     return ""
@@ -208,13 +212,13 @@ def with_tools_key(
 
 
 def _call_shape(
-    attempt: Callable[[list[JsonMessage], list[dict[str, Any]]], str], asked: JsonMessage, *, parts: bool
+    attempt: Callable[[list[JsonMessage], list[dict[str, Any]]], str], question: JsonMessage, *, parts: bool
 ) -> dict[str, bool] | None:
     """The first way of writing a tool call and its result that the template renders well; None: there is none."""
-    nones = attempt([asked], [TOOL]).count("None")
+    nones = attempt([question], [TOOL]).count("None")
     for in_parts, short, null, string in itertools.product((False, True), repeat=4):
         shape = {"result_parts": in_parts, "short_ids": short, "null_content": null, "string_arguments": string}
-        prompt = attempt([asked, *_exchange(1, shape, parts=parts)], [TOOL])
+        prompt = attempt([question, *_exchange(1, shape, parts=parts)], [TOOL])
         as_repr = "{'key_4b': 'Value" in prompt or prompt.count("None") > nones or '"{\\"key_4b' in prompt
         # The tool's definition shows the name as well, but never the value.
         if _values(prompt) and _shows(prompt, "Result-6a1d-0") and not as_repr:
@@ -225,7 +229,10 @@ def _call_shape(
 def _exchange(count: int, shape: dict[str, bool], *, parts: bool = False) -> list[JsonMessage]:
     """An assistant message with `count` calls, and their results."""
     identity = SHORT_ID if shape.get("short_ids") else LONG_ID
-    calls = [ToolCall("probe_tool_9d", {"key_4b": f"Value-2e8f-{at}"}, f"{identity[:-1]}{at}") for at in range(count)]
+    calls = [
+        ToolCall("probe_tool_9d", {"key_4b": f"Value-2e8f-{number}"}, f"{identity[:-1]}{number}")
+        for number in range(count)
+    ]
     called = to_json(
         Message(role="assistant", tool_calls=calls),
         parts=parts,
@@ -233,12 +240,12 @@ def _exchange(count: int, shape: dict[str, bool], *, parts: bool = False) -> lis
         null_content=shape.get("null_content", False),
     )
     answers = [
-        Message(role="tool", content=f"Result-6a1d-{at}", tool_name=call.name, tool_call_id=call.id)
-        for at, call in enumerate(calls)
+        Message(role="tool", content=f"Result-6a1d-{number}", tool_name=call.name, tool_call_id=call.id)
+        for number, call in enumerate(calls)
     ]
     return [called, *(to_json(answer, result_parts=shape.get("result_parts", False)) for answer in answers)]
 
 
 def _values(prompt: str) -> int:
     """How many calls of an exchange the prompt shows."""
-    return sum(f"Value-2e8f-{at}" in prompt for at in range(2))
+    return sum(f"Value-2e8f-{number}" in prompt for number in range(2))

@@ -34,8 +34,8 @@ def describe_tools(messages: Sequence[Message], tools: Sequence[dict[str, Any]],
     text = _INSTRUCTIONS.format(tools=listed, example=write(_EXAMPLE))
     if messages and messages[0].role in SYSTEM_ROLES:
         first = messages[0]
-        told = Message(role=first.role, content=f"{first.content}\n\n{text}".strip(), images=first.images)
-        return [told, *messages[1:]]
+        message = Message(role=first.role, content=f"{first.content}\n\n{text}".strip(), images=first.images)
+        return [message, *messages[1:]]
     return [Message(role="system", content=text), *messages]
 
 

@@ -58,23 +58,23 @@ def spelled(value: Any) -> str:
 
 def with_values(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema with `enum` for an `anyOf` or `oneOf` whose alternatives only list values; itself without such."""
-    found = schema
+    result = schema
     for key in ("anyOf", "oneOf"):
         spellings = _listed(schema[key]) if key in schema and isinstance(schema[key], list) else None
         if spellings is None:
             continue
         values = [value for spelling, (value, count) in spellings.items() if key == "anyOf" or count == 1]
-        before = found.get("enum")
+        before = result.get("enum")
         if isinstance(before, list):
             both = {spelled(value) for value in before}
             values = [value for value in values if spelled(value) in both]
-        found = {name: inner for name, inner in found.items() if name != key} | {"enum": values}
-    return found
+        result = {name: inner for name, inner in result.items() if name != key} | {"enum": values}
+    return result
 
 
 def _listed(options: list[Any]) -> dict[str, tuple[Any, int]] | None:
     """Spelling → the value and how many of the options have it; None where one is more than a list of values."""
-    found: dict[str, tuple[Any, int]] = {}
+    listed: dict[str, tuple[Any, int]] = {}
     for option in options:
         if not isinstance(option, dict) or not option.keys() & ASSERTIONS <= {"const", "enum", "type"}:
             return None
@@ -84,8 +84,8 @@ def _listed(options: list[Any]) -> dict[str, tuple[Any, int]] | None:
         allowed = types_of(option.get("type"))
         own = {spelled(value): value for value in values if type_of(value) in allowed}
         for spelling, value in own.items():
-            found[spelling] = (value, found.get(spelling, (value, 0))[1] + 1)
-    return found
+            listed[spelling] = (value, listed.get(spelling, (value, 0))[1] + 1)
+    return listed
 
 
 class Facts(NamedTuple):
@@ -101,11 +101,11 @@ class Facts(NamedTuple):
 def facts(flat: Iterable[Place], *, lowered: bool = False) -> Facts:
     """`flat`: places as `Expand` gives them. `lowered`: of what they become, where an object that lists properties has
     no others, and a schema that lists properties is an object's."""
-    found = Facts(set(TYPES), None, set(), {}, False)
+    result = Facts(set(TYPES), None, set(), {}, False)
     places = list(flat)
     for place in places:
         schema = place.schema
-        types, values, closed = found.types, found.values, found.closed
+        types, values, closed = result.types, result.values, result.closed
         if "type" in schema:
             types = types & types_of(schema["type"])
         for listed in ([schema["const"]] if "const" in schema else None, schema.get("enum")):
@@ -116,20 +116,20 @@ def facts(flat: Iterable[Place], *, lowered: bool = False) -> Facts:
         properties = schema.get("properties")
         if isinstance(properties, dict):
             for name, inner in properties.items():
-                found.properties.setdefault(name, []).append(place_of(inner, place))
+                result.properties.setdefault(name, []).append(place_of(inner, place))
             if "patternProperties" not in schema:
                 closed = closed or schema.get("additionalProperties") is False
                 closed = closed or (lowered and "additionalProperties" not in schema and place.declares)
         required = schema.get("required")
         names = required if isinstance(required, list) else []
-        found.required.update(name for name in names if isinstance(name, str))
-        found = found._replace(types=types, values=values, closed=closed)
-    if found.values is not None:
+        result.required.update(name for name in names if isinstance(name, str))
+        result = result._replace(types=types, values=values, closed=closed)
+    if result.values is not None:
         excepted = [value for place in places for value in _excepted(place.schema)]
-        found = found._replace(values=found.values - {spelled(value) for value in excepted})
-    if lowered and found.types == set(TYPES) and found.values is None and (found.properties or found.required):
-        found = found._replace(types={"object"})
-    return found
+        result = result._replace(values=result.values - {spelled(value) for value in excepted})
+    if lowered and result.types == set(TYPES) and result.values is None and (result.properties or result.required):
+        result = result._replace(types={"object"})
+    return result
 
 
 def _excepted(schema: dict[str, Any]) -> list[Any]:
@@ -146,8 +146,8 @@ def possible(flat: Iterable[Place], expand: Expand) -> bool:
         inner = expand(whole.properties[name])
         if inner is None:
             return False
-        said = facts(inner)
-        if not said.types or said.values == set():
+        inner_facts = facts(inner)
+        if not inner_facts.types or inner_facts.values == set():
             return False
     return True
 
@@ -193,13 +193,13 @@ class Opposites:
         return self._made[id(schema)][1]
 
     def _of_all(self, place: Place, depth: int) -> list[Any] | None:
-        found: list[Any] = []
+        alternatives: list[Any] = []
         for key in place.schema:
             made = self._of_keyword(key, place, depth - 1)
-            if made is None or len(found) + len(made) > _MOST:
+            if made is None or len(alternatives) + len(made) > _MOST:
                 return None
-            found += made
-        return found
+            alternatives += made
+        return alternatives
 
     def _of_keyword(self, key: str, place: Place, depth: int) -> list[Any] | None:
         value = place.schema[key]
@@ -251,15 +251,15 @@ class Opposites:
                 return None if key in ASSERTIONS else []
 
     def _of_properties(self, properties: dict[str, Any], place: Place, depth: int) -> list[Any] | None:
-        found = []
+        alternatives = []
         for name, inner in properties.items():
             made = self._opposite(place_of(inner, place), depth)
             if made is None:
                 return None
             if made:
                 wrong = made[0] if len(made) == 1 else {"anyOf": made}
-                found.append({"type": "object", "required": [name], "properties": {name: wrong}})
-        return found
+                alternatives.append({"type": "object", "required": [name], "properties": {name: wrong}})
+        return alternatives
 
 
 ASSERTIONS = frozenset(

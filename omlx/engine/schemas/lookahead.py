@@ -44,15 +44,15 @@ def split(pattern: str) -> list[str] | None:
         return None if texts is None else _excluding(texts, empty=whole["count"] == "*")
     if not pattern.startswith(("^(?!", "^(?=")):
         return [pattern]
-    rest, found, excluded = pattern[1:], [], []
+    rest, excluded_texts, excluded = pattern[1:], [], []
     while rest.startswith(("(?!", "(?=")):
         end = _end_of_group(rest)
         if end is None:
             return None
         if rest[2] == "=":
-            found.append(f"^(?:{rest[3:end]})")
+            excluded_texts.append(f"^(?:{rest[3:end]})")
         elif rest[3:end] in _BLANK:
-            found.append(r"\S")
+            excluded_texts.append(r"\S")
         else:
             texts = _texts(rest[3:end])
             if texts is None:
@@ -62,7 +62,11 @@ def split(pattern: str) -> list[str] | None:
     others = _excluding(excluded, empty=rest not in _NOT_EMPTY)
     if others is None or "|" in _outside_groups(rest):
         return None
-    return [*others, *found, *([] if rest in _EVERYTHING | _NOT_EMPTY and (others or found) else [f"^{rest}"])]
+    return [
+        *others,
+        *excluded_texts,
+        *([] if rest in _EVERYTHING | _NOT_EMPTY and (others or excluded_texts) else [f"^{rest}"]),
+    ]
 
 
 def without_names(pattern: str) -> tuple[str, list[str]] | None:
@@ -77,11 +81,11 @@ def without_names(pattern: str) -> tuple[str, list[str]] | None:
 
 def lengths(pattern: str) -> tuple[str, dict[str, int]]:
     """`pattern` without a look-ahead that only counts characters, and what that says."""
-    found = _LENGTHS.match(pattern)
-    if found is None:
+    match = _LENGTHS.match(pattern)
+    if match is None:
         return pattern, {}
-    least, most = int(found["least"]), found["most"] if found["comma"] else found["least"]
-    rest = "^" + pattern[found.end() :]
+    least, most = int(match["least"]), match["most"] if match["comma"] else match["least"]
+    rest = "^" + pattern[match.end() :]
     return rest, {"minLength": least, **({"maxLength": int(most)} if most else {})}
 
 
@@ -127,23 +131,23 @@ def _excluding(texts: list[_Text], *, empty: bool) -> list[str] | None:
     kinds: dict[tuple[bool, bool], list[str]] = {}
     for text, within, ends in texts:
         kinds.setdefault((within, ends), []).append(text)
-    found = [
+    alternatives = [
         *([_any_but(kinds[False, False], begins=True, empty=empty)] if (False, False) in kinds else []),
         *([_any_but(kinds[False, True], begins=False, empty=empty)] if (False, True) in kinds else []),
         *(_without(text) for text in kinds.get((True, False), [])),
         *(_not_ending(text) for text in kinds.get((True, True), [])),
     ]
-    patterns = [pattern for pattern in found if pattern is not None]
+    patterns = [pattern for pattern in alternatives if pattern is not None]
     if not empty and not ((False, False) in kinds or (False, True) in kinds):
         patterns.append(r"[\s\S]")
-    return patterns if len(found) <= len(patterns) else None
+    return patterns if len(alternatives) <= len(patterns) else None
 
 
 def _not_ending(text: str) -> str:
     ways = [""] if text else []
-    for at in range(len(text)):
-        behind = "".join(map(_literal, text[at + 1 :]))
-        ways.append(rf"(?:[\s\S]*[^{_literal(text[at])}]){'?' if behind else ''}{behind}")
+    for position in range(len(text)):
+        behind = "".join(map(_literal, text[position + 1 :]))
+        ways.append(rf"(?:[\s\S]*[^{_literal(text[position])}]){'?' if behind else ''}{behind}")
     return f"^(?:{'|'.join(ways)})$"
 
 
@@ -182,7 +186,7 @@ def _either(one: str, other: str) -> str:
 # ---------------------------------------------------------------- reading
 def _texts(choices: str) -> list[_Text] | None:
     """The plain texts that an expression stands for; None where it is more than that."""
-    found = []
+    texts = []
     for choice in choices.split("|"):
         body = choice.removeprefix("^")
         within = body.startswith(".*")
@@ -191,27 +195,27 @@ def _texts(choices: str) -> list[_Text] | None:
         body = body.removesuffix("$") if ends else body
         body = body.removesuffix(".*") if not body.endswith("\\.*") else body
         ends = ends and not choice.endswith(".*$")
-        text, at = "", 0
-        while at < len(body):
-            piece = _PIECE.match(body, at)
+        text, position = "", 0
+        while position < len(body):
+            piece = _PIECE.match(body, position)
             if piece is None:
                 return None
             character = piece["escaped"] or piece["single"] or piece["plain"]
             text += character * int(piece["times"] or 1)
-            at = piece.end()
+            position = piece.end()
         if not text and not ends:
             return None
-        found.append(_Text(text, within, ends))
-    return found
+        texts.append(_Text(text, within, ends))
+    return texts
 
 
 def _end_of_group(text: str) -> int | None:
     """Where the group ends that `text` begins with."""
-    depth, at, inside = 0, 0, False
-    while at < len(text):
-        match text[at]:
+    depth, position, inside = 0, 0, False
+    while position < len(text):
+        match text[position]:
             case "\\":
-                at += 1
+                position += 1
             case "[" if not inside:
                 inside = True
             case "]":
@@ -221,26 +225,26 @@ def _end_of_group(text: str) -> int | None:
             case ")" if not inside:
                 depth -= 1
                 if not depth:
-                    return at
-        at += 1
+                    return position
+        position += 1
     return None
 
 
 def _outside_groups(text: str) -> str:
     """`text` without its groups and classes."""
-    out, at = [], 0
-    while at < len(text):
-        if text[at] == "(":
-            end = _end_of_group(text[at:])
+    out, position = [], 0
+    while position < len(text):
+        if text[position] == "(":
+            end = _end_of_group(text[position:])
             if end is None:
                 return "|"
-            at += end
-        elif text[at] == "\\":
-            at += 1
-        elif text[at] == "[":
-            end = text.find("]", at + 2)
-            at = len(text) if end < 0 else end
+            position += end
+        elif text[position] == "\\":
+            position += 1
+        elif text[position] == "[":
+            end = text.find("]", position + 2)
+            position = len(text) if end < 0 else end
         else:
-            out.append(text[at])
-        at += 1
+            out.append(text[position])
+        position += 1
     return "".join(out)

@@ -85,10 +85,10 @@ class _Lowering:
         while self._waiting:
             name, places = self._waiting.pop()
             definitions[name] = self._schema(places)
-        found = inhabited(top, definitions)
-        if found is False:
+        count = inhabited(top, definitions)
+        if count is False:
             raise SchemaError("no value obeys it")
-        return found if isinstance(found, dict) else {}
+        return count if isinstance(count, dict) else {}
 
     # ------------------------------------------------------------ one value
     def _schema(self, places: Sequence[Place]) -> Any:
@@ -204,13 +204,13 @@ class _Lowering:
             return write(merged, self._value, left)
         self._branches += len(ways)
         if len(groups) == 1 and merged.empty:
-            found = any_of(self._value(way) for way in ways)
+            alternatives = any_of(self._value(way) for way in ways)
         else:
             if rest:
                 # The compiler puts these together: an object must not be closed before.
                 base = [place._replace(declares=False) for place in base]
-            found = any_of(self._schema([*base, *way]) for way in ways)
-        return {"allOf": [found, *left]} if left else found
+            alternatives = any_of(self._schema([*base, *way]) for way in ways)
+        return {"allOf": [alternatives, *left]} if left else alternatives
 
     def _combined(self, base: list[Place], ways: Group, group: Group) -> Group | None:
         """Each way with each alternative, but for those that rule each other out; None where they are too many."""
@@ -242,54 +242,54 @@ class _Lowering:
     def _groups(self, flat: list[Place], base: list[Place]) -> list[tuple[bool, Group]] | None:
         """The alternatives of each keyword, and whether it has to be followed: others are left out where they are too
         many. None where nothing can obey them."""
-        found: list[tuple[bool, Group]] = []
+        groups: list[tuple[bool, Group]] = []
         for place in flat:
             schema = place.schema
             if "anyOf" in schema:
-                found.append((True, [[place_of(inner, place)] for inner in _list(schema, "anyOf")]))
+                groups.append((True, [[place_of(inner, place)] for inner in _list(schema, "anyOf")]))
             if "oneOf" in schema:
-                found.append((True, self._one_of([place_of(inner, place) for inner in _list(schema, "oneOf")], base)))
+                groups.append((True, self._one_of([place_of(inner, place) for inner in _list(schema, "oneOf")], base)))
             if self._brief:
                 continue
             if "not" in schema:
                 opposite = self._opposites.of(place_of(schema["not"], place))
                 if opposite is not None:
-                    found.append((False, [[one] for one in opposite]))
+                    groups.append((False, [[one] for one in opposite]))
             if "if" in schema and ("then" in schema or "else" in schema):
                 condition = place_of(schema["if"], place)._replace(declares=False)
                 opposite = self._opposites.of(condition)
                 then, other = (place_of(schema.get(key, True), place) for key in ("then", "else"))
                 if opposite is not None:
-                    found.append((False, [[condition, then], *([one, other] for one in opposite)]))
+                    groups.append((False, [[condition, then], *([one, other] for one in opposite)]))
             for name, needed in _dependencies(schema):
                 without = place._replace(schema={"properties": {name: False}}, declares=False)
                 has = place._replace(schema={"required": [name]}, declares=False)
-                found.append((False, [[without], [has, place_of(needed, place)]]))
-        return None if any(not group for _, group in found) else found
+                groups.append((False, [[without], [has, place_of(needed, place)]]))
+        return None if any(not group for _, group in groups) else groups
 
     def _one_of(self, options: list[Place], base: list[Place]) -> Group:
         """Each option without what would make another one hold as well, where that can be said."""
         everything = [[option] for option in options]
         if self._brief or not 1 < len(options) <= _COMPARED:
             return everything
-        said = [self._expand([option]) for option in options]
-        found: Group = []
-        for at, option in enumerate(options):
-            if said[at] is None:
+        expanded = [self._expand([option]) for option in options]
+        group: Group = []
+        for index, option in enumerate(options):
+            if expanded[index] is None:
                 continue
             ours = self._expand([*base, option])
             if ours is None:
                 continue
             mine = facts(ours, lowered=True)
             ways: Group = [[option]]
-            for other, flat in enumerate(said):
-                if other == at or flat is None or apart(mine, facts(flat), self._expand):
+            for other, flat in enumerate(expanded):
+                if other == index or flat is None or apart(mine, facts(flat), self._expand):
                     continue
                 opposite = self._opposites.of(options[other])
                 if opposite is not None and len(ways) * len(opposite) <= _EXCLUSIONS:
                     ways = [[*way, one] for way in ways for one in opposite]
-            found += ways
-        return found
+            group += ways
+        return group
 
 
 def _size(places: Sequence[Place]) -> int:

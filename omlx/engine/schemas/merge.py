@@ -79,12 +79,12 @@ def _texts(merged: Merged) -> None:
         (False, plain, []),
         (False, lengths, []),
     ):
-        found = trouble({"type": "string", **kept, "allOf": parts})
-        if not found:
+        why = trouble({"type": "string", **kept, "allOf": parts})
+        if not why:
             merged.limits = {key: value for key, value in merged.limits.items() if key in kept or key not in limits}
             merged.also = [part for part in merged.also if part in parts or part not in also]
             return
-        if found == "empty" and not formats:
+        if why == "empty" and not formats:
             break
     merged.types.discard("string")
 

@@ -62,8 +62,8 @@ _PROPERTIES: dict[str, Any] = {
 
 def metaschema(uri: str) -> dict[str, Any] | None:
     """The schema that `uri`, without fragment, names; None where it names no draft's."""
-    found = _URI.fullmatch(uri)
-    if found is None:
+    match = _URI.fullmatch(uri)
+    if match is None:
         return None
-    types = ["object"] if found["number"] == "4" else ["object", "boolean"]
+    types = ["object"] if match["number"] == "4" else ["object", "boolean"]
     return {"type": types, "properties": _PROPERTIES, "definitions": _DEFINITIONS}

@@ -137,11 +137,11 @@ def _drop_repeated(merged: Merged) -> None:
     for pattern, places in merged.patterns.items():
         if len(merged.properties) > _PAIRS:
             return
-        said = {id(place.schema) for place in places}
+        schemas = {id(place.schema) for place in places}
         targets = {place.schema.get("$ref") for place in places if isinstance(place.schema, dict)} - {None}
         for name, own in list(merged.properties.items()):
             ours = {place.schema.get("$ref") for place in own if isinstance(place.schema, dict)} - {None}
-            same = {id(place.schema) for place in own} == said or (targets and targets == ours)
+            same = {id(place.schema) for place in own} == schemas or (targets and targets == ours)
             if same and name not in merged.required and matches(pattern, name):
                 del merged.properties[name]
 
@@ -169,7 +169,7 @@ def _separate(merged: Merged) -> None:
     for pattern, places in merged.patterns.items():
         touching = [group for group in groups if any(not disjoint([known, pattern]) for known in group)]
         groups = [group for group in groups if group not in touching]
-        groups.append({pattern: places} | {known: found for group in touching for known, found in group.items()})
+        groups.append({pattern: places} | {known: members for group in touching for known, members in group.items()})
     merged.patterns = {}
     for group in groups:
         together = next(iter(group)) if len(group) == 1 else "|".join(f"(?:{pattern})" for pattern in group)

@@ -38,14 +38,18 @@ def usable(pattern: Any) -> list[str] | None:
     """Patterns in the compiler's kind that hold together where `pattern` does; None where it cannot be enforced."""
     if not isinstance(pattern, str) or len(pattern) > MAX_PATTERN:
         return None
-    found = [_translated(part) for part in split(pattern) or ()]
-    return found if found and all(_compiles({"type": "string", "pattern": part}) for part in found) else None
+    translated = [_translated(part) for part in split(pattern) or ()]
+    return (
+        translated
+        if translated and all(_compiles({"type": "string", "pattern": part}) for part in translated)
+        else None
+    )
 
 
 def usable_alone(pattern: Any) -> str | None:
     """The same, where it is a single one."""
-    found = usable(pattern)
-    return found[0] if found is not None and len(found) == 1 else None
+    translated = usable(pattern)
+    return translated[0] if translated is not None and len(translated) == 1 else None
 
 
 def disjoint(patterns: Sequence[str]) -> bool:
@@ -82,37 +86,37 @@ def _compiles(schema: dict[str, Any]) -> bool:
 
 def _translated(pattern: str) -> str:
     out: list[str] = []
-    at, inside = 0, False
-    while at < len(pattern):
-        character, following = pattern[at], pattern[at + 1 : at + 2]
+    position, inside = 0, False
+    while position < len(pattern):
+        character, following = pattern[position], pattern[position + 1 : position + 2]
         if character == "\\" and following:
-            out.append(_escape(following, pattern[at + 2 : at + 3]))
-            at += 3 if following == "c" and pattern[at + 2 : at + 3].isalpha() else 2
-            if braces := following in "pPxu" and _BRACES.match(pattern, at):
+            out.append(_escape(following, pattern[position + 2 : position + 3]))
+            position += 3 if following == "c" and pattern[position + 2 : position + 3].isalpha() else 2
+            if braces := following in "pPxu" and _BRACES.match(pattern, position):
                 out.append(braces.group())
-                at = braces.end()
+                position = braces.end()
             continue
         if inside:
             inside = character != "]"
             # Rust's classes can be nested, and have operators of doubled letters.
             out.append("\\" + character if character in "[&~" else character)
         elif character == "[":
-            empty = next((text for text in ("[^]", "[]") if pattern.startswith(text, at)), None)
+            empty = next((text for text in ("[^]", "[]") if pattern.startswith(text, position)), None)
             if empty:
                 out.append(r"[\s\S]" if empty == "[^]" else r"[^\s\S]")
-                at += len(empty)
+                position += len(empty)
                 continue
             inside = True
             negated = following == "^"
             out.append("[^" if negated else "[")
-            at += negated
-        elif (character == "{" and not _REPEATS.match(pattern, at)) or (
+            position += negated
+        elif (character == "{" and not _REPEATS.match(pattern, position)) or (
             character == "}" and not re.search(r"(?<!\\)\{[0-9]+(?:,[0-9]*)?\Z", "".join(out[-12:]))
         ):
             out.append("\\" + character)
         else:
             out.append(character)
-        at += 1
+        position += 1
     return "".join(out)
 
 

@@ -88,21 +88,21 @@ class References:
             return outermost
         ours = place.base == resource and metaschema(resource) is not None
         if fragment and not fragment.startswith("/"):
-            found = self._known.get(f"{resource}#{unquote(fragment)}")
+            target = self._known.get(f"{resource}#{unquote(fragment)}")
             # Pointers were also written in short.
-            found = found or next(filter(None, (_follow(place, pointer) for pointer in _pointers(fragment))), None)
+            target = target or next(filter(None, (_follow(place, pointer) for pointer in _pointers(fragment))), None)
         else:
             # Many count from the root in spite of a name in between.
             ways = [(start, way) for start in (place, self.root) for way in (unquote(fragment), fragment)]
-            found = next(filter(None, (_follow(*way) for way in ways)), None)
+            target = next(filter(None, (_follow(*way) for way in ways)), None)
             if fragment == "/":
                 # Meant is the whole, not its property of the name "".
-                found = found or place
-        if found is None and ours:
+                target = target or place
+        if target is None and ours:
             return place._replace(schema=True)
-        if found is None:
+        if target is None:
             raise SchemaError(f'"{keyword}" leads to {shown}, which is not in the schema')
-        return found
+        return target
 
     def _outermost(self, keyword: str, place: Place, name: str) -> Place | None:
         """What a dynamic reference leads to where both what it names and the whole schema can be extended."""
@@ -172,5 +172,5 @@ def _path_to(root: Any, wanted: Any) -> list[str]:
         if isinstance(value, dict):
             waiting += [([*path, key], inner) for key, inner in value.items() if key not in DATA]
         elif isinstance(value, list):
-            waiting += [([*path, str(at)], inner) for at, inner in enumerate(value)]
+            waiting += [([*path, str(index)], inner) for index, inner in enumerate(value)]
     return []

@@ -48,12 +48,12 @@ class _NoText(Exception):
 def terminal(schema: dict[str, Any], without: str) -> str:
     """The expression for texts that obey `schema` and do not contain `without`."""
     try:
-        found = _expression(schema, schema.get("$defs", {}), _DEPTH)
+        expression = _expression(schema, schema.get("$defs", {}), _DEPTH)
     except _NoText:
-        found = None
+        expression = None
     if not without:
-        return found or _ANY
-    return f"{found or _ANY} & ~/(.|\\n)*{''.join(map(_character, without))}(.|\\n)*/"
+        return expression or _ANY
+    return f"{expression or _ANY} & ~/(.|\\n)*{''.join(map(_character, without))}(.|\\n)*/"
 
 
 def _expression(schema: Any, definitions: dict[str, Any], depth: int) -> str | None:
@@ -68,12 +68,12 @@ def _expression(schema: Any, definitions: dict[str, Any], depth: int) -> str | N
     if "anyOf" in schema:
         parts.append(_either(schema["anyOf"], definitions, depth - 1))
     parts.append(_own(schema))
-    found = [part for part in parts if part is not None]
-    return f"({' & '.join(found)})" if found else None
+    expressions = [part for part in parts if part is not None]
+    return f"({' & '.join(expressions)})" if expressions else None
 
 
 def _either(options: Iterable[Any], definitions: dict[str, Any], depth: int) -> str | None:
-    found: list[str] = []
+    alternatives: list[str] = []
     for option in options:
         try:
             one = _expression(option, definitions, depth)
@@ -81,10 +81,10 @@ def _either(options: Iterable[Any], definitions: dict[str, Any], depth: int) -> 
             continue
         if one is None:
             return None
-        found.append(one)
-    if not found:
+        alternatives.append(one)
+    if not alternatives:
         raise _NoText
-    return f"({' | '.join(found)})"
+    return f"({' | '.join(alternatives)})"
 
 
 def _own(schema: dict[str, Any]) -> str | None:
@@ -107,17 +107,17 @@ def _own(schema: dict[str, Any]) -> str | None:
 
 
 def _text(schema: dict[str, Any]) -> str | None:
-    found = []
+    expressions = []
     least, most = schema.get("minLength", 0), schema.get("maxLength")
     if least or most is not None:
-        found.append(f"/(.|\\n){{{least},{'' if most is None else most}}}/")
+        expressions.append(f"/(.|\\n){{{least},{'' if most is None else most}}}/")
     pattern = FORMAT_PATTERNS.get(schema.get("format", ""), schema.get("pattern"))
     expression = None if pattern is None else anchored(pattern)
     if expression is not None:
-        found.append(f"/{_in_lark(expression)}/")
+        expressions.append(f"/{_in_lark(expression)}/")
     if schema.get("format") in _FORMATS:
-        found.append(f"/{_in_lark(_FORMATS[schema['format']])}/")
-    return f"({' & '.join(found)})" if found else None
+        expressions.append(f"/{_in_lark(_FORMATS[schema['format']])}/")
+    return f"({' & '.join(expressions)})" if expressions else None
 
 
 def anchored(pattern: str) -> str | None:
@@ -139,25 +139,25 @@ def _ends(way: str) -> bool:
 
 def _tokens(pattern: str) -> Iterable[tuple[str, bool]]:
     """Characters of the pattern, each with its backslash, and whether it stands in a class."""
-    at, inside = 0, False
-    while at < len(pattern):
-        size = 2 if pattern[at] == "\\" else 1
-        one = pattern[at : at + size]
+    position, inside = 0, False
+    while position < len(pattern):
+        size = 2 if pattern[position] == "\\" else 1
+        one = pattern[position : position + size]
         yield one, inside
         inside = (inside or one == "[") and one != "]"
-        at += size
+        position += size
 
 
 def _alternatives(pattern: str) -> list[str]:
     """What stands between the `|` outside of groups."""
-    found, depth = [""], 0
+    alternatives, depth = [""], 0
     for one, inside in _tokens(pattern):
         if one == "|" and not depth and not inside:
-            found.append("")
+            alternatives.append("")
             continue
-        found[-1] += one
+        alternatives[-1] += one
         depth += 0 if inside else (one == "(") - (one == ")")
-    return found
+    return alternatives
 
 
 def _has_anchor(pattern: str) -> bool:

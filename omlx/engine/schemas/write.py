@@ -15,16 +15,16 @@ _MOST_EACH = 64
 
 def any_of(options: Iterable[Any]) -> Any:
     """A schema for what obeys one of them."""
-    found: list[Any] = []
+    alternatives: list[Any] = []
     for option in options:
         if option is True or option == {}:
             return True
         for one in option["anyOf"] if isinstance(option, dict) and option.keys() == {"anyOf"} else [option]:
-            if one is not False and one not in found[-_MOST_EACH:]:
-                found.append(one)
-    if not found:
+            if one is not False and one not in alternatives[-_MOST_EACH:]:
+                alternatives.append(one)
+    if not alternatives:
         return False
-    return found[0] if len(found) == 1 else {"anyOf": found}
+    return alternatives[0] if len(alternatives) == 1 else {"anyOf": alternatives}
 
 
 def write(merged: Merged, value: Callable[[Sequence[Place]], Any], rest: Sequence[Any]) -> Any:
@@ -105,9 +105,9 @@ def _no_object(merged: Merged) -> list[Any]:
 def inhabited(top: Any, definitions: dict[str, Any]) -> Any:
     """The schema with its definitions, without the parts that no finite value obeys; False where nothing is left."""
     known: set[str] = set()
-    found = -1
-    while found < len(known):
-        found = len(known)
+    before = -1
+    while before < len(known):
+        before = len(known)
         # Most lead to definitions that come later.
         for name in reversed(definitions):
             if name not in known and _possible(definitions[name], known):

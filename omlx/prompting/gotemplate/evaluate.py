@@ -190,15 +190,15 @@ class _Run:
             raise self._fail(first.line, what)
         return value
 
-    def _function(self, function: nodes.Function, given: list[Expression], dot: Any, piped: tuple[Any, ...]) -> Any:
+    def _function(self, function: nodes.Function, arguments: list[Expression], dot: Any, piped: tuple[Any, ...]) -> Any:
         if function.name in LAZY:
-            return self._lazy(function, given, dot, piped)
+            return self._lazy(function, arguments, dot, piped)
         self._check_time(function.line)
-        values = [self._value(argument, dot) for argument in given]
+        values = [self._value(argument, dot) for argument in arguments]
         if sum(len(value) for value in (*values, *piped) if isinstance(value, str)) > _MAX_ARGUMENTS:
             raise self._fail(function.line, f"the arguments of {function.name} are too large")
         try:
-            found = FUNCTIONS[function.name](*values, *piped)
+            result = FUNCTIONS[function.name](*values, *piped)
         except TemplateError as error:
             raise self._fail(function.line, f"error calling {function.name}: {error}") from None
         except TypeError:
@@ -206,18 +206,18 @@ class _Run:
             raise self._fail(function.line, f"wrong number of args for {function.name}: got {count}") from None
         except (OverflowError, ValueError, MemoryError) as error:
             raise self._fail(function.line, f"error calling {function.name}: {error}") from None
-        if isinstance(found, str | list):
-            self._built += len(found)
+        if isinstance(result, str | list):
+            self._built += len(result)
             if self._built > MAX_TEXT:
                 raise self._fail(function.line, "the texts that the template makes are too large")
-        return found
+        return result
 
-    def _lazy(self, function: nodes.Function, given: list[Expression], dot: Any, piped: tuple[Any, ...]) -> Any:
+    def _lazy(self, function: nodes.Function, arguments: list[Expression], dot: Any, piped: tuple[Any, ...]) -> Any:
         """`and` and `or` stop at the first value that decides."""
-        if not given and not piped:
+        if not arguments and not piped:
             raise self._fail(function.line, f"wrong number of args for {function.name}: want at least 1 got 0")
         value: Any = None
-        for argument in given:
+        for argument in arguments:
             value = self._value(argument, dot)
             if is_true(value) == (function.name == "or"):
                 return value

@@ -14,7 +14,7 @@ import numpy as np
 from omlx_registry.gguf.container import GgufError, GgufTensor
 from omlx_registry.gguf.keys import GgufKeys
 from omlx_registry.gguf.layout import COMMON, GEMMA_NORMS, QK_NORMS, Config, Layout
-from omlx_registry.gguf.picks import Pick
+from omlx_registry.gguf.picks import TensorPick
 
 _NORMS: Final = {**COMMON, **GEMMA_NORMS, **QK_NORMS}
 _OWN_INPUTS: Final = {
@@ -101,9 +101,9 @@ def _absent4(layer: int, config: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(absent)
 
 
-def _gate_up(config: Mapping[str, Any]) -> list[tuple[str, Pick]]:
+def _gate_up(config: Mapping[str, Any]) -> list[tuple[str, TensorPick]]:
     width = config["moe_intermediate_size"]
-    picks = {"gate": Pick.every(0, width), "up": Pick.every(width, 2 * width)}
+    picks = {"gate": TensorPick.every(0, width), "up": TensorPick.every(width, 2 * width)}
     return [(f"experts.switch_glu.{name}_proj", pick) for name, pick in picks.items()]
 
 
@@ -136,11 +136,11 @@ def _gemma3n(keys: GgufKeys, config: Mapping[str, Any], tensors: Mapping[str, Gg
     return {"text_config": text, "altup_num_inputs": text["altup_num_inputs"]}
 
 
-def _stacked(name: str, config: Mapping[str, Any]) -> list[tuple[str, Pick]]:
+def _stacked(name: str, config: Mapping[str, Any]) -> list[tuple[str, TensorPick]]:
     """The projections of a stack, one below the other."""
     width = config["hidden_size"]
     return [
-        (f"model.language_model.{name}.{at}", Pick.every(at * width, (at + 1) * width).through_experts())
+        (f"model.language_model.{name}.{at}", TensorPick.every(at * width, (at + 1) * width).through_experts())
         for at in range(config["altup_num_inputs"] - 1)
     ]
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from omlx_registry.gguf.container import GgufTensor
 from omlx_registry.gguf.keys import GgufKeys
-from omlx_registry.gguf.picks import Indices, Pick
+from omlx_registry.gguf.picks import Indices, TensorPick
 
 ZERO_ROWS: Final = "omlx_zero_rows"
 """Of the settings: rows of zeros before the file's position embeddings; not written to config.json."""
@@ -26,7 +26,7 @@ Settings = Callable[[GgufKeys, Mapping[str, Any], Mapping[str, GgufTensor]], Con
 """What the architecture adds to config.json, from the metadata, the common part of config.json and the tensors."""
 
 
-Joined = Callable[[Mapping[str, Any]], list[tuple[str, Pick]]]
+Joined = Callable[[Mapping[str, Any]], list[tuple[str, TensorPick]]]
 """By config.json: the paths of the parameters that a part holds, and which of its rows they are."""
 
 

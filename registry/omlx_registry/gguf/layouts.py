@@ -14,7 +14,7 @@ from omlx_registry.gguf.latent import LATENT_PARTS, absent_parts, latent_setting
 from omlx_registry.gguf.layout import ATTENTION, COMMON, GEMMA_NORMS, QK_NORMS, Config, Layout, experts
 from omlx_registry.gguf.linear_attention import LINEAR_ATTENTION
 from omlx_registry.gguf.mamba import STATE_SPACE
-from omlx_registry.gguf.picks import Pick
+from omlx_registry.gguf.picks import TensorPick
 
 
 def _llama(keys: GgufKeys, config: Mapping[str, Any], tensors: Mapping[str, GgufTensor]) -> Config:
@@ -123,16 +123,19 @@ def _gptoss(keys: GgufKeys, config: Mapping[str, Any], tensors: Mapping[str, Ggu
 def _ollama_gpt_oss(layout: Layout) -> Layout:
     """gpt-oss as Ollama's own converter writes it."""
 
-    def heads(config: Mapping[str, Any]) -> list[tuple[str, Pick]]:
+    def heads(config: Mapping[str, Any]) -> list[tuple[str, TensorPick]]:
         query = config["num_attention_heads"] * config["head_dim"]
         key = query + config["num_key_value_heads"] * config["head_dim"]
         end = key + config["num_key_value_heads"] * config["head_dim"]
-        picks = {"q": Pick.every(0, query), "k": Pick.every(query, key), "v": Pick.every(key, end)}
+        picks = {"q": TensorPick.every(0, query), "k": TensorPick.every(query, key), "v": TensorPick.every(key, end)}
         return [(f"self_attn.{name}_proj", pick) for name, pick in picks.items()]
 
-    def gate_up(config: Mapping[str, Any]) -> list[tuple[str, Pick]]:
+    def gate_up(config: Mapping[str, Any]) -> list[tuple[str, TensorPick]]:
         rows = 2 * config["intermediate_size"]
-        return [("mlp.experts.gate_proj", Pick.every(0, rows, 2)), ("mlp.experts.up_proj", Pick.every(1, rows, 2))]
+        return [
+            ("mlp.experts.gate_proj", TensorPick.every(0, rows, 2)),
+            ("mlp.experts.up_proj", TensorPick.every(1, rows, 2)),
+        ]
 
     other = {"attn_out": "attn_output", "ffn_norm": "post_attention_norm"}
     return replace(

@@ -15,7 +15,7 @@ import numpy as np
 from omlx_registry.gguf.container import GgufError, GgufTensor
 from omlx_registry.gguf.keys import GgufKeys
 from omlx_registry.gguf.layout import ATTENTION, MLP, QK_NORMS, Config, Joined, Layout, decay_logarithm, experts
-from omlx_registry.gguf.picks import Indices, Pick, grouped
+from omlx_registry.gguf.picks import Indices, TensorPick, grouped
 
 _ONLY_ATTENTION: Final = frozenset({"attn_q", "attn_k", "attn_v", "attn_output", "attn_q_norm", "attn_k_norm"})
 _EXPERTS: Final = {
@@ -78,34 +78,34 @@ def _values(config: Mapping[str, Any], width: int, start: int = 0) -> Indices:
     return grouped(groups, heads // groups, width, start)
 
 
-def _mixed(config: Mapping[str, Any]) -> Pick:
+def _mixed(config: Mapping[str, Any]) -> TensorPick:
     """Queries and keys as they are, the values in order."""
     before = 2 * config["linear_num_key_heads"] * config["linear_key_head_dim"]
     values = _values(config, config["linear_value_head_dim"], before)
-    return Pick(np.concatenate([np.arange(before, dtype=np.int64), values]))
+    return TensorPick(np.concatenate([np.arange(before, dtype=np.int64), values]))
 
 
-def _gates(part: int, config: Mapping[str, Any]) -> Pick:
+def _gates(part: int, config: Mapping[str, Any]) -> TensorPick:
     """Of Qwen3-Next's `ssm_ba`: of each key head the rows of its value heads' betas (part 0) or alphas (1)."""
     groups = config["linear_num_key_heads"]
     each = config["linear_num_value_heads"] // groups
-    return Pick(np.arange(groups * each * 2, dtype=np.int64).reshape(groups, 2, each)[:, part].reshape(-1))
+    return TensorPick(np.arange(groups * each * 2, dtype=np.int64).reshape(groups, 2, each)[:, part].reshape(-1))
 
 
-def _gate_up(config: Mapping[str, Any]) -> list[tuple[str, Pick]]:
+def _gate_up(config: Mapping[str, Any]) -> list[tuple[str, TensorPick]]:
     width = config["moe_intermediate_size"]
-    picks = {"gate": Pick.every(0, width), "up": Pick.every(width, 2 * width)}
+    picks = {"gate": TensorPick.every(0, width), "up": TensorPick.every(width, 2 * width)}
     return [(f"mlp.switch_mlp.{name}_proj", pick) for name, pick in picks.items()]
 
 
 _IN_ORDER: Final[dict[str, Joined]] = {
     "attn_qkv": lambda config: [("linear_attn.in_proj_qkv", _mixed(config))],
-    "attn_gate": lambda c: [("linear_attn.in_proj_z", Pick(_values(c, c["linear_value_head_dim"])))],
+    "attn_gate": lambda c: [("linear_attn.in_proj_z", TensorPick(_values(c, c["linear_value_head_dim"])))],
     "ssm_conv1d": lambda config: [("linear_attn.conv1d", _mixed(config))],
-    "ssm_beta": lambda config: [("linear_attn.in_proj_b", Pick(_values(config, 1)))],
-    "ssm_alpha": lambda config: [("linear_attn.in_proj_a", Pick(_values(config, 1)))],
-    "ssm_a": lambda config: [("linear_attn.A_log", Pick(_values(config, 1)))],
-    "ssm_dt": lambda config: [("linear_attn.dt_bias", Pick(_values(config, 1)))],
+    "ssm_beta": lambda config: [("linear_attn.in_proj_b", TensorPick(_values(config, 1)))],
+    "ssm_alpha": lambda config: [("linear_attn.in_proj_a", TensorPick(_values(config, 1)))],
+    "ssm_a": lambda config: [("linear_attn.A_log", TensorPick(_values(config, 1)))],
+    "ssm_dt": lambda config: [("linear_attn.dt_bias", TensorPick(_values(config, 1)))],
 }
 _NEXT: Final[dict[str, Joined]] = {
     "ssm_ba": lambda c: [("linear_attn.in_proj_b", _gates(0, c)), ("linear_attn.in_proj_a", _gates(1, c))],

@@ -22,7 +22,7 @@ from omlx_registry.gguf.encoders import encodes, without_encoder
 from omlx_registry.gguf.keys import GgufKeys, shortest
 from omlx_registry.gguf.layout import ZERO_ROWS, Layout
 from omlx_registry.gguf.layouts import LAYOUTS, SUPPORTED
-from omlx_registry.gguf.picks import Indices, Pick
+from omlx_registry.gguf.picks import Indices, TensorPick
 
 RopeFactors = Callable[[str], "NDArray[np.float32] | None"]
 """Reads one of the small factor tensors by name; None when the file has none."""
@@ -44,7 +44,7 @@ class Weight:
     shape: tuple[int, ...]
     heads: int = 0
     shift: float = 0.0
-    pick: Pick | None = None
+    pick: TensorPick | None = None
     zero_rows: int = 0
     columns: Indices | None = None
     undo: Callable[[NDArray[np.float32]], NDArray[np.float32]] | None = None
@@ -298,7 +298,12 @@ def _weights(architecture: str, layout: Layout, tensor: GgufTensor, config: Mapp
 
 
 def _picked(
-    tensor: GgufTensor, path: str, leaf: str, part: str, pick: Pick, undo: Callable[..., NDArray[np.float32]] | None
+    tensor: GgufTensor,
+    path: str,
+    leaf: str,
+    part: str,
+    pick: TensorPick,
+    undo: Callable[..., NDArray[np.float32]] | None,
 ) -> Weight:
     by_value = leaf == "bias" or len(tensor.shape) == 1
     try:

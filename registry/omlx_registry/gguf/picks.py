@@ -12,19 +12,19 @@ Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pick:
+class TensorPick:
     """Rows by their numbers, of each expert where there are experts; None: all, in order."""
 
     indices: Indices
     flat: bool = False
     """The rows are counted through all experts, and the result has none."""
 
-    def through_experts(self) -> Pick:
-        return Pick(self.indices, flat=True)
+    def through_experts(self) -> TensorPick:
+        return TensorPick(self.indices, flat=True)
 
     @staticmethod
-    def every(start: int, stop: int, step: int = 1) -> Pick:
-        return Pick(np.arange(start, stop, step, dtype=np.int64))
+    def every(start: int, stop: int, step: int = 1) -> TensorPick:
+        return TensorPick(np.arange(start, stop, step, dtype=np.int64))
 
     def shape(self, shape: tuple[int, ...], by_value: bool) -> tuple[int, ...]:
         """What is left of such a tensor; `by_value`: its last dimension is picked from, else the one before."""
