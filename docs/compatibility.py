@@ -91,6 +91,7 @@ _TRUNCATE = (
     "as with GGUF models, and the last question and whole tool calls are kept; "
     "Ollama's MLX engine never shortens a prompt"
 )
+_KWARGS = "oMLX only: variables for the model's Jinja template, as in vLLM"
 _INSECURE = "accepted; pulls and pushes use HTTPS"
 DIFFERENT: dict[str, str] = {
     "generate.keep_alive": _KEEP_ALIVE,
@@ -113,7 +114,8 @@ DIFFERENT: dict[str, str] = {
     "chat.cached_tokens": "oMLX only: tokens of the prompt that came from the KV cache",
     "generate.think_budget": "oMLX only: most tokens of thinking",
     "chat.think_budget": "oMLX only: most tokens of thinking",
-    "chat.chat_template_kwargs": "oMLX only: variables for the model's Jinja template, as in vLLM",
+    "generate.chat_template_kwargs": _KWARGS,
+    "chat.chat_template_kwargs": _KWARGS,
     "embeddings.truncate": "oMLX only: as in /api/embed",
     **{
         f"{route}.priority": "oMLX only: `interactive`, `batch` or `background`, as the header `X-OMLX-Priority`"
@@ -137,6 +139,7 @@ UNSEEN: dict[str, str] = {
         for route in ("generate", "chat", "embed", "embeddings")
     },
     "embeddings.truncate": "tests/server/test_embed.py",
+    "generate.chat_template_kwargs": "tests/server/test_template_files.py",
     "chat.chat_template_kwargs": "tests/server/test_template_files.py",
     "show.repository": "tests/cli/test_own_verbs.py",
     "show.revision": "tests/cli/test_own_verbs.py",

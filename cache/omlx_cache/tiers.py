@@ -58,6 +58,8 @@ class Tiers:
         self._last_checkpoint = clock()
         self._last_pressure = clock()
         self._checkpointing = False
+        self.checkpoints = True
+        """False: nothing is written ahead of need, only what RAM has no room for, and everything at the end."""
         self._needs = Needs(layout.needs, layout.window)
         self._captured = self._capture_failures = self._lost = 0
 
@@ -84,7 +86,7 @@ class Tiers:
         if self.cold is not None and self.cold.holds(record.name, self.block_size):
             self.cold.remove([record.name])
         self.let_go(self.hot.put(record, dirty=True, used=self.clock()))
-        if self.config.write_through and record.name in self.hot:
+        if self.config.write_through and self.checkpoints and record.name in self.hot:
             self.write(HotRecord(record, True, self.clock()))
 
     def holds(self, name: RecordName, skip: int = 0) -> bool:
@@ -170,6 +172,8 @@ class Tiers:
             return
         self.collect()
         self.cold.tidy()
+        if not self.checkpoints:
+            return
         now = self.clock()
         fill = self.hot.nbytes / max(1, self.hot.max_bytes)
         moment = checkpoint.Moment(now, self._last_checkpoint, self.config.checkpoint_interval, fill, self.cold.room())

@@ -12,13 +12,18 @@ import time
 from pathlib import Path
 
 from omlx.power.nvml import Nvml
+from omlx.power.rapl import FOLDER, rapl_joules
 
 
 class Energy:
-    """`begin()`, then `joules()` for what was used since; None where the system does not tell."""
+    """`begin()`, then `joules()` for what was used since; None where the system does not tell.
 
-    def __init__(self) -> None:
+    `rapl`: the folder of the counters of processor packages.
+    """
+
+    def __init__(self, rapl: Path = FOLDER) -> None:
         self._gpu = Nvml.open()
+        self._rapl = rapl
         self._begun: float | None = None
         self._at = 0.0
         self._power: PowerMetrics | None = None
@@ -28,9 +33,20 @@ class Energy:
         """What counts: "NVML", "RAPL", "powermetrics" or ""."""
         if self._gpu and self._gpu.joules() is not None:
             return "NVML"
-        if rapl_joules() is not None:
+        if rapl_joules(self._rapl) is not None:
             return "RAPL"
         return "powermetrics" if sys.platform == "darwin" and os.geteuid() == 0 else ""
+
+    @property
+    def missing(self) -> str:
+        """Why there is no source, as a sentence for the user; "" where there is one."""
+        if self.source:
+            return ""
+        if sys.platform == "darwin":
+            return "this Mac tells its energy to root only: run `sudo omlx bench`"
+        if self._rapl.is_dir() and any(self._rapl.glob("intel-rapl:*")):
+            return f"the energy counters in {self._rapl} may be read by root only: run `sudo omlx bench`"
+        return f"this machine does not tell its energy: no NVIDIA driver, no energy counters in {self._rapl}"
 
     def begin(self) -> None:
         self._at = time.perf_counter()
@@ -47,16 +63,7 @@ class Energy:
 
     def _counted(self) -> float | None:
         found = self._gpu.joules() if self._gpu else None
-        return found if found is not None else rapl_joules()
-
-
-def rapl_joules(folder: Path = Path("/sys/class/powercap")) -> float | None:
-    """Energy of the processor packages as Linux counts it; None without the right to read it (usually root's)."""
-    files = [path / "energy_uj" for path in folder.glob("intel-rapl:*") if path.name.count(":") == 1]
-    try:
-        return sum(int(file.read_text()) for file in files) / 1e6 if files else None
-    except (OSError, ValueError):
-        return None
+        return found if found is not None else rapl_joules(self._rapl)
 
 
 class PowerMetrics:

@@ -10,7 +10,7 @@ import msgspec
 
 from omlx.bench.target import TimedReply
 
-Unit = Literal["tok/s", "s", "bytes", "J/tok"]
+Unit = Literal["tok/s", "s", "bytes", "J/tok", "tok/J", "W"]
 FORMAT = 1
 
 
@@ -41,6 +41,8 @@ class Report(msgspec.Struct, kw_only=True):
     machine: str
     figures: list[Figure]
     notes: list[str] = []
+    power: str = ""
+    """The server's power policy meanwhile, and why it limits work; "": it has none, or was not asked."""
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -64,7 +66,7 @@ def _difference(a: Figure, b: Figure) -> Difference:
     ratio = b.median / a.median if a.median else 0.0
     verdict: Literal["better", "worse", "within spread"] = "within spread"
     if min(b.values) > max(a.values) or max(b.values) < min(a.values):
-        verdict = "better" if (b.median > a.median) == (a.unit == "tok/s") else "worse"
+        verdict = "better" if (b.median > a.median) == (a.unit in ("tok/s", "tok/J")) else "worse"
     return Difference(a.name, a.unit, a.median, b.median, ratio, verdict)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -21,6 +21,7 @@ _FEW = 4
 _BESIDE = 256
 """Tokens left for the chat template, the question and a changed beginning: short words may be many tokens."""
 _STREAMS = 4
+_IDLE_S = 3.0
 
 
 class BenchPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +83,47 @@ class Bench:
                 self.notes.append(f"{part.__name__.strip('_').replace('_', ' ')}: {error}")
 
     # ------------------------------------------------------------ parts
+    async def run_energy(self, energy: Energy, classes: Sequence[str]) -> None:
+        """Only tokens per joule, by batch size and class of requests. Raises StreamError."""
+        self._say("loading and warming up")
+        await calibrate(self._target, self._writer)
+        self._say("measuring the idle machine")
+        idle = await self._watts(energy, asyncio.sleep(_IDLE_S))
+        self._keep(f"power idle ({energy.source})", "W", idle)
+        usual = self._target
+        for name in classes:
+            self._target = msgspec.structs.replace(usual, priority=name)
+            for batch in self._plan.batches:
+                self._say(f"decoding {batch} at once, {name}")
+                await self._energy_of(batch, name, energy)
+        self._target = usual
+
+    async def _energy_of(self, batch: int, name: str, energy: Energy) -> None:
+        await self._together(batch, _FEW)
+        per_joule, watts, rates = [], list[float](), []
+        for _ in range(self._plan.rounds):
+            begun = time.perf_counter()
+            energy.begin()
+            replies = await self._together(batch, self._plan.answer)
+            joules, seconds = energy.joules(), time.perf_counter() - begun
+            tokens = sum(reply.tokens for reply in replies)
+            rates.append(tokens / seconds)
+            if joules:
+                per_joule.append(tokens / joules)
+                watts.append(joules / seconds)
+        self._keep(f"energy batch {batch}, {name}", "tok/J", per_joule)
+        self._keep(f"power batch {batch}, {name}", "W", watts)
+        self._keep(f"rate batch {batch}, {name}", "tok/s", rates)
+        if len(per_joule) < self._plan.rounds:
+            self.notes.append(f"energy batch {batch}, {name}: {energy.source} gave no figure for some rounds")
+
+    async def _watts(self, energy: Energy, work: Awaitable[None]) -> list[float]:
+        begun = time.perf_counter()
+        energy.begin()
+        await work
+        joules = energy.joules()
+        return [joules / (time.perf_counter() - begun)] if joules else []
+
     async def _prefill(self) -> None:
         for size in self._plan.prefill:
             self._say(f"reading {size} tokens")

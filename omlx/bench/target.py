@@ -30,6 +30,8 @@ class BenchTarget(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     key: str = ""
     context: int = 0
+    priority: str = ""
+    """The class of its requests, for an oMLX; "": the usual one."""
 
 
 class TimedReply(msgspec.Struct, kw_only=True):
@@ -123,6 +125,8 @@ async def ask(
     """
     body = msgspec.json.encode(_body(target, messages, tokens))
     headers = {"Authorization": f"Bearer {target.key}"} if target.key else {}
+    if target.priority:
+        headers["X-OMLX-Priority"] = target.priority
     reply = TimedReply(asked=time.perf_counter(), times=[], tokens=0)
     pieces: list[str] = []
     ended = False

@@ -9,6 +9,7 @@ from typing import Any
 
 import rich_click as click
 
+from omlx.bench.energy import Energy
 from omlx.bench.figures import FORMAT, Figure, Report, compare
 from omlx.bench.machine import Watch, describe_machine, listener
 from omlx.bench.measure import QUICK, Bench, BenchPlan, Reload
@@ -36,6 +37,7 @@ _APIS = ("ollama", "openai")
 @click.option("--context", type=GoInt(), help="Context of the model in tokens, where the server does not say")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of the table")
 @click.option("--out", help="Also write the JSON object to this file")
+@click.option("--energy", is_flag=True, help="Measure only tokens per joule, by batch size and class of requests")
 @click.option("--compare", is_flag=True, help="Compare two files that --out wrote, the older one first")
 def command(
     args: tuple[str, ...],
@@ -47,6 +49,7 @@ def command(
     context: int | None,
     as_json: bool,
     out: str | None,
+    energy: bool,
     compare: bool,
 ) -> None:
     """Measure how fast a model is
@@ -55,6 +58,10 @@ def command(
     alone and beside other streams, with a known, an unknown and a changed beginning, and from SSD where the server is
     oMLX. Every prompt is new, so nothing is cached by accident. Memory is the server's own if it runs on this machine,
     energy the machine's. Use an idle machine: what others do is measured as well.
+
+    --energy needs a server on this machine, and a machine that tells its energy: an NVIDIA GPU, processor packages
+    (RAPL, usually for root), or macOS as root. It measures under the power policy that the server uses meanwhile: run
+    it once under each policy with --out, and compare.
     """
     if compare:
         if len(args) != 2:
@@ -67,7 +74,10 @@ def command(
         raise CliError(f'--api is "ollama" or "openai", not "{api}"')
     if rounds is not None and not 1 <= rounds <= 100:
         raise CliError("--rounds must be from 1 to 100")
-    report = run_async(_measure(args[0], _plan(quick, rounds), url, api, key or "", context or 0))
+    source = Energy() if energy else None
+    if source is not None and source.missing:
+        raise CliError(source.missing)
+    report = run_async(_measure(args[0], _plan(quick, rounds), url, api, key or "", context or 0, source))
     if out is not None:
         Path(out).write_text(_json(report) + "\n", "utf-8")
     write(_json(report) + "\n" if as_json else _table(report), end="")
@@ -81,13 +91,15 @@ def _plan(quick: bool, rounds: int | None) -> BenchPlan:
 
 
 # ---------------------------------------------------------------- measuring
-async def _measure(model: str, plan: BenchPlan, url: str | None, api: str | None, key: str, context: int) -> Report:
+async def _measure(
+    model: str, plan: BenchPlan, url: str | None, api: str | None, key: str, context: int, energy: Energy | None
+) -> Report:
     if url is None and api != "openai":
         async with connected() as client:
-            return await _run(client, model, plan, "ollama", key or _own_key(), context)
+            return await _run(client, model, plan, "ollama", key or _own_key(), context, energy)
     address = _address(url) if url is not None else client_url(effective())
     async with Client(address, api_key=key or (_own_key() if url is None else "")) as client:
-        return await _run(client, model, plan, api or await _spoken(client), key, context)
+        return await _run(client, model, plan, api or await _spoken(client), key, context, energy)
 
 
 def _own_key() -> str:
@@ -110,7 +122,11 @@ async def _spoken(client: Client) -> Api:
     return "ollama"
 
 
-async def _run(client: Client, model: str, plan: BenchPlan, api: Any, key: str, context: int) -> Report:
+async def _run(
+    client: Client, model: str, plan: BenchPlan, api: Any, key: str, context: int, energy: Energy | None
+) -> Report:
+    if energy is not None and not is_loopback(client.url):
+        raise CliError(f"--energy measures this machine, but the server at {client.url} runs on another")
     name = "another server"
     if api == "ollama":
         found = await client.version()
@@ -120,7 +136,7 @@ async def _run(client: Client, model: str, plan: BenchPlan, api: Any, key: str, 
     plan = plan.within(context)
     target = BenchTarget(url=client.url, api=api, model=model, key=key, context=plan.context)
     bench = Bench(target, plan, lambda text: err(f"{text} …"), _reload(client, target) if "omlx" in name else None)
-    if left_out := [str(size) for size in wanted.prefill if size not in plan.prefill]:
+    if energy is None and (left_out := [str(size) for size in wanted.prefill if size not in plan.prefill]):
         bench.notes.append(f"prompts of {', '.join(left_out)} tokens do not fit a context of {context}")
     pid = await _pid(client, "omlx" in name)
     watch = Watch(pid) if pid else None
@@ -128,7 +144,11 @@ async def _run(client: Client, model: str, plan: BenchPlan, api: Any, key: str, 
         if watch is not None:
             stack.enter_context(watch)
         try:
-            await bench.run()
+            if energy is None:
+                await bench.run()
+                power = ""
+            else:
+                power = await _energy(client, bench, energy, ours="omlx" in name)
         except StreamError as error:
             raise CliError(f"{model} at {client.url}: {error}") from error
     if watch is not None:
@@ -137,8 +157,23 @@ async def _run(client: Client, model: str, plan: BenchPlan, api: Any, key: str, 
             bench.figures.append(Figure("growth of GPU memory", "bytes", [float(watch.peak_gpu_bytes)]))
     return Report(
         when=datetime.now(UTC).isoformat(timespec="seconds"), model=model, url=client.url, api=api, server=name,
-        machine=describe_machine(), figures=bench.figures, notes=bench.notes,
+        machine=describe_machine(), figures=bench.figures, notes=bench.notes, power=power,
     )  # fmt: skip
+
+
+async def _energy(client: Client, bench: Bench, energy: Energy, *, ours: bool) -> str:
+    """Measure under the power policy of the moment; returns what it is."""
+    if not ours:
+        await bench.run_energy(energy, ("interactive",))
+        return ""
+    before = (await client.status()).power
+    await bench.run_energy(energy, ("interactive", "background") if before.background else ("interactive",))
+    after = (await client.status()).power
+    if not before.background:
+        bench.notes.append("background requests wait under this policy: they were not measured")
+    if after.changes != before.changes:
+        bench.notes.append(f"the power policy changed meanwhile, to: {after.text or after.policy}")
+    return before.text or f"{before.policy}: nothing is limited"
 
 
 async def _context(client: Client, model: str) -> int:
@@ -210,7 +245,8 @@ def _table(report: Report) -> str:
         )
         for figure in report.figures
     ]
-    lines = [f"{report.model} on {report.server}, {report.url}", report.machine, ""]
+    power = [f"power policy {report.power}"] if report.power else []
+    lines = [f"{report.model} on {report.server}, {report.url}", report.machine, *power, ""]
     table = render(rows, ("MEASURED", "MEDIAN", "P95", "LOWEST", "HIGHEST", "COUNT"), max_cell=60)
     notes = "".join(f"note: {note}\n" for note in report.notes)
     return "\n".join(lines) + "\n" + table + (f"\n{notes}" if notes else "")
@@ -224,7 +260,10 @@ def _comparison(before: Report, after: Report) -> str:
         (each.name, _shown(each.before, each.unit), _shown(each.after, each.unit), f"{each.ratio:.2f}", each.verdict)
         for each in found
     ]
-    titles = [f"{run.model} on {run.server}, {run.when}" for run in (before, after)]
+    titles = [
+        f"{run.model} on {run.server}, {run.when}" + (f", power policy {run.power}" if run.power else "")
+        for run in (before, after)
+    ]
     text = f"A: {titles[0]}\nB: {titles[1]}\n"
     if before.machine != after.machine:
         text += f"note: the machines differ: {before.machine}; {after.machine}\n"

@@ -35,7 +35,7 @@ def command(args: tuple[str, ...], verbose: bool) -> None:
     requests wait for a place, BATCH is the mean number of requests per step and of how many, HITS the prompts that were
     found in the KV cache at least in part, FROM RAM and FROM SSD the tokens of prompts that came from there. WEIGHTS
     says how the weights are held, OFF what a self-test has switched off; `omlx show` says why. Notes below the table
-    say which names share memory.
+    say which names share memory, and what the power policy limits.
     """
     out(run_async(_ps(args[0] if args else "", verbose)), end="")
 
@@ -70,6 +70,7 @@ def loaded_table(
     if status is None:
         return tables.render(rows, HEADER)
     notes = [note for model in status.models if model.name.startswith(prefix) for note in sharing(model)]
+    notes += [f"power: {status.power.text}"] if status.power.text else []
     return tables.render(rows, (*HEADER, *MORE)) + "".join(f"{note}\n" for note in ("", *notes) if notes)
 
 

@@ -8,6 +8,7 @@ import platform
 import shutil
 import socket
 import sys
+import time
 from pathlib import Path
 
 from omlx_registry import Registry
@@ -19,7 +20,7 @@ from omlx.messages.failures import LoadError
 from omlx.messages.frames import Hello
 from omlx.migration import find, listener
 from omlx.pool import admission
-from omlx.power import Readings, sensors
+from omlx.power import Readings, decide, sensors, summary
 from omlx.runner.host import RunnerHost
 from omlx.settings import Settings, bind_address
 from omlx.units import format_duration, human_bytes
@@ -28,6 +29,7 @@ _LITTLE_DISK = 20_000_000_000
 _NO_DISK = 2_000_000_000
 _LITTLE_MEMORY = 2_000_000_000
 _ACTIVE_S = 60
+_POWER_S = 0.3
 _AGENT_TOKENS = 32_768
 """Context below which coding agents fail or forget what they do."""
 
@@ -43,7 +45,7 @@ async def examine(settings: Settings, *, server_runs: bool) -> list[Finding]:
         _models(settings),
         *_cache(settings),
         *([] if server_runs else [_port(settings)]),
-        await asyncio.to_thread(_power),
+        await asyncio.to_thread(_power, settings),
         *await asyncio.to_thread(_ollama, settings),
         await asyncio.to_thread(_token),
     ]
@@ -188,14 +190,24 @@ def _ollama(settings: Settings) -> list[Finding]:
     return [Finding("ollama", "ok", text, "; ".join(how))]
 
 
-def _power() -> Finding:
-    """Readings of power, temperature and user activity, and the sensors that are missing."""
-    available = sensors()
+def _power(settings: Settings) -> Finding:
+    """Readings of power, temperature and user activity, the missing sensors, and what the policy makes of it."""
+    available = sensors(settings.power_readings)
+    available.read()
+    time.sleep(_POWER_S)  # Power is the growth of a counter.
     readings = available.read()
-    parts = [text for text in (_supply(readings), _heat(readings), _user(readings), _gpu(readings)) if text]
+    parts = [text for text in (_supply(readings), _heat(readings), _user(readings), _watts(readings)) if text]
     absent = available.absent(readings)
     text = ", ".join(parts) or "no sensor can be read"
-    return Finding("power", "ok", text + (f"; not available: {', '.join(absent)}" if parts and absent else ""))
+    text += f"; not available: {', '.join(absent)}" if parts and absent else ""
+    decision = decide(settings.power, readings, time.monotonic())
+    text += f"; policy {decision.policy}: " + (summary(decision.limits) if decision.reason else "nothing is limited")
+    if settings.power_limit and readings.watts is None:
+        how = (
+            "no sensor here tells the power (docs/power.md): unset power_limit, or give one in a file (power_readings)"
+        )
+        return Finding("power", "warn", f"{text}; power_limit cannot be held", how)
+    return Finding("power", "ok", text)
 
 
 def _supply(readings: Readings) -> str:
@@ -215,10 +227,10 @@ def _user(readings: Readings) -> str:
     return "user active" if readings.idle_s < _ACTIVE_S else f"user idle for {format_duration(int(readings.idle_s))}"
 
 
-def _gpu(readings: Readings) -> str:
-    if readings.gpu_watts is None:
-        return ""
-    return f"GPU {readings.gpu_watts:.0f} W{', clock throttled' if readings.gpu_throttled else ''}"
+def _watts(readings: Readings) -> str:
+    kinds = (("processor", readings.cpu_watts), ("GPU", readings.gpu_watts), ("battery", readings.battery_watts))
+    parts = [f"{name} {watts:.0f} W" for name, watts in kinds if watts is not None]
+    return ", ".join([*parts, *(["GPU clock throttled"] if readings.gpu_throttled else [])])
 
 
 def _token() -> Finding:

@@ -135,6 +135,27 @@ class Batch:
         self.rows = [self.rows[at] for at in keep]
         self.lengths = [self.lengths[at] for at in keep]
 
+    def parts(self, ids: set[int]) -> list[Newcomers]:
+        """The rows of the sequences with these ids as they are now, to join again later; the batch is unchanged.
+
+        A row with several unread samples (of a draft's round) is left out: it can be had after a plain step.
+        """
+        found = []
+        for at, row in enumerate(self.rows):
+            if row.id not in ids:
+                continue
+            unread = [
+                (pending.sample, place)
+                for pending in self.pending
+                for place, sequence in enumerate(pending.sequences)
+                if sequence is row
+            ]
+            if len(unread) > 1 or self._undrawn is not None:
+                continue
+            sample = unread[0][0].row(unread[0][1]) if unread else None
+            found.append(Newcomers([row], caches.row(self.held, self.lengths, at), [self.lengths[at]], sample))
+        return found
+
     def places_of(self, sequences: list[Sequence]) -> list[RowPlace]:
         """Where these lie in `held`, with the tokens that are sure to be theirs."""
         end, found = caches.end_of(self.held, self.lengths), []

@@ -124,6 +124,11 @@ class Batches:
         self._batches = [batch for batch in self._batches if len(batch)]
         return restarted
 
+    def take_out(self, ids: set[int]) -> tuple[list[Newcomers], list[Sequence]]:
+        """Take rows out that will join again. Returns those that could be taken, and as `leave` does others."""
+        out = [one for batch in self for one in batch.parts(ids)]
+        return out, self.leave({one.sequences[0].id for one in out})
+
     def take_apart(self, batch: Batch) -> list[Sequence]:
         """Its rows, to be restarted: they no longer have a batch, and will not share one again."""
         rows = [*batch.rows]

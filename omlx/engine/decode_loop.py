@@ -29,6 +29,8 @@ class DecodeLoop:
         self, requests: Requests, replies: Replies, batches: Batches, speculator: Speculator | None, *, alone: bool
     ) -> None:
         self.speculator = speculator
+        self.speculates = True
+        """False: the work limits allow no guesses."""
         self._requests = requests
         self._replies = replies
         self._batches = batches
@@ -70,7 +72,7 @@ class DecodeLoop:
 
     def _launch(self, batch: Batch, *, lone: bool) -> list[Pending]:
         """The next step of a batch: speculative if that is faster, else plain."""
-        if self.speculator is not None and lone and len(batch) == 1 and batch.pending:
+        if self.speculator is not None and self.speculates and lone and len(batch) == 1 and batch.pending:
             unread = self._speculate(self.speculator.step, batch)
             if unread is not None:
                 return unread

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from itertools import islice
 
 import mlx.core as mx
-import msgspec
 from omlx_cache.store import PrefixStore
 
 from omlx.engine.batch import Batch
@@ -20,13 +19,16 @@ from omlx.engine.batches import Batches
 from omlx.engine.decode_loop import DecodeLoop
 from omlx.engine.detokenize import TextStream, TokenTexts
 from omlx.engine.draft.speculative import Speculator
-from omlx.engine.grammar import GrammarCompiler, GrammarError
+from omlx.engine.followers import Followers
+from omlx.engine.grammar import GrammarCompiler
 from omlx.engine.guide import make_guide
+from omlx.engine.holding import Holding
 from omlx.engine.loader import LoadedModel
+from omlx.engine.pacing import Presence, presence
 from omlx.engine.prefill_loop import PrefillLoop
 from omlx.engine.ranks import SOLO, Orders, Ranks
 from omlx.engine.replies import Replies
-from omlx.engine.requests import unusable
+from omlx.engine.requests import grammar_errors
 from omlx.engine.scheduler import WaitingLine
 from omlx.engine.sequence import EngineError, Output, Sequence, SequenceSpec, shift
 from omlx.engine.vision.media import PromptMedia
@@ -40,11 +42,8 @@ log = logging.getLogger(__name__)
 
 _CLEAR_EVERY = 256
 """Steps between giving freed buffers back to the system."""
-_REPORT_PROMPTS = 256
-"""Prompts shorter than this report no reading progress."""
 _LOOK_AHEAD = 2
 """Waiting sequences whose prefixes are read from disk before it is their turn."""
-_NO_ORDERS = Orders()
 
 
 class Engine:
@@ -77,8 +76,7 @@ class Engine:
         """Its upkeep has failed; said once."""
         gap_s = config.max_decode_gap
         self._ranks = ranks
-        self._orders = Orders()
-        """For the followers, with the next step."""
+        self.followers = Followers(ranks)
         self._stopped = False
         self._grammars = GrammarCompiler(model.text_tokenizer, model.vocabulary, model.end_tokens)
         self._replies = Replies(self, TokenTexts(model.text_tokenizer), model.end_tokens)
@@ -94,13 +92,13 @@ class Engine:
         )
         speculator = Speculator(model, draft, gap_s, clock) if draft is not None else None
         self._decoding = DecodeLoop(self, self._replies, self._batches, speculator, alone=ranks.size == 1)
+        self.holding = Holding(self._batches, self._prompts, self._decoding, store, self.followers.limit)
         if config.warm_up:
             self.warm_up()
 
-    # ---------------------------------------------------------------- the surface
     @property
     def has_work(self) -> bool:
-        return bool(self._known) or self._orders != _NO_ORDERS
+        return bool(self._known) or self.followers.have_orders
 
     @property
     def running(self) -> int:
@@ -144,25 +142,25 @@ class Engine:
         if spec.tokens and not 0 <= min(spec.tokens) <= max(spec.tokens) < vocabulary:
             raise EngineError("invalid", f"the prompt holds a token outside the vocabulary of {vocabulary}")
         context = effective_context(spec.limits.num_ctx, self._config.context_length, self._model.max_context)
-        try:
+        with grammar_errors():
             tokenizer, ends = self._model.text_tokenizer, self._model.end_tokens
             guide = make_guide(self._grammars, tokenizer, ends, spec.grammar, spec.thinking)
-        except GrammarError as error:
-            raise EngineError(*unusable(error)) from error
         text = TextStream(self._model.text_tokenizer, spec.tokens, spec.limits.stop)
         sequence = Sequence(spec, context=context, text=text, guide=guide, now_ns=time.monotonic_ns())
         self._known[spec.id] = sequence
         self._waiting.push(sequence)
-        if self._leads:
-            sampling = msgspec.structs.replace(spec.sampling, seed=sequence.seed)
-            self._orders.add.append(msgspec.structs.replace(spec, sampling=sampling))
+        self.followers.add(spec, sequence.seed)
 
-    def compile(self, grammar: Grammar) -> None:
-        """Get a grammar ready, so that `add` need not wait for it. May be called by any thread. Raises EngineError."""
-        try:
-            self._grammars.matcher(grammar)
-        except GrammarError as error:
-            raise EngineError(*unusable(error)) from error
+    def is_compiled(self, grammar: Grammar) -> bool:
+        """Whether `add` need not wait for a grammar. May be called by any thread. Raises EngineError."""
+        with grammar_errors():
+            return self._grammars.is_compiled(grammar)
+
+    def compile(self, grammar: Grammar, check: Callable[[], None] = lambda: None) -> None:
+        """Get a grammar ready, so that `add` need not wait for it. May be called by any thread; calls `check` now and
+        then, which may raise to give up. Raises EngineError."""
+        with grammar_errors():
+            self._grammars.matcher(grammar, check)
 
     def expect(self, tokens: list[int], media: PromptMedia | None = None) -> None:
         """A prompt that will be added soon, but not yet: what it wants of the prefix store is read from disk."""
@@ -173,15 +171,25 @@ class Engine:
         """End a sequence at the next step, in whatever phase it is; nothing more is said about it."""
         if id in self._known:
             self._cancelled.add(id)
-            if self._leads:
-                self._orders.cancel.append(id)
+            self.followers.cancel(id)
 
     def end(self, id: int) -> None:
         """Finish a sequence at the next step, as if its reply ended there by itself; its last output tells so."""
         if id in self._known:
             self._ended.add(id)
-            if self._leads:
-                self._orders.end.append(id)
+            self.followers.end(id)
+
+    def rest(self) -> None:
+        """Wait until the device has done what the steps have launched; a pause follows."""
+        mx.synchronize()
+        self._prompts.budget.idle()
+
+    @property
+    def presence(self) -> Presence:
+        """Which classes of requests it has."""
+        full = self.running >= self._config.max_concurrent_requests
+        blocked = full and any(sequence.spec.priority == "interactive" for sequence in self._waiting)
+        return presence(self._known.values(), blocked=blocked)
 
     def step(self) -> list[Output]:
         """One iteration. Returns what it has to say, at most a few outputs per sequence.
@@ -189,10 +197,11 @@ class Engine:
         What is left to do for replies that have ended is done in the next one: nobody waits for it.
         """
         self._let_go()
-        self._take_orders()
+        self._obey(self.followers.exchange())
         outputs = self._drop_leavers()
         if self._stopped:
             return outputs
+        self.holding.take_out()
         outputs += self._admit()
         outputs += self._decoding.step(self._prompts.budget, running=self.running)
         outputs += self._prompts.step(decoding=bool(self._batches))
@@ -223,6 +232,7 @@ class Engine:
         self._known.clear()
         self._batches.clear()
         self._prompts.line.clear()
+        self.holding.clear()
         self._waiting = WaitingLine()
         mx.synchronize()
         if self._store is not None:
@@ -236,10 +246,6 @@ class Engine:
         return None if speculator is None else (speculator.guessed, speculator.accepted)
 
     # ---------------------------------------------------------------- several ranks
-    @property
-    def _leads(self) -> bool:
-        return self._ranks.size > 1 and self._ranks.rank == 0
-
     def follow(self) -> None:
         """Do what the leader's engine does, until it stops. For ranks other than 0."""
         while not self._stopped:
@@ -248,34 +254,25 @@ class Engine:
     def stop_followers(self) -> None:
         """Let the other ranks leave `follow`; no step comes after this. What the last one has left is done."""
         self._let_go()
-        if self._leads:
-            self._ranks.expect_end()
-            self._ranks.decide(lambda: Orders(stop=True), Orders)
+        self.followers.stop()
 
-    def tell_followers(self, *, hot_bytes: int | None = None, clear_store: bool = False) -> None:
-        """Have the stores of the other ranks follow what was done to this one; nothing to do without other ranks."""
-        if self._leads:
-            self._orders.hot_bytes = hot_bytes if hot_bytes is not None else self._orders.hot_bytes
-            self._orders.clear_store |= clear_store
-
-    def _take_orders(self) -> None:
-        """Tell the followers what came in since the last step, or hear it."""
-        if self._ranks.size == 1:
-            return
-        orders, self._orders = self._orders, Orders()
-        orders = self._ranks.decide(lambda: orders, Orders)
-        if not self._leads:
-            for spec in orders.add:
-                self.add(spec)
-            for id in orders.cancel:
-                self.cancel(id)
-            for id in orders.end:
-                self.end(id)
-            if self._store is not None and orders.hot_bytes is not None:
-                self._store.resize_hot(orders.hot_bytes)
-            if self._store is not None and orders.clear_store:
-                self._store.clear()
-            self._stopped = orders.stop
+    def _obey(self, orders: Orders) -> None:
+        """Do what the leader has done since the last step."""
+        for spec in orders.add:
+            self.add(spec)
+        for id in orders.cancel:
+            self.cancel(id)
+        for id in orders.end:
+            self.end(id)
+        if orders.limits is not None:
+            self.holding.limit(orders.limits)
+        if orders.held is not None:
+            self.holding.hold(frozenset(orders.held))
+        if self._store is not None and orders.hot_bytes is not None:
+            self._store.resize_hot(orders.hot_bytes)
+        if self._store is not None and orders.clear_store:
+            self._store.clear()
+        self._stopped = orders.stop
 
     # ---------------------------------------------------------------- leaving and admitting
     def _drop_leavers(self) -> list[Output]:
@@ -300,6 +297,7 @@ class Engine:
         """Remove sequences from wherever they are."""
         self._waiting.remove(ids)
         self._prompts.remove(ids)
+        self.holding.forget(ids)
         self._leave_batches(ids)
         for id in ids:
             sequence = self._known.pop(id, None)
@@ -324,7 +322,7 @@ class Engine:
     def _admit(self) -> list[Output]:
         outputs: list[Output] = []
         while self.running < self._config.max_concurrent_requests:
-            sequence = self._waiting.pop(lambda _: True)
+            sequence = self._waiting.pop(self._may_begin)
             if sequence is None:
                 return outputs
             sequence.started_ns = time.monotonic_ns()
@@ -339,6 +337,9 @@ class Engine:
         for sequence in islice(self._waiting, _LOOK_AHEAD):
             self._prompts.prefill.expect(sequence)
         return outputs
+
+    def _may_begin(self, sequence: Sequence) -> bool:
+        return self.holding.fits(sequence, (other for other in self._known.values() if other.started_ns))
 
     # ---------------------------------------------------------------- the end of replies
     def _let_go(self) -> None:
@@ -369,7 +370,7 @@ class Engine:
     def _join_batches(self) -> list[Output]:
         """Take the sequences whose prompts are read into batches."""
         outputs: list[Output] = []
-        for sequence, error in self._batches.join(self._prompts.take_newcomers()):
+        for sequence, error in self._batches.join([*self._prompts.take_newcomers(), *self.holding.take_back()]):
             outputs += self.fail_forward([sequence], error)
         return outputs
 

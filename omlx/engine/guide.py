@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from omlx.engine.grammar import GrammarCompiler, GrammarError, sentence
+from omlx.engine.grammar import GrammarCompiler
+from omlx.engine.grammar_text import GrammarError, sentence
 from omlx.messages.constraint import Grammar, ThinkLimit
 
 Bits = NDArray[np.uint32]

@@ -37,7 +37,7 @@ from omlx.engine.scheduler import (
 )
 from omlx.engine.sequence import Output, Sequence
 from omlx.engine.tensors import launch
-from omlx.messages.request import FinishReason
+from omlx.messages.request import FinishReason, Priority
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +63,9 @@ class PrefillLoop:
         """In order of their arrival."""
         self.tokens = 0
         """Computed so far, of all prompts."""
+        self.held: frozenset[Priority] = frozenset()
+        self.lower_part = 1.0
+        """Both as in `PrefillState`."""
         self.prefill = Prefill(
             model.model, logits_rows=model.logits_rows, store=store, ranks=ranks, vision=model.vision
         )
@@ -148,7 +151,14 @@ class PrefillLoop:
         together = self._model.can_prefill_together and self._ranks.size == 1
         padding = partial(_padding, self._empty) if together else None
         return PrefillState(
-            tuple(self._candidates()), decoding, self._turn, self._share, padding, self._model.logits_rows
+            tuple(self._candidates()),
+            decoding,
+            self._turn,
+            self._share,
+            padding,
+            self._model.logits_rows,
+            self.held,
+            self.lower_part,
         )
 
     def _candidates(self) -> Iterator[Candidate]:

@@ -15,6 +15,8 @@ import mlx.core as mx
 import msgspec
 
 from omlx.engine.sequence import SequenceSpec
+from omlx.messages.request import Priority
+from omlx.messages.work_limits import WorkLimits
 
 T = TypeVar("T")
 
@@ -28,6 +30,10 @@ class Orders(msgspec.Struct, kw_only=True, omit_defaults=True):
     hot_bytes: int | None = None
     """A new RAM budget for cached prefixes, of each rank."""
     clear_store: bool = False
+    limits: WorkLimits | None = None
+    """New work limits."""
+    held: list[Priority] | None = None
+    """Classes that take no part from now on, where they are others than before."""
     stop: bool = False
     """The model is unloaded: no step follows."""
 

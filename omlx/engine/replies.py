@@ -9,7 +9,7 @@ import time
 
 from omlx.engine.batch import Pending
 from omlx.engine.detokenize import TokenTexts
-from omlx.engine.grammar import GrammarError
+from omlx.engine.grammar_text import GrammarError
 from omlx.engine.logprobs import LogprobCollector
 from omlx.engine.requests import Requests, unusable
 from omlx.engine.sequence import Output, Sequence

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
-from omlx.engine.grammar import GrammarError
-from omlx.engine.sequence import Output, Sequence
+from omlx.engine.grammar_text import GrammarError
+from omlx.engine.sequence import EngineError, Output, Sequence
 from omlx.messages.request import FailureKind
 
 
@@ -31,3 +33,12 @@ class Requests(Protocol):
 def unusable(error: GrammarError) -> tuple[FailureKind, str]:
     """The failure of a request whose grammar cannot be followed."""
     return "invalid", f"the format cannot be used: {error}"
+
+
+@contextmanager
+def grammar_errors() -> Iterator[None]:
+    """Turns the errors of a grammar into EngineError."""
+    try:
+        yield
+    except GrammarError as error:
+        raise EngineError(*unusable(error)) from error

@@ -59,6 +59,11 @@ class Sample(NamedTuple):
         """Of the first `count` rows."""
         return Sample(self.tokens[:count], *(None if array is None else array[:count] for array in self[1:]))
 
+    def row(self, at: int) -> Sample:
+        """Of one row."""
+        rows = slice(at, at + 1)
+        return Sample(self.tokens[rows], *(None if array is None else array[rows] for array in self[1:]))
+
 
 def draws_alone(row: Row) -> bool:
     """Whether a sample of this row depends on nothing but its logits and its random number: on no earlier sample."""

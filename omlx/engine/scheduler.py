@@ -127,6 +127,17 @@ class PrefillState(NamedTuple):
     """As in `choose_together`; None: each forward has one prompt."""
     logits_rows: int = 1 << 20
     """As in `chunk_end`."""
+    held: frozenset[Priority] = frozenset()
+    """Classes that take no part in this step."""
+    lower_part: float = 1.0
+    """Of the usual time, for prompts of classes other than interactive (`WorkLimits.prefill`)."""
+
+    @property
+    def admitted(self) -> list[Candidate]:
+        """Those that the work limits let be prefilled; limited ones wait for interactive prompts."""
+        left = [candidate for candidate in self.candidates if candidate.priority not in self.held]
+        interactive = [candidate for candidate in left if candidate.priority == "interactive"]
+        return interactive if interactive and self.lower_part < 1 else left
 
 
 class PrefillCosts(Protocol):
@@ -165,10 +176,12 @@ def plan(state: PrefillState, costs: PrefillCosts) -> StepPlan:
 
     A step in which the first prompt of all ends is over with it, and one beside decodes with a chunk that owes them.
     """
-    line = {candidate.id: candidate for candidate in state.candidates}
+    line = {candidate.id: candidate for candidate in state.admitted}
     eager_tokens, spent = costs.eager_tokens, PrefillChunks()
-    eager = {candidate.id: candidate.computed < eager_tokens for candidate in state.candidates}
+    eager = {candidate.id: candidate.computed < eager_tokens for candidate in line.values()}
     seconds = costs.seconds(decoding=state.decoding, eager=any(eager.values()))
+    if not any(candidate.priority == "interactive" for candidate in line.values()):
+        seconds *= state.lower_part
     share, forwards = state.share.copy(), list[PlannedForward]()
     while (left := costs.left(seconds, spent)) > 0:
         readable = readable_now([*line.values()], eager, decoding=state.decoding, owes=costs.owes)

@@ -49,6 +49,7 @@ def entries(seen: ServerState) -> tuple[MenuEntry, ...]:
     return (
         MenuEntry(text=status_line(seen)),
         *((MenuEntry(text=memory_line(seen.overview)),) if seen.overview else ()),
+        *((MenuEntry(text=_short(power_line(seen.overview))),) if seen.overview and power_line(seen.overview) else ()),
         *((MenuEntry(text=_short(seen.complaint)),) if seen.complaint else ()),
         SEPARATOR,
         MenuEntry(text="Stop server", act=Act("stop")) if runs else _start(seen),
@@ -76,6 +77,16 @@ def status_line(seen: ServerState) -> str:
 def memory_line(overview: Overview) -> str:
     used = human_bytes(overview.memory_used)
     return f"Memory: {used} of {human_bytes(overview.memory_limit)}" if overview.memory_limit else f"Memory: {used}"
+
+
+def power_line(overview: Overview) -> str:
+    """Which policy slows work down and why; "" where none does."""
+    power = overview.power
+    parts = [f"{power.policy}, {power.reason}"] if power.reason else []
+    if power.limit_watts:
+        now = "" if power.watts is None else f"{power.watts:.0f} of "
+        parts.append(f"{now}{power.limit_watts:g} W")
+    return f"Power: {' · '.join(parts)}" if parts else ""
 
 
 def _activity(overview: Overview) -> str:

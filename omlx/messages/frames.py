@@ -16,6 +16,7 @@ from omlx.messages.load_checks import LoadChecks
 from omlx.messages.load_spec import LoadSpec
 from omlx.messages.request import Delta, Failure, Finish, GenerateRequest, Priority
 from omlx.messages.speech import Segments, Transcribe, Transcribed
+from omlx.messages.work_limits import WorkLimits
 
 MAX_FRAME = 1 << 30
 """Bytes. A longer frame is a protocol error (images travel in frames, so the bound is generous)."""
@@ -88,6 +89,10 @@ class HotCacheShare(msgspec.Struct, tag="share", kw_only=True):
     memory_bytes: int
 
 
+RunnerLimits = HotCacheShare | WorkLimits
+"""What a runner may use, and how much it may work."""
+
+
 class GetStats(msgspec.Struct, tag="stats"):
     id: int
 
@@ -96,7 +101,9 @@ class Shutdown(msgspec.Struct, tag="shutdown"):
     """Finish nothing, free the model, exit 0."""
 
 
-ToRunner = Load | Generate | Embed | Rerank | Transcribe | Cancel | CacheOp | HotCacheShare | GetStats | Shutdown
+ToRunner = (
+    Load | Generate | Embed | Rerank | Transcribe | Cancel | CacheOp | HotCacheShare | WorkLimits | GetStats | Shutdown
+)
 
 
 # ---------------------------------------------------------------- runner -> server

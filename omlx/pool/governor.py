@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from omlx.messages.frames import Hello, Ready
+from omlx.messages.frames import Hello, HotCacheShare, Ready
 from omlx.messages.load_spec import RUNNER_OVERHEAD
 from omlx.pool import admission, pressure
 from omlx.pool.admission import gib
@@ -169,7 +169,8 @@ class Governor:
             if before is None or before[0] != hot or abs(memory - before[1]) > _WORTH_TELLING * before[1]:
                 self._told[pid] = (hot, memory)
                 assert slot.host is not None
-                slot.host.share(hot_bytes=hot // slot.processes, memory_bytes=memory // slot.processes)
+                share = HotCacheShare(hot_bytes=hot // slot.processes, memory_bytes=memory // slot.processes)
+                slot.host.limit(share)
 
     def _budget(self) -> int:
         cap = admission.parse_cap(self._settings.max_process_memory, self._machine)

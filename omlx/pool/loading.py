@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from omlx.messages.failures import LoadError
 from omlx.messages.frames import Hello, Ready
+from omlx.messages.work_limits import WorkLimits
 from omlx.pool import load_watch, policy
 from omlx.pool.errors import GONE, SHUTTING_DOWN, PoolError
 from omlx.pool.governor import Governor
@@ -41,6 +43,7 @@ class SlotLoader:
         *,
         selftests: SelfTests,
         checks: KeptChecks,
+        limits: Callable[[], WorkLimits],
     ) -> None:
         self._settings = settings
         self._machines = machines
@@ -49,6 +52,7 @@ class SlotLoader:
         self._spare = spare
         self._selftests = selftests
         self._checks = checks
+        self._limits = limits
         self._finding_room = asyncio.Lock()
         self.closed = False
 
@@ -109,6 +113,7 @@ class SlotLoader:
         self._governor.loaded(slot, ready)
         slot.loaded.set_result(None)
         self._governor.deal()
+        host.limit(self._limits())
         self._table.events.loaded(slot.spec.name, seconds)
         self._table.watch(slot, host)
         log.info(

@@ -120,6 +120,11 @@ def keep_alive_of(requested: float | None, current: float | None, default: float
     return default if current is None else current
 
 
+def shortened(keep_alive: float, *, default: float, most: float | None) -> float:
+    """A keep-alive while models should go sooner (`most` seconds): only one that nobody asked for is shortened."""
+    return keep_alive if most is None or keep_alive != default else min(keep_alive, most)
+
+
 def restart_delay(crashes: int) -> float:
     """Seconds to wait before a model is loaded again that crashed `crashes` times in a row: 0, 0, 1, 2, 4 … 30."""
     return 0.0 if crashes < 2 else min(30.0, 2.0 ** (crashes - 2))

@@ -13,6 +13,7 @@ import contextvars
 import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from omlx.messages.failures import LoadError
 from omlx.messages.frames import CacheCall
 from omlx.messages.load_checks import LoadChecks
 from omlx.messages.selftest import SelfTest
+from omlx.messages.work_limits import WorkLimits
 from omlx.pool import policy
 from omlx.pool.errors import SHUTTING_DOWN, PoolError
 from omlx.pool.events import PoolEvents
@@ -37,6 +39,7 @@ from omlx.pool.slot_table import SlotTable
 from omlx.pool.spare import Spare
 from omlx.pool.supervisor import supervise
 from omlx.pool.waiting import WaitingRequests
+from omlx.power import PowerGovernor, sensors
 from omlx.record import current
 from omlx.runner.connection import in_time
 from omlx.runner.host import CLOSE_GRACE_S
@@ -75,9 +78,16 @@ class Pool:
             dismiss=lambda slot, why: self._table.dismiss(slot, "memory", why),
             changed=self._table.notify,
         )
+        self.power = PowerGovernor(
+            settings.power,
+            settings.power_limit,
+            partial(sensors, settings.power_readings),
+            busy=lambda: any(slot.users for slot in self._table.slots.values()),
+            apply=self._limit_work,
+        )
         self._loader = SlotLoader(
             settings, self._machines, self._table, self._governor, self._spare,
-            selftests=self._selftests, checks=self._checks,
+            selftests=self._selftests, checks=self._checks, limits=lambda: self.power.limits,
         )  # fmt: skip
         self._waiting = WaitingRequests(self._table, self._governor, settings.max_queue)
         self.names_changed = 0
@@ -93,6 +103,7 @@ class Pool:
         self._watching = [
             background.start(supervise(self._table.ready_hosts, self._settings.stall_timeout), "supervisor"),
             background.start(self._governor.watch(), "memory"),
+            background.start(self.power.watch(), "power"),
         ]
         if self._settings.spare_runner:
             watching = self._spare.watch(lambda: self._governor.room_for_spare)
@@ -332,8 +343,16 @@ class Pool:
         slot.used_at = self._now()
         slot.stop_timer()
 
-    def _settle(self, slot: Slot) -> None:
-        """Decide what an idle slot does next: go, wait for its timer, or stay."""
+    def _limit_work(self, limits: WorkLimits) -> None:
+        """The governor of power has decided anew."""
+        for host in self._table.ready_hosts():
+            host.limit(limits)
+        for slot in list(self._table.slots.values()):
+            if slot.users == 0 and slot.state == "ready" and limits.keep_alive != slot.shortened_to:
+                self._settle(slot, idle_s=self._now() - slot.used_at)
+
+    def _settle(self, slot: Slot, *, idle_s: float = 0.0) -> None:
+        """Decide what a slot does next that has been idle for so long: go, wait for its timer, or stay."""
         slot.stop_timer()
         if slot.users > 0 or not self._table.holds(slot) or self._closed:
             return
@@ -344,14 +363,18 @@ class Pool:
             return
         if slot.state == "leaving":
             return
-        after = policy.expires_in(keep_alive=slot.keep_alive, pinned=slot.pinned)
+        slot.shortened_to = most = self.power.limits.keep_alive
+        keep_alive = policy.shortened(slot.keep_alive, default=self._settings.keep_alive, most=most)
+        after = policy.expires_in(keep_alive=keep_alive - idle_s, pinned=slot.pinned)
         if slot.goes_when_idle or after == 0:
             self._table.dismiss(slot, "asked", "nobody needs it any more")
         elif after is not None:
             log.debug("%s is idle and stays for %.0f s", slot.spec.name, after)
             slot.expires_at = self._now() + after
+            shorter = keep_alive < slot.keep_alive
+            why = "the power policy lets idle models stay no longer" if shorter else "its keep-alive has passed"
             slot.timer = asyncio.get_running_loop().call_later(
-                after, self._table.dismiss, slot, "expired", "its keep-alive has passed", context=contextvars.Context()
+                after, self._table.dismiss, slot, "expired", why, context=contextvars.Context()
             )
 
     def _begin_load(self, spec: ModelSpec, keep_alive: float | None) -> Slot:

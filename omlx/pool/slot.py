@@ -80,6 +80,8 @@ class Slot:
         self.off = off
         """What a self-test has switched off for the model and, once it is loaded, the load checks."""
         self.keep_alive = keep_alive
+        self.shortened_to: float | None = None
+        """The limit of the power policy when it was last settled how long it stays."""
         self.pinned = pinned
         self.state: State = "loading"
         self.users = 0

@@ -19,7 +19,7 @@ def supplies(root: Path) -> dict[str, Any]:
     """From /sys/class/power_supply: whether the machine runs on battery, and the charge of the batteries."""
     mains: list[bool] = []
     levels: list[float] = []
-    discharging = False
+    discharging, watts = False, 0.0
     for folder in _entries(root / "sys/class/power_supply"):
         kind = _text(folder / "type")
         if kind == "Battery":
@@ -28,16 +28,29 @@ def supplies(root: Path) -> dict[str, Any]:
             level = _number(folder / "capacity")
             if level is not None and 0 <= level <= 100:
                 levels.append(level / 100)
-            discharging |= _text(folder / "status") == "Discharging"
+            if _text(folder / "status") == "Discharging":
+                discharging = True
+                watts += _drawn(folder)
         elif kind in ("Mains", "USB") and (online := _number(folder / "online")) is not None:
             mains.append(online > 0)
     readings: dict[str, Any] = {}
     if levels:
         readings["battery"] = sum(levels) / len(levels)
         readings["on_battery"] = discharging and not any(mains)
+        if readings["on_battery"] and watts:
+            readings["battery_watts"] = watts
     elif mains:
         readings["on_battery"] = not any(mains)
     return readings
+
+
+def _drawn(battery: Path) -> float:
+    """Watts, from the power that some batteries report or the current and voltage that others do; 0: neither."""
+    power = _number(battery / "power_now")
+    if power is not None:
+        return abs(power) / 1e6
+    current, voltage = _number(battery / "current_now"), _number(battery / "voltage_now")
+    return abs(current) * voltage / 1e12 if current is not None and voltage is not None else 0.0
 
 
 def heat(root: Path) -> dict[str, Any]:

@@ -61,7 +61,20 @@ def display() -> dict[str, Any]:
         return {}
 
 
-SENSORS: Final = (supplies, heat_and_mode, idle, display)
+def battery_power() -> dict[str, Any]:
+    return battery_power_of(_output("ioreg", "-r", "-n", "AppleSmartBattery"))
+
+
+def battery_power_of(text: str) -> dict[str, Any]:
+    """From ioreg: `"Voltage" = 11987`, mV, and `"InstantAmperage" = …`, mA, below 0 (modulo 2^64) while discharging."""
+    values = {name: int(digits) for name, digits in re.findall(r'"(Voltage|InstantAmperage)" = (\d+)', text)}
+    milliamperes = values.get("InstantAmperage", 0)
+    if '"ExternalConnected" = No' not in text or milliamperes < 1 << 63:
+        return {}
+    return {"battery_watts": ((1 << 64) - milliamperes) * values.get("Voltage", 0) / 1e6}
+
+
+SENSORS: Final = (supplies, heat_and_mode, idle, display, battery_power)
 
 
 def _output(*command: str) -> str:

@@ -6,21 +6,28 @@ milliseconds on macOS, where it runs commands: call it in a thread, not on the e
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
 from omlx.power import linux, macos
 from omlx.power.nvml import Nvml
+from omlx.power.rapl import RaplPower
+
+log = logging.getLogger("omlx.power")
 
 Thermal = Literal["nominal", "fair", "serious", "critical"]
+_MOST_OF_THE_TIME: Final = 0.01
+"""Part of the time that reading one sensor may take: a slow one is read less often."""
 
 
-class Readings(msgspec.Struct, frozen=True, kw_only=True):
+class Readings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """None: this machine has no such sensor."""
 
     on_battery: bool | None = None
@@ -36,22 +43,49 @@ class Readings(msgspec.Struct, frozen=True, kw_only=True):
     gpu_watts: float | None = None
     gpu_throttled: bool | None = None
     """Temperature or a power limit throttles a GPU."""
+    cpu_watts: float | None = None
+    """Of the processor packages."""
+    battery_watts: float | None = None
+    """What the whole machine draws from its battery."""
+
+    @property
+    def watts(self) -> float | None:
+        """Power of processors and GPUs as far as known; where neither is, what is drawn from the battery."""
+        parts = [watts for watts in (self.cpu_watts, self.gpu_watts) if watts is not None]
+        return sum(parts) if parts else self.battery_watts
 
 
 Sensor = Callable[[], Mapping[str, Any]]
 """Returns some fields of `Readings`, without those it cannot read. It never raises."""
 
 
-class Sensors:
-    """The sensors of this machine."""
+class _Timed:
+    """A sensor that is read no more often than its cost allows; in between it has its last values."""
 
-    def __init__(self, available: list[Sensor]) -> None:
-        self._available = available
+    def __init__(self, sensor: Sensor, clock: Callable[[], float]) -> None:
+        self._sensor, self._clock = sensor, clock
+        self._values: Mapping[str, Any] = {}
+        self._due = 0.0
+
+    def read(self) -> Mapping[str, Any]:
+        begun = self._clock()
+        if begun >= self._due:
+            self._values = self._sensor()
+            ended = self._clock()
+            self._due = ended + (ended - begun) / _MOST_OF_THE_TIME
+        return self._values
+
+
+class Sensors:
+    """The sensors of this machine, or what stands in for them."""
+
+    def __init__(self, available: Sequence[Sensor], clock: Callable[[], float] = time.monotonic) -> None:
+        self._available = [_Timed(sensor, clock) for sensor in available]
 
     def read(self) -> Readings:
         values: dict[str, Any] = {}
         for sensor in self._available:
-            values |= sensor()
+            values |= sensor.read()
         return Readings(**values)
 
     def absent(self, readings: Readings) -> list[str]:
@@ -65,21 +99,49 @@ _NAMES = {
     "low_power": "low-power mode",
     "idle_s": "user activity",
     "display_on": "display",
-    "gpu_watts": "GPU power",
+    "watts": "power",
 }
 
 
-def sensors(root: Path = Path("/")) -> Sensors:
-    """Open the sensors of this machine. `root`: the folder that has /sys, for tests."""
+def sensors(file: str = "", root: Path = Path("/")) -> Sensors:
+    """Open the sensors of this machine. `file`: a file of readings that replaces them all (setting `power_readings`).
+
+    `root`: the folder that has /sys, for tests.
+    """
+    if file:
+        return Sensors([ReadingsFile(Path(file))])
     available: list[Sensor] = []
     if sys.platform == "darwin":
         available = [*macos.SENSORS]
     elif sys.platform.startswith("linux"):
-        available = [*(partial(read, root) for read in linux.SENSORS), linux.idle]
+        rapl = RaplPower(root / "sys/class/powercap")
+        available = [*(partial(read, root) for read in linux.SENSORS), linux.idle, rapl]
     gpu = Nvml.open()
     if gpu is not None:
         available.append(partial(_gpu, gpu))
     return Sensors(available)
+
+
+class ReadingsFile:
+    """A JSON object with fields of `Readings`, read again for each look. Without the file there is no sensor."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._problem = ""
+
+    def __call__(self) -> Mapping[str, Any]:
+        try:
+            found = msgspec.json.decode(self._path.read_bytes(), type=Readings)
+        except FileNotFoundError:
+            return {}
+        except (OSError, msgspec.DecodeError) as error:
+            problem = (error.strerror or "") if isinstance(error, OSError) else str(error)
+            if problem != self._problem:
+                log.warning("the file of power readings %s cannot be used: %s", self._path, problem)
+            self._problem = problem
+            return {}
+        self._problem = ""
+        return {name: value for name, value in msgspec.structs.asdict(found).items() if value is not None}
 
 
 def _gpu(gpu: Nvml) -> dict[str, Any]:

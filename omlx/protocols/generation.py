@@ -91,8 +91,6 @@ def chat_request(
     check_capabilities(name, model, "chat", ["tools"] if tools and not emulate else [])
     sampling, limits = parse_options(options, model.parameters, truncate=truncate, shift=shift)
     kwargs = read_template_kwargs(template_kwargs)
-    if think is None and "thinking" in model.capabilities:
-        think = think_of(kwargs)
     if not messages:
         return None
     check_sight(
@@ -111,7 +109,7 @@ def chat_request(
         strict_tools=strict and bool(tools),
         one_call=one_call and bool(choice.tools),
         emulate_tools=emulate,
-        think=think_level(think, model),
+        think=think_level(thinking_wanted(think, kwargs, model), model),
         template_kwargs=kwargs,
         **read_format(format),
         sampling=sampling,
@@ -134,6 +132,11 @@ def check_thinking(name: str, model: ModelFacts, think: Think) -> None:
     if think and "thinking" not in model.capabilities:
         hint = PULL_AGAIN if _thinks_in_text(model) else ""
         raise HTTPError(400, f'"{name}" does not support thinking{hint}')
+
+
+def thinking_wanted(think: Think, kwargs: Mapping[str, Any], model: ModelFacts) -> Think:
+    """What a request says of thinking, itself or by its template kwargs."""
+    return think_of(kwargs) if think is None and "thinking" in model.capabilities else think
 
 
 def check_capabilities(name: str, model: ModelFacts, verb: str, needed: Sequence[str]) -> None:

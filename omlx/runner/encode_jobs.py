@@ -18,6 +18,7 @@ from omlx.engine.encode.chunked import Parts
 from omlx.engine.encode.chunks import LONGEST_WHOLE, EncodeBudget, PartBudget, Pick, choose
 from omlx.engine.encode.embed import normalised
 from omlx.engine.encode.rows import BadTokens, Encoder, EncodeRow, Text, TooLong
+from omlx.engine.pacing import Presence
 from omlx.engine.panics import told
 from omlx.messages.failures import INPUT_FAILED, running_failed
 from omlx.messages.frames import MAX_FRAME, Embed, Embedded, Ranked, Rerank
@@ -129,6 +130,13 @@ class EncodeJobs:
         """`step` has something to do now."""
         return bool(self._jobs or self._refused) or self._preparation.has_complete
 
+    @property
+    def presence(self) -> Presence:
+        """Which classes of jobs run. They have no tokens, so an interactive one is urgent until it is done."""
+        classes = {job.frame.priority for job in self._jobs.values()}
+        interactive = "interactive" in classes or bool(self._refused) or self._preparation.has_complete
+        return Presence(interactive, "batch" in classes, "background" in classes, urgent=interactive)
+
     def submit(self, frame: Embed | Rerank) -> None:
         """Take a job; its answer comes from `step`."""
         if self._encoders[type(frame)] is None:
@@ -155,8 +163,8 @@ class EncodeJobs:
         return answers
 
     # ------------------------------------------------------------ rows
-    def _prepare(self, job: _EncodeJob) -> bool:
-        """Runs in a helper thread: one slice of the job's texts. Whether all are done."""
+    def _prepare(self, job: _EncodeJob) -> str:
+        """Runs in a helper thread: one slice of the job's texts."""
         done, size = len(job.rows), 0
         stop = done
         while stop < len(job.texts) and stop - done < _SLICE_TEXTS and size < _SLICE_CHARS:
@@ -166,7 +174,7 @@ class EncodeJobs:
         truncate, limit = (job.frame.truncate, job.frame.num_ctx) if isinstance(job.frame, Embed) else (True, 0)
         if encoder is not None:
             job.rows += encoder.rows(job.texts[done:stop], truncate=truncate, limit=limit)
-        return stop == len(job.texts)
+        return "" if stop == len(job.texts) else _THREADS
 
     def _take_prepared(self) -> list[Answer]:
         answers: list[Answer] = []

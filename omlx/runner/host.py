@@ -32,7 +32,6 @@ from omlx.messages.frames import (
     GetStats,
     Heartbeat,
     Hello,
-    HotCacheShare,
     Load,
     LoadFailed,
     Loading,
@@ -41,6 +40,7 @@ from omlx.messages.frames import (
     Ready,
     Reply,
     Rerank,
+    RunnerLimits,
     Shutdown,
     ToRunner,
 )
@@ -299,10 +299,10 @@ class RunnerHost:
             yield opened
 
     # ------------------------------------------------------------ the end
-    def share(self, *, hot_bytes: int, memory_bytes: int) -> None:
-        """Change what this model may use: all of its memory, and the RAM of it for cached prefixes."""
+    def limit(self, limits: RunnerLimits) -> None:
+        """Change what this model may use, or how much it may work."""
         if self.alive:
-            self._connection.post(HotCacheShare(hot_bytes=hot_bytes, memory_bytes=memory_bytes))
+            self._connection.post(limits)
 
     def kill(self, why: str = "it did not end in time and was killed", reason: EndReason = "crashed") -> None:
         """SIGKILL, which ends a stopped or hanging process too; `why` is for the log, `reason` for the counters."""

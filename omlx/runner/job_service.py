@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import mlx.core as mx
 import msgspec
 
+from omlx.engine.pacing import Presence
 from omlx.messages.frames import (
     CacheOp,
     Cancel,
@@ -30,7 +31,9 @@ from omlx.messages.frames import (
 )
 from omlx.messages.request import Failure
 from omlx.messages.speech import Transcribe
+from omlx.messages.work_limits import WorkLimits
 from omlx.runner.channel import Channel
+from omlx.runner.paced import PacedWork, wait_s
 
 log = logging.getLogger("omlx.runner")
 
@@ -42,6 +45,8 @@ class RunnerJobs(Protocol):
     def has_work(self) -> bool: ...
     @property
     def open(self) -> int: ...
+    @property
+    def presence(self) -> Presence: ...
     def cancel(self, number: int) -> None: ...
     def close(self) -> None: ...
 
@@ -59,6 +64,7 @@ class JobService(ABC):
         self._channel = channel
         self._open_jobs = jobs
         self._unsupported = unsupported
+        self._paced = PacedWork(lambda: jobs.presence)
 
     @abstractmethod
     def _submit(self, frame: ToRunner) -> None:
@@ -79,13 +85,18 @@ class JobService(ABC):
         jobs, was_busy = self._open_jobs, False
         self._channel.beat(self._heartbeat())
         while True:
-            for frame in self._channel.receive(wait=0.0 if jobs.has_work else None):
+            turn = self._paced.turn() if jobs.has_work else None
+            for frame in self._channel.receive(wait=None if turn is None else wait_s(turn)):
                 if isinstance(frame, Shutdown):
                     jobs.close()
                     self._channel.close()
                     return 0
                 self._take(frame)
-            answers = self._step() if jobs.has_work else []
+            rests = turn is not None and (turn.rest_s > 0 or turn.idle)
+            self._paced.begin()
+            answers = self._step() if jobs.has_work and not rests else []
+            if turn is not None and not rests:
+                self._paced.end()
             self._channel.beat(self._heartbeat())
             if was_busy and jobs.open == 0:
                 self._idle()
@@ -110,6 +121,8 @@ class JobService(ABC):
                 self._channel.send(Reply(id, {"enabled": False}))
             case HotCacheShare():
                 pass  # no prefix cache
+            case WorkLimits():
+                self._paced.limit(frame)
             case _:
                 log.warning("a %s frame came out of turn", type(frame).__name__)
 

@@ -25,14 +25,14 @@ class Unwanted(Exception):
 class Preparation(Generic[Job]):
     """The jobs of one kind that are being prepared, by the ids of their requests.
 
-    `prepare` runs in a helper thread and returns whether the job is complete; one that is not goes to the end of the
-    line. `failure` makes an error into the answer. `drop` gets jobs that were cancelled when they were complete.
-    `threads`: how many, by name. `wake` makes the main thread call `take`.
+    `prepare` runs in a helper thread and returns the name of the threads that go on with the job, at the end of their
+    line; "" if it is complete. `failure` makes an error into the answer. `drop` gets jobs that were cancelled when they
+    were complete. `threads`: how many, by name. `wake` makes the main thread call `take`.
     """
 
     def __init__(
         self,
-        prepare: Callable[[Job], bool],
+        prepare: Callable[[Job], str],
         *,
         failure: Callable[[Job, BaseException], Failure],
         threads: Mapping[str, int],
@@ -67,7 +67,7 @@ class Preparation(Generic[Job]):
     def submit(self, number: int, job: Job, threads: str) -> None:
         """Prepare a job in the threads of this name."""
         self._since[number] = time.monotonic()
-        self._pools[threads].submit(self._run, number, job, threads)
+        self._pools[threads].submit(self._run, number, job)
 
     def cancel(self, number: int) -> None:
         """Drop a job; nothing is said about it any more."""
@@ -98,12 +98,12 @@ class Preparation(Generic[Job]):
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _run(self, number: int, job: Job, threads: str) -> None:
+    def _run(self, number: int, job: Job) -> None:
         """In a helper thread."""
         failure: Failure | None = None
-        is_complete = True
+        following = ""
         try:
-            is_complete = self._prepare(job)
+            following = self._prepare(job)
         except Unwanted:
             return
         except BaseException as error:  # a template, a tokenizer or a decoder may raise anything
@@ -111,9 +111,9 @@ class Preparation(Generic[Job]):
                 raise
             failure = self._failure(job, error)
         self.progress += 1
-        if is_complete or number not in self._since:
-            self._complete.put((number, job, failure))
+        if following and number in self._since:
+            self._pools[following].submit(self._run, number, job)
         else:
-            self._pools[threads].submit(self._run, number, job, threads)
+            self._complete.put((number, job, failure))
         # After each part too: the main thread tells the server that something moves.
         self._wake()

@@ -21,6 +21,7 @@ from omlx_cache import PrefixStore
 from omlx_registry.sanitized_folder import without_inert_folder
 
 from omlx.engine import loader
+from omlx.engine.pacing import NOBODY, Presence, Turn
 from omlx.engine.ranks import SOLO, Ranks
 from omlx.messages.context import effective_context
 from omlx.messages.failures import LoadError
@@ -47,10 +48,12 @@ from omlx.messages.frames import (
 from omlx.messages.load_spec import LoadSpec
 from omlx.messages.request import Event, Failure
 from omlx.messages.speech import Transcribe
+from omlx.messages.work_limits import WorkLimits
 from omlx.runner import encode
 from omlx.runner.build import BuiltModel, kv_budget, prepare
 from omlx.runner.channel import Channel
 from omlx.runner.job_service import send_answers
+from omlx.runner.paced import PacedWork, takes_part, wait_s
 from omlx.runner.prompt import TOO_LONG
 
 log = logging.getLogger("omlx.runner")
@@ -167,6 +170,7 @@ class Service:
         self._served = served
         self._was_busy = False
         self._beat_due = 0.0
+        self._paced = PacedWork(self._presence, served.engine.holding.hold, served.engine.rest)
         self._helper = ThreadPoolExecutor(1, thread_name_prefix="questions")
         self._tokenized: queue.SimpleQueue[_Tokenized] = queue.SimpleQueue()
 
@@ -176,14 +180,18 @@ class Service:
         idle_wait = None if store is None else _IDLE_TICK_S
         self._beat()
         while True:
-            wait = 0.0 if session.has_work or vectors.has_work else idle_wait
-            if self._hear(wait) or self._gather():
+            turn = self._turn()
+            if self._hear(idle_wait if turn is None else wait_s(turn)) or self._gather():
                 return self._end()
             self._answer_tokenized()
+            if turn is not None and turn.rest_s:
+                self._beat()
+                continue
+            self._paced.begin()
             busy = session.has_work
             if busy:
                 self._tell(session.step())
-            if vectors.has_work:
+            if vectors.has_work and takes_part(vectors.presence, turn.held if turn is not None else NOBODY):
                 answers = vectors.step(self._served.max_gap_s if busy else encode.CHUNK_S)
                 self._beat()
                 send_answers(self._channel, answers)
@@ -191,6 +199,19 @@ class Service:
                 self._beat()
                 if store is not None:
                     store.tick()
+            if turn is not None:
+                self._paced.end()
+
+    def _turn(self) -> Turn | None:
+        """Whether to step now, by the work limits; None where there is nothing to do."""
+        if not self._served.session.has_work and not self._served.vectors.has_work:
+            return None
+        if self._paced.limited:
+            self._tell(self._served.session.receive())  # what has come counts
+        return self._paced.turn()
+
+    def _presence(self) -> Presence:
+        return self._served.session.presence.joined(self._served.vectors.presence)
 
     def _hear(self, wait: float | None) -> bool:
         """Take what has come; wait so long for the first of it. Whether it was the end."""
@@ -220,7 +241,10 @@ class Service:
                 served.ledger.resize(kv_budget(frame.memory_bytes, served.model))
                 if served.store is not None:
                     served.store.resize_hot(frame.hot_bytes)
-                    served.engine.tell_followers(hot_bytes=frame.hot_bytes)
+                    served.engine.followers.change_store(hot_bytes=frame.hot_bytes)
+            case WorkLimits():
+                served.engine.holding.limit(frame)
+                self._paced.limit(frame)
             case GetStats(id):
                 self._channel.send(Reply(id, self._stats()))
             case CacheOp():
@@ -252,7 +276,7 @@ class Service:
     def _heartbeat(self) -> Heartbeat:
         engine, session, vectors = self._served.engine, self._served.session, self._served.vectors
         return Heartbeat(
-            steps=engine.steps + session.preparations + vectors.progress,
+            steps=engine.steps + session.preparations + vectors.progress + self._paced.rests,
             running=engine.running + vectors.running,
             waiting=engine.waiting + session.waiting + vectors.waiting,
             memory_bytes=int(mx.get_active_memory()),
@@ -305,7 +329,7 @@ class Service:
                 body["records"] = store.clear()
                 if (vision := self._served.model.vision) is not None:
                     vision.cache.clear()
-                self._served.engine.tell_followers(clear_store=True)
+                self._served.engine.followers.change_store(clear=True)
             case "checkpoint":
                 body["complete"] = store.checkpoint(CLOSE_BUDGET_S)
             case "explain" | "save" if question.text:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from omlx.engine.engine import Engine
+from omlx.engine.pacing import Presence
 from omlx.engine.panics import told
 from omlx.engine.sequence import EngineError, Output, SequenceSpec
 from omlx.engine.vision.image_size import declared_pixels
@@ -33,9 +34,10 @@ _GATHER_S = 0.03
 """The longest that a step waits for prompts that are being made."""
 _WORTH_WAITING_S = 0.03
 """A prompt that takes longer to make is not waited for."""
-_THREADS = {"prompts": 2, "pictures": 3, "small-pictures": 2}
-"""For requests with pictures, whose files may take long to open: texts do not wait for them. These threads only wait:
-pictures are decoded in other processes."""
+_COMPILING = "grammars"
+_THREADS = {"prompts": 2, "pictures": 3, "small-pictures": 2, _COMPILING: 3}
+"""Pictures, and grammars that are new, may take long: texts do not wait for them. Their threads mostly wait: other
+processes do the work."""
 _SMALL_PICTURES, _SMALL_BYTES, _SMALL_PIXELS = 2, 1 << 20, 10_000_000
 """Of a request whose pictures cannot take long: it does not wait for others, whose files may be made to."""
 
@@ -52,9 +54,10 @@ class _Ready(NamedTuple):
 class _PromptJob:
     """A request in preparation."""
 
-    def __init__(self, request: GenerateRequest) -> None:
+    def __init__(self, request: GenerateRequest, ready: _Ready | None = None) -> None:
         self.request = request
-        self.ready: _Ready | None = None
+        self.ready = ready
+        """None until its prompt is made; its grammar may be still to compile."""
 
 
 class Session:
@@ -124,14 +127,26 @@ class Session:
 
     def step(self) -> list[Event]:
         """Hand prepared prompts to the engine, let it do one step, and return what there is to say."""
-        events: list[Event] = []
-        for job, failure in self._preparation.take():
-            events += self._receive(job, failure)
-        events += self._admit()
+        events = self.receive()
         if self._engine.has_work:
             for output in self._outputs():
                 events += self._tell(output)
         return events
+
+    def receive(self) -> list[Event]:
+        """Hand prepared prompts to the engine, as `step` does first."""
+        events: list[Event] = []
+        for job, failure in self._preparation.take():
+            events += self._receive(job, failure)
+        return events + self._admit()
+
+    @property
+    def presence(self) -> Presence:
+        """Which classes of requests are in the engine or wait for memory."""
+        waiting = [ready.request.priority for ready in self._held.values()]
+        blocked = "interactive" in waiting
+        held = Presence(blocked, "batch" in waiting, "background" in waiting, urgent=blocked, blocked=blocked)
+        return self._engine.presence.joined(held)
 
     @property
     def has_work(self) -> bool:
@@ -156,19 +171,25 @@ class Session:
     def _context_of(self, request: GenerateRequest) -> int:
         return effective_context(request.limits.num_ctx, self._default_context, self._longest_context)
 
-    def _prepare(self, job: _PromptJob) -> bool:
+    def _prepare(self, job: _PromptJob) -> str:
         """Runs in a helper thread."""
         request = job.request
         check = partial(self._preparation.check, request.id)
         check()
+        if job.ready is None:
+            job.ready = self._made_ready(request, check)
+            grammar = job.ready.grammar
+            compiled = grammar is None or request.render_only or self._engine.is_compiled(grammar)
+            return "" if compiled else _COMPILING
+        if job.ready.grammar is not None:
+            self._engine.compile(job.ready.grammar, check)
+        return ""
+
+    def _made_ready(self, request: GenerateRequest, check: Callable[[], None]) -> _Ready:
         prompt = self._prompter.build(request, self._context_of(request), check=check)
         opens = prompt.opens_thinking
         grammar = constrain(request, self._dialect, self._markers, opens_thinking=opens)
-        if grammar is not None and not request.render_only:
-            # A hostile or large grammar takes a while: not on the main thread.
-            self._engine.compile(grammar)
-        job.ready = _Ready(request, prompt, grammar, limit_thinking(request, self._dialect, opens_thinking=opens))
-        return True
+        return _Ready(request, prompt, grammar, limit_thinking(request, self._dialect, opens_thinking=opens))
 
     def _failure(self, job: _PromptJob, error: BaseException) -> Failure:
         if isinstance(error, PromptError | EngineError):
@@ -204,6 +225,11 @@ class Session:
                     self._engine.expect(ready.prompt.tokens, ready.prompt.media)
                 break
             del self._held[number]
+            if ready.grammar is not None and not self._engine.is_compiled(ready.grammar):
+                # Many other grammars have come since: not on the main thread.
+                self._ledger.release(number)
+                self._preparation.submit(number, _PromptJob(request, ready), _COMPILING)
+                continue
             failure = self._start(ready)
             if failure is not None:
                 self._ledger.release(number)

@@ -1,7 +1,8 @@
 """The transcription *jobs* of a runner, from the frame with a file to segments of text.
 
-Helper threads decode files in separate processes. Each call of `step` runs one step of one job on the main thread, and
-jobs alternate, so a short file does not wait for a long one. A failure ends only its own job.
+Helper threads decode files in separate processes, in two *lines*: every file is tried in the short one first, and goes
+to the long one if it takes long or is long. So a short file does not wait for those that others send. Each call of
+`step` runs one step of one job on the main thread, and jobs alternate. A failure ends only its own job.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import mlx.core as mx
 import numpy as np
 
+from omlx.engine.pacing import Presence
 from omlx.engine.panics import told
 from omlx.engine.speech import audio_decoder
-from omlx.engine.speech.audio_file import AudioError
+from omlx.engine.speech.audio_file import AudioError, AudioLimitError
 from omlx.engine.speech.network import Network, language_code
 from omlx.engine.speech.transcription import SpeechOptions, Step, Transcription
 from omlx.messages.failures import running_failed
@@ -31,18 +34,49 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("omlx.runner")
 
-_THREADS = "audio"
-_HELD_BYTES = 512 << 20
-"""Decoded audio in memory, above which decoding of the next file waits."""
+_SHORT: Final = audio_decoder.DecodeLimits(cpu_seconds=2.0, audio_seconds=600)
+_SHORT_BYTES: Final = 32_000_000
+"""A larger file goes to the long line at once."""
+_SHORT_HELD_BYTES: Final = 256 << 20
+_LONG_HELD_BYTES: Final = 1 << 30
+"""More than one file of the greatest length."""
+_HELPERS: Final = 2
+"""Threads of a line."""
 
 Answer = Segments | PrefillProgress | Transcribed | Failure
 
 
+class _Line:
+    """Files that are decoded within `limits` (None: the largest). The next one waits while more than `held_bytes` of
+    decoded audio are in memory."""
+
+    def __init__(self, name: str, limits: audio_decoder.DecodeLimits | None, held_bytes: int) -> None:
+        self.name = name
+        self.limits = limits
+        self._held_bytes = held_bytes
+        self._held = 0
+        self._memory = threading.Condition()
+
+    def wait(self, check: Callable[[], None]) -> None:
+        """Until there is memory for one more file. `check` may raise to give up."""
+        with self._memory:
+            while self._held > self._held_bytes:
+                check()
+                self._memory.wait(0.5)
+
+    def hold(self, size: int) -> None:
+        """Count decoded bytes; a negative number when they are dropped."""
+        with self._memory:
+            self._held += size
+            self._memory.notify_all()
+
+
 class _SpeechJob:
-    def __init__(self, request: Transcribe) -> None:
+    def __init__(self, request: Transcribe, line: _Line) -> None:
         self.id = request.id
         self.rank = PRIORITY_RANK[request.priority]
         self.request = request
+        self.line = line
         self.arrived = time.monotonic_ns()
         self.samples: NDArray[np.float32] = np.zeros(0, np.float32)
         self.work: Transcription | None = None
@@ -60,13 +94,12 @@ class TranscribeJobs:
     def __init__(self, wake: Callable[[], None], network: Network) -> None:
         self._wake = wake
         self._network = network
-        self._preparation = Preparation(
-            self._prepare, failure=_failure, threads={_THREADS: 2}, wake=wake, drop=self._drop
-        )
+        self._short = _Line("short-audio", _SHORT, _SHORT_HELD_BYTES)
+        self._long = _Line("long-audio", None, _LONG_HELD_BYTES)
+        threads = {line.name: _HELPERS for line in (self._short, self._long)}
+        self._preparation = Preparation(self._prepare, failure=_failure, threads=threads, wake=wake, drop=self._drop)
         self._jobs: dict[int, _SpeechJob] = {}
         self._refused: list[Answer] = []
-        self._held = 0
-        self._memory = threading.Condition()
         self._steps = 0
         self.most_running = 0
         self.generated = 0
@@ -95,6 +128,13 @@ class TranscribeJobs:
         """Whether `step` has work now."""
         return bool(self._jobs or self._refused) or self._preparation.has_complete
 
+    @property
+    def presence(self) -> Presence:
+        """As in EncodeJobs."""
+        classes = {job.request.priority for job in self._jobs.values()}
+        interactive = "interactive" in classes or bool(self._refused) or self._preparation.has_complete
+        return Presence(interactive, "batch" in classes, "background" in classes, urgent=interactive)
+
     def submit(self, request: Transcribe) -> None:
         """Add a job; `step` returns its answers."""
         code = language_code(request.language)
@@ -103,8 +143,8 @@ class TranscribeJobs:
             self._refused.append(Failure(request.id, "invalid", message))
             return
         request.language = code
-        job = _SpeechJob(request)
-        self._preparation.submit(job.id, job, _THREADS)
+        job = _SpeechJob(request, self._short if len(request.audio) <= _SHORT_BYTES else self._long)
+        self._preparation.submit(job.id, job, job.line.name)
 
     def cancel(self, number: int) -> None:
         """Drop a job without an answer."""
@@ -115,8 +155,8 @@ class TranscribeJobs:
 
     def close(self) -> None:
         self._preparation.close()
-        with self._memory:
-            self._memory.notify_all()
+        for line in (self._short, self._long):
+            line.hold(0)
 
     def step(self) -> list[Answer]:
         """Run one step of the next job; returns the answers that are ready."""
@@ -127,17 +167,20 @@ class TranscribeJobs:
         return answers
 
     # ------------------------------------------------------------ files
-    def _prepare(self, job: _SpeechJob) -> bool:
+    def _prepare(self, job: _SpeechJob) -> str:
         """Runs in a helper thread."""
-        with self._memory:
-            while self._held > _HELD_BYTES:
-                self._check(job)
-                self._memory.wait(0.5)
-        job.samples = audio_decoder.decode(job.request.audio, lambda: self._check(job))
+        line, check = job.line, partial(self._check, job)
+        line.wait(check)
+        try:
+            job.samples = audio_decoder.decode(job.request.audio, check, line.limits)
+        except AudioLimitError:
+            if line is self._long:
+                raise
+            job.line = self._long
+            return job.line.name
         job.request.audio = b""
-        with self._memory:
-            self._held += job.samples.nbytes
-        return True
+        line.hold(job.samples.nbytes)
+        return ""
 
     def _check(self, job: _SpeechJob) -> None:
         """Count progress while a file is decoded. Raises Unwanted."""
@@ -167,9 +210,7 @@ class TranscribeJobs:
         self.most_running = max(self.most_running, len(self._jobs))
 
     def _drop(self, job: _SpeechJob) -> None:
-        with self._memory:
-            self._held -= job.samples.nbytes
-            self._memory.notify_all()
+        job.line.hold(-job.samples.nbytes)
         job.samples, job.work, job.steps = np.zeros(0, np.float32), None, iter(())
 
     # ------------------------------------------------------------ steps

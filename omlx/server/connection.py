@@ -285,10 +285,13 @@ class Connection(HttpToolsProtocol):
         self._timer = self.loop.call_later(seconds, self._too_slow, stage)
 
     def _too_slow(self, stage: Stage) -> None:
+        running = self._running
+        if stage == "body" and running is not None and running.response_complete:
+            self.drop()  # however fast a body still comes: it was refused, and nothing of it is read
+            return
         if stage == "body" and (self._body >= BODY_PIECE or self._flow.read_paused):
             self._set_timer(stage)
             return
-        running = self._running
         begun = running is not None and running.response_started and not running.response_complete
         if stage == "silent" or begun:
             self.drop()

@@ -48,7 +48,10 @@ async def read_form(request: HttpRequest, max_body: int) -> Form:
         body = await inflate(body, encoding, limit, BodyReservation.of(request.scope))
     if len(body) <= SMALL:
         return parse_form(body, options["boundary"])
-    return await asyncio.to_thread(parse_form, body, options["boundary"])
+    found = await asyncio.to_thread(parse_form, body, options["boundary"])
+    # Only the files are kept from now on, for as long as the answer takes.
+    BodyReservation.of(request.scope).settle(sum(len(file.content) for files in found.files.values() for file in files))
+    return found
 
 
 def parse_form(body: bytes, boundary: str) -> Form:
@@ -77,5 +80,5 @@ def parse_form(body: bytes, boundary: str) -> Form:
                     else:
                         fields.setdefault(segment.name, []).append(content.decode("utf-8", "replace"))
     except MultipartError as error:
-        raise HTTPError(400, f"failed to parse multipart form: {error}") from None
+        raise HTTPError(400, f"failed to parse multipart form: {error.args[0]}") from None
     return Form(fields, files)

@@ -11,7 +11,9 @@ from omlx_registry import ModelSpec, parse_name
 from omlx import __version__
 from omlx.messages.frames import PrefixUse
 from omlx.pool import Pool, SlotSnapshot
+from omlx.power import PowerReport
 from omlx.protocols.admin import wire as wire
+from omlx.protocols.admin.power import PowerStatus
 
 
 def status_of(pool: Pool, registered: Sequence[ModelSpec] = (), *, pin_warning: str) -> wire.StatusResponse:
@@ -32,7 +34,24 @@ def status_of(pool: Pool, registered: Sequence[ModelSpec] = (), *, pin_warning: 
         pin_warning=pin_warning,
         pid=os.getpid(),
         places=pool.places,
+        power=power_status(pool.power.report),
         memory=msgspec.convert(pool.memory(), wire.MemoryStatus, from_attributes=True),
+    )
+
+
+def power_status(report: PowerReport) -> PowerStatus:
+    limits = report.limits
+    return PowerStatus(
+        setting=report.setting,
+        policy=report.policy,
+        reason=report.reason,
+        text=report.text,
+        share=limits.share * limits.pace,
+        pace=limits.pace,
+        background=limits.background,
+        watts=report.watts,
+        limit_watts=report.power_limit,
+        changes=report.changes,
     )
 
 

@@ -16,7 +16,9 @@ class SettingKind(msgspec.Struct, frozen=True):
     """What a field needs beyond its type: Ollama's spelling and a parser for the text forms."""
 
     ollama: str | None = None
-    parse: Literal["text", "keep_alive", "duration", "size", "host", "list", "path", "memory", "keep_alives"] = "text"
+    parse: Literal[
+        "text", "keep_alive", "duration", "size", "host", "list", "path", "memory", "keep_alives", "watts"
+    ] = "text"
     zero_is_never: bool = False
     """A time of 0 means that it never runs out."""
     secret: bool = False
@@ -210,6 +212,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_level: Annotated[Literal["debug", "info", "warning", "error"], _setting("What is logged")] = "info"
     log_format: Annotated[Literal["text", "json"], _setting("How the log is written: text or json")] = "text"
     log_prompts: Annotated[bool, _setting("Write the text of prompts to the log, too")] = False
+    power: Annotated[
+        Literal["auto", "performance", "balanced", "quiet", "battery"],
+        _setting("Power policy: auto (battery on battery, quiet in low-power mode, else performance) (docs/power.md)"),
+    ] = "auto"
+    power_limit: Annotated[
+        float,
+        _setting("Power to hold by pauses between steps (30W), where the machine tells it; 0: none", parse="watts"),
+    ] = 0.0
+    power_readings: Annotated[
+        str, _setting("JSON file of power readings that replaces this machine's sensors (docs/power.md)", parse="path")
+    ] = ""
     otel_endpoint: Annotated[
         str, _setting("URL that takes OpenTelemetry traces over HTTP (needs the extra otel); none: no traces")
     ] = ""

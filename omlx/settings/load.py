@@ -123,6 +123,8 @@ def _convert(setting: Setting, value: Any, *, lenient: bool) -> Any:
             return parse_host(str(value))
         case "path":
             return str(Path(value).expanduser())
+        case "watts":
+            return _watts(value)
         case "memory":
             return _memory(str(value).strip())
         case "list" | "keep_alives":
@@ -165,6 +167,18 @@ def _duration(value: Any, most: float) -> float:
     if not 0 <= seconds <= most:
         raise ValueError(f"it must be a duration from 0 to {format_duration(most)}, such as 100ms or 0.5s")
     return seconds
+
+
+def _watts(value: Any) -> float:
+    """Watts, from "30W", "30" or a number."""
+    text = str(value).strip().removesuffix("W").removesuffix("w").rstrip()
+    try:
+        watts = float(text)
+    except ValueError:
+        watts = -1.0
+    if not 0 <= watts < math.inf:
+        raise ValueError("it must be a power in watts, such as 30W; 0: no limit")
+    return watts
 
 
 def _check_keep_alive(item: str) -> None:

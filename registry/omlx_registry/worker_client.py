@@ -206,7 +206,7 @@ class JobFailure(msgspec.Struct):
     status: int = 500
 
 
-class _Line(msgspec.Struct):
+class _WorkerLine(msgspec.Struct):
     """Any line a worker writes."""
 
     status: str | int = ""
@@ -243,7 +243,7 @@ async def run_job(job: Job, *, memory: int | None = None) -> AsyncGenerator[JobP
             process.stdin.write(msgspec.json.encode(job) + b"\n")
             await process.stdin.drain()
         async for raw in process.stdout:
-            line = msgspec.json.decode(raw, type=_Line)
+            line = msgspec.json.decode(raw, type=_WorkerLine)
             if line.error is not None:
                 raise CreateError(line.error, line.status if isinstance(line.status, int) else 500)
             if line.result is not None:

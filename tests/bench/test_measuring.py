@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from omlx.bench.energy import mean_watts, rapl_joules
+from omlx.bench.energy import mean_watts
 from omlx.bench.figures import Figure, Report, compare, decode_rate, percentile, whole_rate
 from omlx.bench.prompts import PromptWriter
 from omlx.bench.stream import StreamError, post_lines
 from omlx.bench.target import BenchTarget, TimedReply, ask, calibrate
+from omlx.power.rapl import rapl_joules
 
 pytestmark = pytest.mark.anyio
 Part = bytes | float

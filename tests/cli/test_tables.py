@@ -11,6 +11,7 @@ from omlx.cli.ps import loaded_table, processor, until
 from omlx.cli.show import describe
 from omlx.cli.tables import render
 from omlx.protocols.admin import wire as admin
+from omlx.protocols.admin.power import PowerStatus
 from omlx.protocols.ollama import models as models_wire
 
 DETAILS = models_wire.ModelDetails(
@@ -85,6 +86,16 @@ def test_ps_verbose_says_what_names_share_and_what_they_do_not() -> None:
         "cached on SSD are shared",
     ]
     assert "also called" not in loaded_table([], NOW, "d", shared)
+
+
+def test_ps_verbose_says_what_the_power_policy_limits() -> None:
+    def shown(power: PowerStatus) -> list[str]:
+        status = admin.StatusResponse(version="1", waiting=0, models=[], pinned=[], power=power)
+        return loaded_table([], NOW, "", status).splitlines()[1:]
+
+    assert shown(PowerStatus(policy="quiet")) == []
+    text = "quiet: user active; batch and background requests get 25% of the time"
+    assert shown(PowerStatus(policy="quiet", reason="user active", text=text)) == ["", f"power: {text}"]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ blas.prepare()
 from mlx_audio.stt.utils import load_audio
 
 from omlx.engine.speech import audio_decoder
-from omlx.engine.speech.audio_file import SAMPLE_RATE, AudioError, kind
+from omlx.engine.speech.audio_file import SAMPLE_RATE, AudioError, AudioLimitError, kind
 from tests.support.processes import command_line
 from tests.support.tiny_whisper import as_wav, sound
 
@@ -137,6 +137,15 @@ def test_a_file_that_takes_too_long_is_given_up_and_the_next_one_is_read(monkeyp
     assert len(children()) == len(before) - 1, "its process was ended"
     monkeypatch.undo()
     assert len(audio_decoder.decode(good)) == SAMPLE_RATE
+
+
+def test_a_file_beyond_the_limits_it_is_given_is_refused_as_that() -> None:
+    """Whether its header tells or not."""
+    limits = audio_decoder.DecodeLimits(cpu_seconds=60, audio_seconds=2)
+    for data in (as_wav(sound(3)), encoded("mp3", "libmp3lame", rate=8000, seconds=3), header(rest=bytes(200_000))):
+        with pytest.raises(AudioLimitError, match="seconds long; the limit is 2"):
+            audio_decoder.decode(data, limits=limits)
+    assert len(audio_decoder.decode(as_wav(sound(1)), limits=limits)) == SAMPLE_RATE
 
 
 def test_the_work_ends_when_nobody_waits_for_it() -> None:

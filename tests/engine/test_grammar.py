@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import psutil
 import pytest
 
+from omlx.engine.decoder_process import MOST_IDLE, DecoderPool
 from omlx.engine.sequence import EngineError
 from omlx.messages.constraint import Grammar
 from omlx.messages.request import Sampling
 from tests.engine.support import bare, engine, prompt, run, spec
 from tests.engine.test_limits import chat
+from tests.support.processes import command_line
 
 PERSON = {
     "type": "object",
@@ -59,7 +63,6 @@ HOSTILE: dict[str, dict[str, Any]] = {
     "itself": {"$ref": "#"},
     "impossible": {"type": "string", "minLength": 5, "maxLength": 3},
     "impossible, required": {"type": "object", "properties": {"a": False}, "required": ["a"]},
-    "somewhere else": {"$ref": "http://example.com/schema.json"},
 }
 
 
@@ -175,11 +178,48 @@ def test_what_people_write_is_taken(schema: dict[str, Any]) -> None:
     assert machine.has_work
 
 
-def test_a_compilation_that_takes_too_long_is_given_up_and_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+ENDLESS = Grammar(
+    kind="schema",
+    source={"type": "string", "allOf": [{"pattern": f"^(a|b)*a(a|b){{{at}}}"} for at in range(5, 100, 3)]},
+)
+"""A kilobyte that takes the compiler minutes and gigabytes; it joins the patterns before it counts what they cost."""
+
+
+def test_a_compilation_that_takes_too_long_is_ended_and_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it is left that would take time or memory."""
     machine = engine()
-    wide = {"type": "object", "properties": {f"k{at}": {"type": "string"} for at in range(1000)}}
-    monkeypatch.setattr("omlx.engine.grammar.MAX_SECONDS", 0.0)
-    with pytest.raises(EngineError, match="takes longer than"):
-        machine.compile(Grammar(kind="schema", source=wide))
-    monkeypatch.undo()
-    machine.compile(Grammar(kind="schema", source=PERSON))
+    monkeypatch.setattr("omlx.engine.grammar_process.MAX_SECONDS", 0.5)
+    with ThreadPoolExecutor() as threads:
+        endless = threads.submit(machine.compile, ENDLESS)
+        machine.compile(Grammar(kind="schema", source=PERSON))
+        with pytest.raises(EngineError, match="takes longer than"):
+            endless.result()
+    assert len(helpers()) <= MOST_IDLE
+    assert all(helper.cpu_percent(0.2) < 20 for helper in helpers())
+
+
+def test_a_compilation_that_takes_too_much_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("omlx.engine.grammar_process._pool", DecoderPool("omlx.engine.grammar_process", 1 << 20))
+    with pytest.raises(EngineError, match="takes too much memory"):
+        engine().compile(ENDLESS)
+
+
+def test_a_compilation_that_nobody_waits_for_ends() -> None:
+    class Gone(Exception):
+        pass
+
+    def check() -> None:
+        raise Gone
+
+    with pytest.raises(Gone):
+        engine().compile(ENDLESS, check)
+
+
+def test_a_grammar_longer_than_any_is_refused() -> None:
+    with pytest.raises(EngineError, match="longer than 4,000,000 characters"):
+        engine().compile(Grammar(kind="schema", source={"const": "y" * 4_000_000}))
+
+
+def helpers() -> set[psutil.Process]:
+    """The processes that check grammars."""
+    return {child for child in psutil.Process().children() if "omlx.engine.grammar_process" in command_line(child)}

@@ -8,6 +8,7 @@ import pytest
 from omlx.menubar.menu import MOST_MODELS, Act, MenuEntry, entries, status_line
 from omlx.menubar.seen import ServerState
 from omlx.protocols.admin.overview import Kv, ModelRow, Overview
+from omlx.protocols.admin.power import PowerStatus
 
 URL = "http://127.0.0.1:11434"
 KV = Kv(
@@ -57,6 +58,23 @@ def offered(menu: tuple[MenuEntry, ...]) -> dict[str, Act | None]:
 def test_the_first_line_is_model_and_speed(look: ServerState, line: str) -> None:
     assert status_line(look) == line
     assert entries(look)[0] == MenuEntry(text=line)
+
+
+@pytest.mark.parametrize(
+    ("power", "line"),
+    [
+        (PowerStatus(), ""),
+        (PowerStatus(setting="quiet", policy="quiet"), ""),
+        (PowerStatus(policy="quiet", reason="user active"), "Power: quiet, user active"),
+        (PowerStatus(limit_watts=30.0, watts=28.4), "Power: 28 of 30 W"),
+        (PowerStatus(limit_watts=30.0), "Power: 30 W"),
+        (PowerStatus(policy="battery", reason="on battery", limit_watts=12.5, watts=11),
+         "Power: battery, on battery · 11 of 12.5 W"),
+    ],
+)  # fmt: skip
+def test_a_power_policy_that_limits_work_is_named_with_its_reason(power: PowerStatus, line: str) -> None:
+    look = msgspec.structs.replace(ServerState(url=URL), overview=msgspec.structs.replace(IDLE, power=power))
+    assert [entry.text for entry in entries(look) if entry.text.startswith("Power")] == ([line] if line else [])
 
 
 def test_a_stopped_server_can_be_started_and_nothing_else() -> None:

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from omlx.power import Readings, linux, macos, sensors
+from omlx.power import Readings, Sensors, linux, macos, sensors
+from omlx.power.rapl import RaplPower
+from omlx.power.readings import ReadingsFile
 
 
 def sysfs(root: Path, files: dict[str, str]) -> Path:
@@ -44,6 +46,22 @@ LAPTOP = {
 )  # fmt: skip
 def test_the_source_of_power(files: dict[str, str], expected: dict[str, Any], tmp_path: Path) -> None:
     assert linux.supplies(sysfs(tmp_path, files)) == expected
+
+
+@pytest.mark.parametrize(
+    ("files", "watts"),
+    [
+        ({"power_now": "8500000"}, 8.5),
+        ({"power_now": "-8500000"}, 8.5),  # some drivers count what leaves the battery as negative
+        ({"current_now": "500000", "voltage_now": "12000000"}, 6.0),
+        ({"current_now": "500000"}, None),
+        ({}, None),
+    ],
+)
+def test_a_battery_says_what_is_drawn_from_it(files: dict[str, str], watts: float | None, tmp_path: Path) -> None:
+    battery = {f"class/power_supply/BAT0/{name}": text for name, text in files.items()}
+    found = linux.supplies(sysfs(tmp_path, LAPTOP | battery))
+    assert found.get("battery_watts") == watts
 
 
 def zone(temperature: int, **trips: int) -> dict[str, str]:
@@ -112,10 +130,14 @@ def test_what_a_mac_prints_is_understood() -> None:
     assert macos.idle_of("nothing") == {}
     assert macos.mode_of(" sleep                1\n lowpowermode         1\n") == {"low_power": True}
     assert macos.mode_of("") == {}
+    battery = '"ExternalConnected" = No\n"Voltage" = 12000\n"InstantAmperage" = {}\n'
+    assert macos.battery_power_of(battery.format(2**64 - 1500)) == {"battery_watts": 18.0}
+    assert macos.battery_power_of(battery.format(1500)) == macos.battery_power_of("") == {}
+    assert macos.battery_power_of(battery.format(2**64 - 1500).replace("No", "Yes")) == {}
 
 
 def test_a_machine_with_some_sensors_names_the_others(tmp_path: Path) -> None:
-    found = sensors(sysfs(tmp_path, LAPTOP))
+    found = sensors(root=sysfs(tmp_path, LAPTOP))
     readings = found.read()
     assert (readings.on_battery, readings.battery, readings.thermal) == (True, 0.42, None)
     assert {"temperature", "low-power mode", "display"} <= set(found.absent(readings))
@@ -125,4 +147,64 @@ def test_a_machine_with_some_sensors_names_the_others(tmp_path: Path) -> None:
 def test_a_machine_without_sensors_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr("omlx.power.readings.Nvml.open", lambda: None)
-    assert sensors(tmp_path).read() == Readings()
+    assert sensors(root=tmp_path).read() == Readings()
+
+
+def test_the_power_of_processors_is_the_growth_of_their_counters(tmp_path: Path) -> None:
+    counter = tmp_path / "intel-rapl:0" / "energy_uj"
+    counter.parent.mkdir()
+    now = 0.0
+    power = RaplPower(tmp_path, lambda: now)
+    assert power() == {}, "there is no file"
+    looks = [(1.0, 5_000_000), (2.0, 25_000_000), (2.1, 99_000_000), (4.0, 65_000_000), (5.0, 1_000)]
+    found = []
+    for at, microjoules in looks:
+        now = at
+        counter.write_text(str(microjoules))
+        found.append(power().get("cpu_watts"))
+    # The third look comes too soon, and before the last the counter began again.
+    assert found == [None, 20.0, 20.0, 20.0, 20.0]
+    counter.unlink()
+    now = 6.0
+    assert power() == {}
+
+
+def test_power_is_that_of_processors_and_gpus_or_else_of_the_battery() -> None:
+    assert Readings().watts is None
+    assert Readings(battery_watts=9.0).watts == 9.0
+    assert Readings(cpu_watts=20.0, gpu_watts=5.0, battery_watts=9.0).watts == 25.0
+    assert Readings(gpu_watts=5.0, battery_watts=9.0).watts == 5.0
+
+
+def test_a_slow_sensor_is_read_less_often() -> None:
+    now, reads = 0.0, 0
+
+    def slow() -> dict[str, Any]:
+        nonlocal now, reads
+        now, reads = now + 0.05, reads + 1
+        return {"battery": reads / 10}
+
+    found = Sensors([slow], lambda: now)
+    for _ in range(20):
+        now += 1.0
+        assert found.read().battery == reads / 10
+    assert reads == 4, "50 ms each 5 s are 1 % of the time"
+
+
+def test_a_file_of_readings_replaces_the_sensors(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "readings.json"
+    found = sensors(str(file))
+    assert found.read() == Readings() and not caplog.records
+
+    def read(text: str) -> Readings:
+        file.write_text(text)
+        return sensors(str(file)).read()
+
+    assert read('{"on_battery": true, "battery": 0.4}') == Readings(on_battery=True, battery=0.4)
+    assert read('{"thermal": "serious", "idle_s": null}') == Readings(thermal="serious")
+    file.write_text('{"batery": 0.4}')
+    wrong = ReadingsFile(file)
+    assert wrong() == wrong() == {}
+    assert [record.message for record in caplog.records] == [
+        f"the file of power readings {file} cannot be used: Object contains unknown field `batery`"
+    ], "said once"

@@ -62,6 +62,9 @@ CASES: dict[str, tuple[str, str, list[Segment]]] = {
     "names as attributes": (QWEN, '<tool_call>\n<function name="run">\n<parameter name="command">\nls\n</parameter>\n</function>\n</tool_call>', calls(LS)),
     "the function's closer of another family": (QWEN, "<tool_call>\n<function=run>\n<parameter=command>\nls\n</parameter>\n</invoke>\n</tool_call>", calls(LS)),
     "a value that holds its closer": (QWEN, "<tool_call>\n<function=run>\n<parameter=command>\necho </parameter> done\n</parameter>\n</function>\n</tool_call>", calls(("run", {"command": "echo </parameter> done"}))),
+    "spaces in tags": (QWEN, "<tool_call>\n<function = run>\n<parameter = command >\nls\n</parameter >\n</function >\n</tool_call >", calls(LS)),
+    "spaces in tags, no outer ones": (QWEN, "I look.\n<function = run>\n<parameter = command>\nls\n</parameter>\n</function>", [*text("I look."), *calls(LS)]),
+    "spaces around attributes": (QWEN, '<tool_call>\n<function name = "run">\n<parameter name = "command">\nls\n</parameter>\n</function>\n</tool_call>', calls(LS)),
     "a closer in front of all": (QWEN, "</tool_call>\n<tool_call>\n<function=run>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>", calls(LS)),
     # Gemma 4
     "Gemma: a name with namespaces": (GEMMA, "<|tool_call>call:google:mcp:make-pdf{name:'o.pdf',content:'one, two {three}'}<tool_call|>", calls(("make-pdf", {"name": "o.pdf", "content": "one, two {three}"}))),
@@ -77,6 +80,7 @@ CASES: dict[str, tuple[str, str, list[Segment]]] = {
     "GLM: arguments as JSON": (GLM, '<tool_call>find\n{"pattern": "a"}</tool_call>', calls(("find", {"pattern": "a"}))),
     "GLM: no opener of the value": (GLM, "<tool_call>find<arg_key>pattern</arg_key>a b</arg_value></tool_call>", calls(("find", {"pattern": "a b"}))),
     "GLM: a value not closed": (GLM, "<tool_call>put<arg_key>path</arg_key><arg_value>a.py<arg_key>body</arg_key><arg_value>print(1)</arg_value></tool_call>", calls(PUT)),
+    "GLM: spaces in closers": (GLM, "<tool_call>find<arg_key>pattern</arg_key ><arg_value>a b</arg_value ></tool_call >", calls(("find", {"pattern": "a b"}))),
     "GLM: the last value not closed": (GLM, "<tool_call>find<arg_key>pattern</arg_key><arg_value>a b</tool_call>", calls(("find", {"pattern": "a b"}))),
     "GLM: the call not closed": (GLM, "<tool_call>find<arg_key>pattern</arg_key><arg_value>a</arg_value>\n<tool_call>run<arg_key>command</arg_key><arg_value>ls</arg_value></tool_call>", calls(("find", {"pattern": "a"}), LS)),
     "LongCat: JSON": ("<longcat_tool_call>", '<longcat_tool_call>\n{"name": "run", "arguments": {"command": "ls"}}\n</longcat_tool_call>', calls(LS)),

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from omlx.engine.grammar import GrammarCompiler, GrammarError
+from omlx.engine.grammar import GrammarCompiler
+from omlx.engine.grammar_text import GrammarError
 from omlx.engine.guide import make_guide
 from omlx.messages.constraint import Grammar, ThinkLimit
 from omlx.messages.request import GenerateRequest, Limits, Message, ToolCall

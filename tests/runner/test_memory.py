@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from omlx.messages.frames import HotCacheShare
 from omlx.messages.load_spec import EngineConfig
 from omlx.runner.connection import RequestFailed
 from omlx.runner.host import RunnerHost
@@ -62,9 +63,9 @@ async def test_what_does_not_fit_now_waits_until_it_does(host: RunnerHost) -> No
 
 
 async def test_a_larger_share_lets_larger_requests_in(host: RunnerHost) -> None:
-    host.share(hot_bytes=0, memory_bytes=2_000_000_000)
+    host.limit(HotCacheShare(hot_bytes=0, memory_bytes=2_000_000_000))
     _, _, finish = await run(host, request("", raw_prompt="a b " * 1000, tokens=5))
     assert finish.prompt_tokens > FIT
-    host.share(hot_bytes=0, memory_bytes=1)
+    host.limit(HotCacheShare(hot_bytes=0, memory_bytes=1))
     with pytest.raises(RequestFailed, match="fits in memory"):
         await run(host, request("", raw_prompt="a b " * 1000, tokens=5))

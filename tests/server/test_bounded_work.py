@@ -7,44 +7,21 @@ asked, and by the time that a fixed amount of Python takes (`tests/support/bysta
 from __future__ import annotations
 
 import http.client
-import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
-from litestar.handlers import HTTPRouteHandler
-from omlx_registry import Registry
 
-from omlx.server.app import HANDLERS
 from omlx.server.route_info import BodyKind
 from tests.support.bystanders import Streams
+from tests.support.routes import ASKED, BOUNDARY, OTHER, SAME, SPEECH, Route, add_models, all_routes, form
 from tests.support.server import ServerProcess
-from tests.support.tiny import DATA
+from tests.support.tiny_whisper import as_wav, sound
 
-SAME, OTHER = "same", "other"
-"""Models: the one that is asked, and one that is not."""
 DELAY_S = {SAME: 2.0, OTHER: 1.0}
 """How long a stream may be delayed on a quiet machine."""
 MOST_ANSWER_S = 300.0
-CHANGING = ("/api/delete", "/api/copy", "/api/pull", "/api/push", "/api/omlx/aliases")
-"""Routes that are asked about a model that is not there."""
-
-
-class Route(NamedTuple):
-    method: str
-    path: str
-    body: BodyKind
-
-
-def routes() -> list[Route]:
-    """Every method and path of the application."""
-    found = set[Route]()
-    for handler in HANDLERS:
-        assert isinstance(handler, HTTPRouteHandler)
-        methods = {str(method) for method in handler.http_methods if method != "HEAD"}
-        found |= {Route(method, path, handler.opt["body"]) for path in handler.paths for method in methods}
-    return sorted(found)
 
 
 def bodies(objects: int, texts: int, numbers: int, characters: int) -> Mapping[str, Mapping[str, Any]]:
@@ -70,6 +47,27 @@ def bodies(objects: int, texts: int, numbers: int, characters: int) -> Mapping[s
     }  # fmt: skip
 
 
+def forms() -> Mapping[str, tuple[bytes, str]]:
+    """Bodies of the audio routes, and their types."""
+    model, wav, noise = ("model", "", SPEECH.encode()), as_wav(sound(1)), bytes(range(256)) * 4000
+    ones = ("model", "", b"1"), ("file", "a.wav", wav)
+    head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="a"\r\n'.encode()
+    kind = form([])[1]
+    return {
+        "a long recording": form([model, ("file", "a.wav", as_wav(sound(600)))]),
+        "no audio": form([model, ("file", "a.mp3", noise * 100)]),
+        "many parts": form([*ones] * 50_000),
+        "large parts": form([(f"f{at}", "a", noise) for at in range(100)]),
+        "nothing but boundaries": ((f"--{BOUNDARY}\r\n".encode()) * 1_000_000, kind),
+        "nothing but line ends": (b"\r\n" * 15_000_000, kind),
+        "headers of a part": (head + b"a: b\r\n" * 5_000_000, kind),
+        "a header without end": (head + b"a: " + b"b" * 30_000_000, kind),
+        "a part without end": (head + b"\r\n" + b"-" * 30_000_000, kind),
+        "boundaries that are none": (head + b"\r\n" + (f"\r\n--{BOUNDARY[:-1]}".encode()) * 3_000_000, kind),
+        "a boundary of a megabyte": (b"a" * 1_000_000, f"multipart/form-data; boundary={'a' * 500_000}"),
+    }
+
+
 MODERATE = bodies(objects=9_000, texts=20_000, numbers=140_000, characters=230_000)
 LARGEST: Mapping[BodyKind, Callable[[], Mapping[str, Mapping[str, Any]]]] = {
     "names": lambda: MODERATE,
@@ -79,26 +77,45 @@ LARGEST: Mapping[BodyKind, Callable[[], Mapping[str, Mapping[str, Any]]]] = {
 """Bodies as large as a route takes, of each kind."""
 
 
+ENDLESS = {"type": "string", "allOf": [{"pattern": f"^(a|b)*a(a|b){{{at}}}"} for at in range(5, 100, 3)]}
+"""A schema that takes its compiler minutes and gigabytes."""
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    found = ServerProcess(tmp_path_factory.mktemp("server"))
-    registry = Registry(found.models)
-    registry.add_model_folder(SAME, DATA / "taught-qwen3", transfer="copy")
-    registry.add_model_folder(OTHER, DATA / "taught-llama", transfer="copy")
+    found = ServerProcess(tmp_path_factory.mktemp("server"), env={"HF_ENDPOINT": "http://127.0.0.1:9"})
+    add_models(found.models, tmp_path_factory.mktemp("models"))
     found.start()
     yield found
     found.stop()
 
 
-def ask(port: int, method: str, path: str, body: bytes) -> int:
+@pytest.fixture(scope="module")
+def routes(tmp_path_factory: pytest.TempPathFactory) -> list[Route]:
+    return all_routes(tmp_path_factory.mktemp("none"))
+
+
+def ask(port: int, route: Route, body: bytes, kind: str) -> int:
     """The status of the answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=MOST_ANSWER_S)
-    connection.request(method, path, body if method != "GET" else None, {"content-type": "application/json"})
-    answer = connection.getresponse()
-    while answer.read1(1 << 20) and method != "GET":
-        pass  # what a GET streams may have no end
-    connection.close()
-    return answer.status
+    try:
+        connection.request(route.method, route.url, body if route.method != "GET" else None, {"content-type": kind})
+        answer = connection.getresponse()
+        while answer.read1(1 << 20) and route.method != "GET":
+            pass  # what a GET streams may have no end
+        return answer.status
+    finally:
+        connection.close()
+
+
+def requests(route: Route, sizes: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, bytes, str]]:
+    """Kinds of requests to a route, their bodies and content types."""
+    if route.method == "GET":
+        yield "nothing", b"", "application/json"
+    elif route.is_form:
+        yield from ((kind, *body) for kind, body in forms().items())
+    else:
+        yield from ((kind, *route.body_with(fields)) for kind, fields in sizes.items())
 
 
 def delays(port: int, sizes: Mapping[str, Mapping[str, Any]], asked: Sequence[Route]) -> list[str]:
@@ -106,30 +123,55 @@ def delays(port: int, sizes: Mapping[str, Mapping[str, Any]], asked: Sequence[Ro
     streams, late = Streams(port, DELAY_S), list[str]()
     try:
         streams.settle()
-        for method, path, _ in asked:
-            for kind, fields in sizes.items() if method != "GET" else [("nothing", {})]:
-                model = "nope" if path in CHANGING else SAME
-                common = {"model": model, "stream": False, "max_tokens": 1, "options": {"num_predict": 1}}
-                made = {"model": "made", "from": SAME} if path == "/api/create" else {}
-                body = json.dumps(common | dict(fields) | made).encode()
+        for route in asked:
+            for kind, body, content_type in requests(route, sizes):
                 streams.begin()
-                status = ask(port, method, re.sub(r"{(\w+):\w+}", r"\1", path), body)
-                print(f"{method} {path} {kind}: {len(body):,} bytes, {status}, {streams.longest}")
+                status = ask(port, route, body, content_type)
+                print(f"{route.name} {kind}: {len(body):,} bytes, {status}, {streams.longest}")
                 assert status
-                late += [f"{method} {path} {kind}: {text}" for text in streams.late]
+                late += [f"{route.name} {kind}: {text}" for text in streams.late]
     finally:
         streams.end()
     return late
 
 
-def test_no_route_delays_others(server: ServerProcess) -> None:
+def test_every_route_is_asked_for_what_it_does(server: ServerProcess, routes: list[Route]) -> None:
+    """A body that is refused at first sight would tell nothing of its work."""
+    by_name = {route.name: route for route in routes}
+    assert by_name.keys() == ASKED.keys()
+    statuses = {name: ask(server.port, by_name[name], *by_name[name].small_body()) for name in ASKED}
+    assert statuses == {name: asked.status for name, asked in ASKED.items()}
+
+
+def test_no_route_delays_others(server: ServerProcess, routes: list[Route]) -> None:
     """Two kinds, one of moderate size; what the other would do without its limit is far beyond the bound."""
     everyday = {kind: MODERATE[kind] for kind in ("objects", "too many objects")}
-    assert delays(server.port, everyday, [route for route in routes() if route.method == "POST"]) == []
+    asked = [route for route in routes if route.method == "POST" and not route.is_form]
+    assert delays(server.port, everyday, asked) == []
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+def test_a_schema_that_takes_its_compiler_for_ever_delays_nobody(server: ServerProcess, routes: list[Route]) -> None:
+    """Five at once: more than may be compiled at a time."""
+    chat = next(route for route in routes if route.path == "/api/chat")
+    bodies = [chat.body_with({"format": ENDLESS | {"title": f"{at}"}}) for at in range(5)]
+    streams = Streams(server.port, DELAY_S)
+    try:
+        streams.settle()
+        with ThreadPoolExecutor() as threads:
+            assert {*threads.map(lambda body: ask(server.port, chat, *body), bodies)} == {400}
+        assert streams.late == []
+    finally:
+        streams.end()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("body", LARGEST)
-def test_no_route_delays_others_with_the_largest_bodies(server: ServerProcess, body: BodyKind) -> None:
-    assert delays(server.port, LARGEST[body](), [route for route in routes() if route.body == body]) == []
+@pytest.mark.parametrize("part", range(4))
+def test_no_route_delays_others_with_the_largest_bodies(
+    server: ServerProcess, routes: list[Route], body: BodyKind, part: int
+) -> None:
+    """In four parts, so that each takes a few minutes only."""
+    asked = [route for route in routes if route.body == body]
+    assert delays(server.port, LARGEST[body](), asked[part::4]) == []

@@ -112,6 +112,17 @@ def test_a_body_that_comes_slowly_but_steadily_is_read(server: LocalServer) -> N
         assert b'"response":"Hi"' in answer_of(connection)
 
 
+def test_a_body_that_goes_on_for_ever_after_its_refusal_ends(server: LocalServer) -> None:
+    """However fast it comes: nobody reads it."""
+    chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+    with connect(server) as connection:
+        connection.sendall(b"POST /api/show HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+        begun = time.monotonic()
+        with pytest.raises(ConnectionError):
+            while time.monotonic() - begun < 60:
+                connection.sendall(chunk)
+
+
 def test_waiting_for_an_answer_is_no_fault(server: LocalServer) -> None:
     with connect(server) as connection:
         connection.sendall(request(json.dumps({"model": "plain", "prompt": "hang"}).encode()))

@@ -8,12 +8,15 @@ import json
 import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import av
 import httpx
+import numpy as np
 import openai
 import psutil
 import pytest
@@ -21,6 +24,8 @@ from omlx_registry import Registry
 
 from omlx.settings import Settings
 from tests.server.local import LocalServer, eventually
+from tests.support.bystanders import machine_factor
+from tests.support.processes import command_line
 from tests.support.tiny import DATA
 from tests.support.tiny_whisper import as_wav, make_whisper, sound
 
@@ -221,6 +226,59 @@ def test_two_files_take_turns(client: openai.OpenAI, server: LocalServer, http: 
         assert eventually(lambda: server.running() == 1), "the long one is still being written down"
         assert next(events).type == "transcript.text.delta"
     assert eventually(lambda: server.running() == 0)
+
+
+@pytest.mark.slow
+def test_a_short_file_does_not_wait_until_long_ones_are_decoded(http: httpx.Client, server: LocalServer) -> None:
+    """Nor until there is memory for more of them: one of hours takes more than half of what they may have."""
+    minute = encoded_mp3(60)
+    hours = minute * 150  # MP3 files behind each other are one
+    alone = post(http).json()["text"]
+
+    def long() -> int:
+        with http.stream(
+            "POST", "/v1/audio/transcriptions", files={"file": hours}, data={"model": "whisper", "stream": "true"}
+        ) as answer:
+            for line in answer.iter_lines():
+                if line:
+                    break
+            heard.wait()
+        return answer.status_code
+
+    heard = threading.Event()
+    with ThreadPoolExecutor() as threads:
+        answers = [threads.submit(long) for _ in range(2)]
+        try:
+            assert eventually(lambda: decoders() >= 2)
+            for _ in range(5):
+                begun = time.monotonic()
+                assert post(http).json()["text"] == alone
+                assert time.monotonic() - begun < 4.0 * machine_factor()
+            assert eventually(lambda: server.running() > 0), "one of them is decoded"
+            # The parts of the form that are no file, and its copy, are forgotten.
+            assert eventually(lambda: server.memory.size - server.memory.free == 2 * len(hours))
+            assert post(http).json()["text"] == alone
+        finally:
+            heard.set()
+        assert [answer.result() for answer in answers] == [200] * 2
+
+
+def decoders() -> int:
+    """Processes that decode audio."""
+    return sum("audio_decoder" in command_line(child) for child in psutil.Process().children(recursive=True))
+
+
+def encoded_mp3(seconds: float) -> bytes:
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format="mp3") as file:
+        stream = file.add_stream("libmp3lame", rate=8000, layout="mono")
+        stream.bit_rate = 8000
+        samples = (sound(seconds, rate=8000) * 32000).astype(np.int16)
+        frame = av.AudioFrame.from_ndarray(samples[None], format="s16", layout="mono")
+        frame.sample_rate = 8000
+        file.mux(stream.encode(frame))
+        file.mux(stream.encode(None))
+    return buffer.getvalue()
 
 
 def test_who_leaves_costs_nothing_more(server: LocalServer, http: httpx.Client, text: str) -> None:

@@ -40,6 +40,17 @@ OPENS = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content.split('</think>')[-1] }}<|im_end|>\n{% endfor %}"
     "<|im_start|>assistant\n<think>\n{{ '' }}"
 )
+MESSAGES = {"messages": [{"role": "user", "content": "U"}]}
+ASKED: dict[str, dict[str, Any]] = {
+    "/api/chat": MESSAGES,
+    "/api/generate": {"prompt": "U"},
+    "/v1/chat/completions": MESSAGES,
+    "/v1/completions": {"prompt": "U", "max_tokens": 2},
+    "/v1/responses": {"input": "U", "max_output_tokens": 2},
+    "/v1/messages": MESSAGES | {"max_tokens": 2},
+    "/v1/messages/count_tokens": MESSAGES,
+}
+"""What each route that renders a chat template needs."""
 WITH_TWO = {"named", "named-processor", "additional"}
 
 
@@ -90,7 +101,7 @@ def test_what_is_shown_is_what_is_used(http: httpx.Client, model: str) -> None:
         assert rendered(tools=[TOOL]) == "tools:weather:[system:S][user:U]"
 
 
-@pytest.mark.parametrize("path", ["/api/chat", "/v1/chat/completions"])
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate", "/v1/chat/completions"])
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -103,13 +114,27 @@ def test_what_is_shown_is_what_is_used(http: httpx.Client, model: str) -> None:
     ],
 )
 def test_kwargs_reach_the_template(http: httpx.Client, path: str, given: Any, expected: str) -> None:
-    body = {"model": "kwargs", "messages": [{"role": "user", "content": "U"}], "stream": False}
+    body = {"model": "kwargs", "stream": False, **ASKED[path]}
     answer = http.post(path, json={**body, "chat_template_kwargs": given, "_debug_render_only": True})
     assert answer.status_code == 200, answer.text
     assert answer.json()["_debug_info"]["rendered_template"] == expected
 
 
-@pytest.mark.parametrize("path", ["/api/chat", "/v1/chat/completions"])
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens", "/v1/responses", "/v1/completions"])
+def test_kwargs_are_among_the_tokens_of_routes_that_show_no_prompt(http: httpx.Client, path: str) -> None:
+    def tokens(**kwargs: Any) -> int:
+        body = {"model": "kwargs", **ASKED[path], "chat_template_kwargs": kwargs}
+        answer = http.post(path, json=body)
+        assert answer.status_code == 200, answer.text
+        usage = answer.json().get("usage") or answer.json()
+        found = usage.get("prompt_tokens", usage.get("input_tokens"))
+        return int(found) + int(usage.get("cache_read_input_tokens", 0))
+
+    assert tokens(language="la la la la la la la la") - tokens(language="la") > 5
+    assert tokens(enable_thinking=False) != tokens(enable_thinking=True)
+
+
+@pytest.mark.parametrize("path", list(ASKED))
 @pytest.mark.parametrize(
     ("given", "error"),
     [
@@ -122,8 +147,7 @@ def test_kwargs_reach_the_template(http: httpx.Client, path: str, given: Any, ex
     ],
 )
 def test_kwargs_that_no_template_may_get_are_refused(http: httpx.Client, path: str, given: Any, error: str) -> None:
-    body = {"model": "kwargs", "messages": [{"role": "user", "content": "U"}], "chat_template_kwargs": given}
-    answer = http.post(path, json=body)
+    answer = http.post(path, json={"model": "kwargs", **ASKED[path], "chat_template_kwargs": given})
     assert answer.status_code == 400
     assert error in answer.text.replace("\\u0027", "'")
 

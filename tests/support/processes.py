@@ -7,8 +7,15 @@ from pathlib import Path
 
 import psutil
 
-HELPERS = ("omlx.runner.rendering", "load_check", "image_decoder", "audio_decoder", "omlx.server.large_json")
-"""Processes that are kept for templates, images and large bodies; they belong to no model."""
+HELPERS = (
+    "omlx.runner.rendering",
+    "load_check",
+    "image_decoder",
+    "audio_decoder",
+    "grammar_process",
+    "omlx.server.large_json",
+)
+"""Processes that are kept for templates, load checks, images, audio, grammars and large bodies: of no model."""
 
 
 def command_line(process: psutil.Process) -> str:

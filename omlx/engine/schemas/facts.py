@@ -56,6 +56,38 @@ def spelled(value: Any) -> str:
     return json.dumps(value)
 
 
+def with_values(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema with `enum` for an `anyOf` or `oneOf` whose alternatives only list values; itself without such."""
+    found = schema
+    for key in ("anyOf", "oneOf"):
+        spellings = _listed(schema[key]) if key in schema and isinstance(schema[key], list) else None
+        if spellings is None:
+            continue
+        values = [value for spelling, (value, count) in spellings.items() if key == "anyOf" or count == 1]
+        before = found.get("enum")
+        if isinstance(before, list):
+            both = {spelled(value) for value in before}
+            values = [value for value in values if spelled(value) in both]
+        found = {name: inner for name, inner in found.items() if name != key} | {"enum": values}
+    return found
+
+
+def _listed(options: list[Any]) -> dict[str, tuple[Any, int]] | None:
+    """Spelling → the value and how many of the options have it; None where one is more than a list of values."""
+    found: dict[str, tuple[Any, int]] = {}
+    for option in options:
+        if not isinstance(option, dict) or not option.keys() & ASSERTIONS <= {"const", "enum", "type"}:
+            return None
+        values = [option["const"]] if "const" in option else option.get("enum")
+        if not isinstance(values, list) or ("const" in option and "enum" in option):
+            return None
+        allowed = types_of(option.get("type"))
+        own = {spelled(value): value for value in values if type_of(value) in allowed}
+        for spelling, value in own.items():
+            found[spelling] = (value, found.get(spelling, (value, 0))[1] + 1)
+    return found
+
+
 class Facts(NamedTuple):
     types: set[str]
     values: set[str] | None

@@ -11,13 +11,15 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from omlx.engine.schemas.facts import ASSERTIONS, Opposites, apart, facts, possible
+from omlx.engine.schemas.facts import ASSERTIONS, Opposites, apart, facts, possible, types_of, with_values
 from omlx.engine.schemas.merge import merge
 from omlx.engine.schemas.refs import REFERENCES, Place, References, SchemaError, place_of
 from omlx.engine.schemas.write import any_of, inhabited, write
 
 MAX_SCHEMAS = 50_000
 """Schemas that one may become."""
+MAX_WRITTEN = 25_000
+"""Properties in them: the compiler takes 50,000 schemas, and a property is two at least."""
 MAX_BRANCHES = 64
 """Combinations of the alternatives of one value that are written out."""
 _ALL_BRANCHES = 4000
@@ -30,6 +32,8 @@ _COMPARED = 40
 """Most alternatives of a `oneOf` that are told apart."""
 _EXCLUSIONS = 8
 """Combinations of what an alternative of a `oneOf` must not be, so that no other one holds."""
+_FEW_VALUES = 20
+"""Values of an `enum` that is written again wherever it is used."""
 
 _LONGEST_CHAIN = 100
 """References that only lead to a reference."""
@@ -45,17 +49,22 @@ Group = list[list[Place]]
 """Alternatives, each a list of places that hold together."""
 
 
-def lower(root: dict[str, Any], *, narrow: bool = False) -> dict[str, Any]:
+class TooManySchemas(SchemaError):
+    """It becomes too many schemas; fewer in the brief form (see `lower`)."""
+
+
+def lower(root: dict[str, Any], *, narrow: bool = False, brief: bool = False) -> dict[str, Any]:
     """The schema in the compiler's terms. Raises SchemaError.
 
     `narrow`: no patterns that match a listed property; the compiler would join schemas that contain themselves.
+    `brief`: for schemas that become too large otherwise. `oneOf` is `anyOf`; `not`, `if` and dependencies are left out.
     """
-    return _Lowering(root, narrow).whole()
+    return _Lowering(root, narrow, brief).whole()
 
 
 class _Lowering:
-    def __init__(self, root: dict[str, Any], narrow: bool) -> None:
-        self._narrow = narrow
+    def __init__(self, root: dict[str, Any], narrow: bool, brief: bool) -> None:
+        self._narrow, self._brief = narrow, brief
         self._references = References(root)
         self._draft = str(root.get("$schema"))
         self._opposites = Opposites(lambda place: self._references.resolve("$ref", place.schema["$ref"], place.base))
@@ -63,10 +72,12 @@ class _Lowering:
         self._waiting: list[tuple[str, list[Place]]] = []
         self._plain: dict[int, tuple[Any, Any]] = {}
         """Schemas and what they are without `$ref`, `allOf` and alternatives, by the schema's id."""
+        self._listing: dict[int, tuple[Any, Any]] = {}
+        """Schemas, and what `with_values` makes of them, by the schema's id."""
         self._small: dict[int, tuple[Any, Any]] = {}
         """Schemas without schemas in them, and what they become, by their id."""
         self._within: set[frozenset[int]] = set()
-        self._written = self._branches = self._steps = self._tried = 0
+        self._written = self._properties = self._branches = self._steps = self._tried = 0
 
     def whole(self) -> dict[str, Any]:
         top = self._schema([self._references.root])
@@ -84,7 +95,7 @@ class _Lowering:
         """What a value must be that obeys all of `places`: a schema of the compiler's."""
         self._written += 1
         if self._written > MAX_SCHEMAS:
-            raise SchemaError(f"the JSON schema stands for more than {MAX_SCHEMAS} schemas")
+            raise TooManySchemas(f"the JSON schema stands for more than {MAX_SCHEMAS} schemas")
         flat = self._expand(places)
         if flat is None:
             return False
@@ -103,7 +114,7 @@ class _Lowering:
         if not telling or any(place.schema is False for place in telling):
             return not telling
         schema = telling[0].schema
-        if len(telling) == 1 and not (isinstance(schema, dict) and _WITH_SCHEMAS & schema.keys()):
+        if len(telling) == 1 and _is_small(schema):
             if id(schema) not in self._small:
                 self._small[id(schema)] = (schema, self._schema(telling))
             return self._small[id(schema)][1]
@@ -118,16 +129,18 @@ class _Lowering:
         """What a place that is only a reference leads to: the same for all such places."""
         for _ in range(_LONGEST_CHAIN):
             schema = place.schema
-            if not isinstance(schema, dict) or schema.keys() & ASSERTIONS != {"$ref"}:
+            if not isinstance(schema, dict) or not {"$ref"} <= schema.keys() & ASSERTIONS <= {"$ref", "type"}:
                 return place
             target = self._references.resolve("$ref", schema["$ref"], place.base)
+            if "type" in schema and not _narrower(target.schema, schema):
+                return place
             place = target._replace(declares=place.declares)
         raise SchemaError(_ITSELF)
 
     def _step(self, count: int) -> None:
         self._steps += count
         if self._steps > _STEPS:
-            raise SchemaError('it combines too many schemas by "$ref", "allOf", "anyOf" and "oneOf"')
+            raise TooManySchemas('it combines too many schemas by "$ref", "allOf", "anyOf" and "oneOf"')
 
     def _expand(self, places: Iterable[Place]) -> list[Place] | None:
         """The places without references and `allOf`; None where nothing can obey them."""
@@ -140,6 +153,10 @@ class _Lowering:
                 return schema
             if not isinstance(schema, dict):
                 raise SchemaError(self._references.no_schema(schema))
+            if id(schema) not in self._listing:
+                self._listing[id(schema)] = (schema, with_values(schema))
+            schema = self._listing[id(schema)][1]
+            place = place._replace(schema=schema)
             if id(schema) in chain:
                 raise SchemaError(_ITSELF)
             if id(schema) in found and (found[id(schema)].declares or not place.declares):
@@ -181,6 +198,9 @@ class _Lowering:
             return False
         left = [any_of(self._value(branch) for branch in group) for group in rest]
         if ways == [[]]:
+            self._properties += len(merged.properties)
+            if self._properties > MAX_WRITTEN:
+                raise TooManySchemas(f"the JSON schema stands for more than {MAX_WRITTEN} properties")
             return write(merged, self._value, left)
         self._branches += len(ways)
         if len(groups) == 1 and merged.empty:
@@ -229,6 +249,8 @@ class _Lowering:
                 found.append((True, [[place_of(inner, place)] for inner in _list(schema, "anyOf")]))
             if "oneOf" in schema:
                 found.append((True, self._one_of([place_of(inner, place) for inner in _list(schema, "oneOf")], base)))
+            if self._brief:
+                continue
             if "not" in schema:
                 opposite = self._opposites.of(place_of(schema["not"], place))
                 if opposite is not None:
@@ -248,7 +270,7 @@ class _Lowering:
     def _one_of(self, options: list[Place], base: list[Place]) -> Group:
         """Each option without what would make another one hold as well, where that can be said."""
         everything = [[option] for option in options]
-        if not 1 < len(options) <= _COMPARED:
+        if self._brief or not 1 < len(options) <= _COMPARED:
             return everything
         said = [self._expand([option]) for option in options]
         found: Group = []
@@ -274,6 +296,18 @@ def _size(places: Sequence[Place]) -> int:
     """Schemas and the properties that they list."""
     listed = [place.schema.get("properties") for place in places]
     return len(places) + sum(len(properties) for properties in listed if isinstance(properties, dict))
+
+
+def _narrower(schema: Any, other: dict[str, Any]) -> bool:
+    """The types of `schema` are all among those of `other`."""
+    return isinstance(schema, dict) and "type" in schema and types_of(schema["type"]) <= types_of(other["type"])
+
+
+def _is_small(schema: Any) -> bool:
+    if not isinstance(schema, dict):
+        return True
+    values = schema.get("enum")
+    return not _WITH_SCHEMAS & schema.keys() and not (isinstance(values, list) and len(values) > _FEW_VALUES)
 
 
 def _says_nothing(schema: Any) -> bool:

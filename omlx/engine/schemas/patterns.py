@@ -25,6 +25,8 @@ FORMAT_PATTERNS = {
 """Formats that the compiler does not know."""
 MAX_PATTERN = 1 << 14
 """Characters of a pattern; longer ones are not enforced."""
+_TOO_LARGE = ("schema too large", "assertion failed: grammar.symbols", "initial lexer configuration")
+"""How the compiler's messages begin that say so."""
 _ESCAPES = {"Z": "$", "z": "$", "A": "^", "0": r"\x00", "e": r"\x1b"}
 _KEPT = frozenset("dDsSwWbBpPuxnrtfv")
 """Letters that mean the same behind a backslash in both kinds."""
@@ -58,11 +60,20 @@ def trouble(schema: dict[str, Any]) -> Literal["", "empty", "unknown"]:
 
 @lru_cache(4096)
 def _trouble(schema: str) -> Literal["", "empty", "unknown"]:
+    message = _message(schema)
+    return "" if not message else "empty" if message.startswith("Unsatisfiable") else "unknown"
+
+
+def too_large(schema: str) -> bool:
+    """Whether a lowered schema, as JSON, has more parts than the compiler takes."""
+    return _message(schema).startswith(_TOO_LARGE)
+
+
+def _message(schema: str) -> str:
     import llguidance
 
     grammar = llguidance.LLMatcher.grammar_from_json_schema(schema, defaults={"lenient": True})
-    message = llguidance.LLMatcher.validate_grammar(grammar)
-    return "" if not message else "empty" if message.startswith("Unsatisfiable") else "unknown"
+    return str(llguidance.LLMatcher.validate_grammar(grammar))
 
 
 def _compiles(schema: dict[str, Any]) -> bool:

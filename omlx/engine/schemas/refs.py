@@ -1,6 +1,7 @@
 """References within one JSON schema: `$ref`, `$dynamicRef` and `$recursiveRef` by pointer, anchor or `$id`.
 
-A *place* is a schema together with the URI that the references in it are relative to. Nothing is ever fetched.
+A *place* is a schema together with the URI that the references in it are relative to. Nothing is ever fetched: where a
+reference leads to another document, any value will do.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urljoin
+
+from omlx.engine.schemas.metaschema import metaschema
 
 DATA = frozenset({"enum", "const", "default", "examples", "example"})
 """Keywords whose values are data, not schemas."""
@@ -69,14 +72,19 @@ class References:
         except ValueError:
             raise SchemaError(f'"{keyword}" is no reference: {shown}') from None
         resource, _, fragment = uri.partition("#")
-        place = self._known.get(resource)
-        if place is None:
-            raise SchemaError(f'"{keyword}" leads outside of the schema, to {shown}: put what it means into "$defs"')
+        if resource not in self._known:
+            # Definitions were also named without a pointer.
+            named = (_follow(self.root, pointer) for pointer in _pointers(reference))
+            elsewhere = Place(metaschema(resource) or True, resource)
+            self._known[resource] = next(filter(None, named), elsewhere)
+        place = self._known[resource]
+        if place.schema is True:
+            return place
+        ours = place.base == resource and metaschema(resource) is not None
         if fragment and not fragment.startswith("/"):
             found = self._known.get(f"{resource}#{unquote(fragment)}")
             # Pointers were also written in short.
-            short = (f"/{fragment}", f"/definitions/{fragment}", f"/$defs/{fragment}")
-            found = found or next(filter(None, (_follow(place, pointer) for pointer in short)), None)
+            found = found or next(filter(None, (_follow(place, pointer) for pointer in _pointers(fragment))), None)
         else:
             # Many count from the root in spite of a name in between.
             ways = [(start, way) for start in (place, self.root) for way in (unquote(fragment), fragment)]
@@ -84,9 +92,15 @@ class References:
             if fragment == "/":
                 # Meant is the whole, not its property of the name "".
                 found = found or place
+        if found is None and ours:
+            return place._replace(schema=True)
         if found is None:
             raise SchemaError(f'"{keyword}" leads to {shown}, which is not in the schema')
         return found
+
+
+def _pointers(name: str) -> tuple[str, ...]:
+    return (f"/{name}", f"/definitions/{name}", f"/$defs/{name}")
 
 
 def _schemas(root: Any, name: str) -> Iterator[Place]:

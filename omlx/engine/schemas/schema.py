@@ -10,8 +10,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from omlx.engine.schemas.lower import lower
+from omlx.engine.schemas.lower import TooManySchemas, lower
 from omlx.engine.schemas.objects import MAX_PROPERTIES, TOO_MANY_PROPERTIES
+from omlx.engine.schemas.patterns import too_large
 from omlx.engine.schemas.refs import SchemaError
 
 MAX_DEPTH = 100
@@ -19,6 +20,8 @@ MAX_DEPTH = 100
 MAX_VALUES = 50_000
 MAX_ALL_PROPERTIES = 5000
 """In all objects together."""
+_LARGE = 20_000
+"""Characters of a lowered schema from which on it may be too large for the compiler."""
 
 
 def prepare(schema: dict[str, Any] | str, *, narrow: bool = False) -> dict[str, Any]:
@@ -26,7 +29,12 @@ def prepare(schema: dict[str, Any] | str, *, narrow: bool = False) -> dict[str, 
     if isinstance(schema, str):
         schema = _read(schema)
     _bound(schema)
-    return lower(schema, narrow=narrow)
+    try:
+        lowered = lower(schema, narrow=narrow)
+    except TooManySchemas:
+        return lower(schema, narrow=narrow, brief=True)
+    written = json.dumps(lowered)
+    return lower(schema, narrow=narrow, brief=True) if len(written) > _LARGE and too_large(written) else lowered
 
 
 def _read(text: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import importlib.util
 import io
 from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -23,6 +23,7 @@ from omlx.engine.speech.audio_file import (
     SAMPLE_RATE,
     AudioError,
     AudioKind,
+    AudioLimitError,
     check_size,
     check_sound,
     kind,
@@ -39,8 +40,16 @@ _FFMPEG_NAMES: Final = {"ogg": "ogg", "mp4": "mp4", "matroska": "matroska", "aac
 _SCALE: Final = 32768.0
 
 
+class DecodeLimits(NamedTuple):
+    """Of one file."""
+
+    cpu_seconds: float
+    audio_seconds: int
+
+
 class _DecodeAudio(msgspec.Struct):
     data: bytes
+    most_seconds: int
 
 
 class _Sound(msgspec.Struct, tag=True):
@@ -51,44 +60,50 @@ class _Sound(msgspec.Struct, tag=True):
 
 class _RefusedAudio(msgspec.Struct, tag=True):
     message: str
+    limit: bool = False
+    """It exceeds a limit."""
 
 
 # ---------------------------------------------------------------- the runner's side
 _pool = DecoderPool("omlx.engine.speech.audio_decoder", _MEMORY_BYTES)
 
 
-def decode(data: bytes, check: Callable[[], None] = lambda: None) -> NDArray[np.float32]:
-    """The samples of a file. Raises AudioError. `check` is called regularly; it may raise to cancel the decoding."""
+def decode(
+    data: bytes, check: Callable[[], None] = lambda: None, limits: DecodeLimits | None = None
+) -> NDArray[np.float32]:
+    """The samples of a file. Raises AudioError: AudioLimitError if it exceeds `limits` (the largest by default).
+    `check` is called regularly; it may raise to cancel the decoding."""
+    cpu_seconds, audio_seconds = limits or (DECODE_SECONDS, MOST_SECONDS)
     check_size(data)
     if kind(data) not in _MINIAUDIO and importlib.util.find_spec("av") is None:
         raise AudioError(NO_FFMPEG)
     try:
         with _pool.process() as decoder:
             answer = msgspec.msgpack.decode(
-                decoder.ask(msgspec.msgpack.encode(_DecodeAudio(data)), DECODE_SECONDS, check),
+                decoder.ask(msgspec.msgpack.encode(_DecodeAudio(data, audio_seconds)), cpu_seconds, check),
                 type=_Sound | _RefusedAudio,
             )
             if isinstance(answer, _Sound):
                 return np.frombuffer(decoder.more(), np.float32, count=answer.samples)
     except TooSlow:
-        raise AudioError(
-            f"the audio takes more than {DECODE_SECONDS} seconds to decode: send a shorter or simpler file"
+        raise AudioLimitError(
+            f"the audio takes more than {cpu_seconds:g} seconds to decode: send a shorter or simpler file"
         ) from None
     except (DecoderDied, msgspec.MsgspecError, ValueError) as error:
         raise AudioError("the audio cannot be decoded: it is damaged, or takes too much memory") from error
-    raise AudioError(answer.message)
+    raise (AudioLimitError if answer.limit else AudioError)(answer.message)
 
 
 # ---------------------------------------------------------------- the decoder's side
-def samples_of(data: bytes) -> NDArray[np.float32]:
+def samples_of(data: bytes, most_seconds: int = MOST_SECONDS) -> NDArray[np.float32]:
     """As `decode`, but in this process, without limits of time and memory."""
     audio_kind = kind(data)
     if audio_kind in _MINIAUDIO:
-        return _by_miniaudio(data, audio_kind)
-    return _by_ffmpeg(data, _FFMPEG_NAMES[audio_kind])
+        return _by_miniaudio(data, audio_kind, most_seconds)
+    return _by_ffmpeg(data, _FFMPEG_NAMES[audio_kind], most_seconds)
 
 
-def _by_miniaudio(data: bytes, audio_kind: AudioKind) -> NDArray[np.float32]:
+def _by_miniaudio(data: bytes, audio_kind: AudioKind, most_seconds: int) -> NDArray[np.float32]:
     import miniaudio
 
     read_info = {
@@ -99,7 +114,7 @@ def _by_miniaudio(data: bytes, audio_kind: AudioKind) -> NDArray[np.float32]:
     }[audio_kind]
     try:
         info = read_info(data)
-        check_sound(info.sample_rate, info.nchannels, info.num_frames / max(info.sample_rate, 1))
+        check_sound(info.sample_rate, info.nchannels, info.num_frames / max(info.sample_rate, 1), most_seconds)
         if audio_kind == "vorbis":
             # miniaudio's stream of a Vorbis file ends after the first packet.
             whole = np.asarray(miniaudio.vorbis_read(data).samples, np.int16).reshape(-1, info.nchannels)
@@ -111,7 +126,7 @@ def _by_miniaudio(data: bytes, audio_kind: AudioKind) -> NDArray[np.float32]:
             sample_rate=info.sample_rate,
             frames_to_read=info.sample_rate,
         )
-        pieces = _counted((np.asarray(chunk, np.int16) for chunk in chunks), info.sample_rate)
+        pieces = _counted((np.asarray(chunk, np.int16) for chunk in chunks), info.sample_rate, most_seconds)
         return _resampled(pieces, info.sample_rate, info.num_frames)
     except miniaudio.MiniaudioError:
         raise AudioError(NO_AUDIO) from None
@@ -123,12 +138,12 @@ def _mixed(whole: NDArray[np.int16], rate: int) -> Iterator[NDArray[np.float32]]
         yield whole[start : start + rate].mean(axis=1, dtype=np.float32) / np.float32(_SCALE)
 
 
-def _counted(pieces: Iterator[NDArray[np.int16]], rate: int) -> Iterator[NDArray[np.float32]]:
+def _counted(pieces: Iterator[NDArray[np.int16]], rate: int, most_seconds: int) -> Iterator[NDArray[np.float32]]:
     """The pieces as float32. Raises AudioError if the audio is longer than allowed, whatever its header states."""
     done = 0
     for piece in pieces:
         done += len(piece)
-        check_sound(rate, 1, done / rate)
+        check_sound(rate, 1, done / rate, most_seconds)
         yield piece.astype(np.float32) / np.float32(_SCALE)
 
 
@@ -148,7 +163,7 @@ def _resampled(pieces: Iterator[NDArray[np.float32]], rate: int, frames: int) ->
     return resampled.astype(np.float32, copy=False)
 
 
-def _by_ffmpeg(data: bytes, container: str) -> NDArray[np.float32]:
+def _by_ffmpeg(data: bytes, container: str, most_seconds: int) -> NDArray[np.float32]:
     import av
 
     options = {"protocol_whitelist": "", "format_whitelist": container}
@@ -160,14 +175,14 @@ def _by_ffmpeg(data: bytes, container: str) -> NDArray[np.float32]:
                 raise AudioError("the file has no audio")
             codec = stream.codec_context
             seconds = float(stream.duration * stream.time_base) if stream.duration and stream.time_base else 0.0
-            check_sound(codec.sample_rate, codec.channels, seconds)
+            check_sound(codec.sample_rate, codec.channels, seconds, most_seconds)
             resampler: Any = av.AudioResampler(format="s16", layout="mono", rate=SAMPLE_RATE)
             done = 0
             for frame in chain(file.decode(stream), [None]):
                 for part in resampler.resample(frame):
                     samples = part.to_ndarray().reshape(-1)
                     done += len(samples)
-                    check_sound(SAMPLE_RATE, 1, done / SAMPLE_RATE)
+                    check_sound(SAMPLE_RATE, 1, done / SAMPLE_RATE, most_seconds)
                     pieces.append(samples.astype(np.float32) / np.float32(_SCALE))
     except (av.error.FFmpegError, ValueError, OverflowError):
         raise AudioError(NO_AUDIO) from None
@@ -178,9 +193,10 @@ def _by_ffmpeg(data: bytes, container: str) -> NDArray[np.float32]:
 
 def _answers(order: bytearray) -> Iterator[bytes | memoryview]:
     try:
-        samples = samples_of(msgspec.msgpack.decode(order, type=_DecodeAudio).data)
+        file = msgspec.msgpack.decode(order, type=_DecodeAudio)
+        samples = samples_of(file.data, file.most_seconds)
     except AudioError as error:
-        yield msgspec.msgpack.encode(_RefusedAudio(str(error)))
+        yield msgspec.msgpack.encode(_RefusedAudio(str(error), isinstance(error, AudioLimitError)))
     except MemoryError:
         yield msgspec.msgpack.encode(_RefusedAudio("the audio takes too much memory to decode"))
     else:

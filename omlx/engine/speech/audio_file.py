@@ -28,6 +28,10 @@ class AudioError(Exception):
     """The file cannot be used; the message says why."""
 
 
+class AudioLimitError(AudioError):
+    """The audio takes more CPU time, or is longer, than allowed."""
+
+
 def kind(data: bytes) -> AudioKind:
     """The format of the file, detected from its content. Raises AudioError."""
     start = data[:12]
@@ -61,11 +65,11 @@ def check_size(data: bytes) -> None:
         raise AudioError(f"the audio file has {len(data):,} bytes; the limit is {MOST_BYTES:,}")
 
 
-def check_sound(rate: int, channels: int, seconds: float) -> None:
+def check_sound(rate: int, channels: int, seconds: float, most_seconds: int = MOST_SECONDS) -> None:
     """Raises AudioError if a value of the file's header exceeds its limit."""
     if not LEAST_RATE <= rate <= MOST_RATE:
         raise AudioError(f"the audio has {rate:,} samples a second: {LEAST_RATE:,} to {MOST_RATE:,} are supported")
     if not 1 <= channels <= MOST_CHANNELS:
         raise AudioError(f"the audio has {channels} channels: 1 to {MOST_CHANNELS} are supported")
-    if seconds > MOST_SECONDS:
-        raise AudioError(f"the audio is {seconds:,.0f} seconds long; the limit is {MOST_SECONDS:,}")
+    if seconds > most_seconds:
+        raise AudioLimitError(f"the audio is {seconds:,.0f} seconds long; the limit is {most_seconds:,}")

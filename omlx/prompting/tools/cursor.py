@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from functools import lru_cache
 from typing import Any
 
 from omlx.prompting.segments import partial
@@ -26,6 +27,13 @@ MAX_NESTING = 100
 _NAME = re.compile(r"[\w.:/-]+")
 _HEAD = re.compile(r"[^<>\n]*")
 _BLANK = re.compile(r"\s*")
+
+
+@lru_cache(100)
+def _closing_tag(closing: str) -> re.Pattern[str]:
+    return re.compile(re.escape(closing[:-1]) + r"\s*>" if closing.startswith("</") else re.escape(closing))
+
+
 _STRAY_TAG = re.compile(r"\s*</[\w:｜]{1,40}>")
 _STRAY_BEGUN = re.compile(r"\s*(?:<(?:/[\w:｜]{0,40})?)?$")
 
@@ -82,6 +90,15 @@ class Cursor:
         if self.text.startswith(literal, self.position):
             self.position += len(literal)
             return True
+        if literal.startswith("</") and self.text.startswith(literal[:-1], self.position):
+            # White space in front of the `>`.
+            match = _BLANK.match(self.text, self.position + len(literal) - 1)
+            assert match is not None
+            if self.text.startswith(">", match.end()):
+                self.position = match.end() + 1
+                return True
+            if match.end() == len(self.text) and not self._final:
+                raise NeedMore
         rest = self.text[self.position : self.position + len(literal)]
         if literal.startswith(rest):
             if not self._final:
@@ -209,11 +226,11 @@ class Cursor:
         the call ends (`end`): neither is stepped over.
         """
         start = self.position
-        closed = self.text.find(closing, start)
-        next_element = sibling.search(self.text, start, closed if closed >= 0 else len(self.text))
-        if next_element is None and closed >= 0:
-            self.position = closed + len(closing)
-            return self.text[start:closed]
+        closed = _closing_tag(closing).search(self.text, start)
+        next_element = sibling.search(self.text, start, closed.start() if closed else len(self.text))
+        if next_element is None and closed:
+            self.position = closed.end()
+            return self.text[start : closed.start()]
         if next_element is None and not self._final:
             raise NeedMore
         stop = end.search(self.text, start, next_element.start() if next_element else len(self.text)) or next_element

@@ -167,7 +167,7 @@ def _writer(opening: str, closing: str, quote: str) -> Writer:
             head, end = rules.text(f"{opening}call:{tool.name}{{"), rules.text(f"}}{closing}")
             return f"{head} {rules.separated(items, ',')} {end}" if items else f"{head} {end}"
 
-        return rules.repeated(rules.each(call))
+        return rules.repeated(rules.each_way(call))
 
     return write
 

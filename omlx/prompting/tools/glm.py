@@ -145,7 +145,7 @@ def _writer(prefix: str) -> Writer:
                 parts.append(rules.rule(f"{head} {value} {rules.text(_LINE)}") + ("" if required else "?"))
             return " ".join([*parts, rules.text(f"</{prefix}tool_call>")])
 
-        return rules.repeated(rules.each(call))
+        return rules.repeated(rules.each_way(call))
 
     return write
 
@@ -162,7 +162,7 @@ def _all_writer(suffix: str) -> Writer:
                 parts.append(rules.rule(f"{head} {value} {rules.text(_LINE)}") + ("" if required else "?"))
             return " ".join([*parts, rules.text(f"</tool_call{suffix}>")])
 
-        calls = rules.repeated(rules.each(call))
+        calls = rules.repeated(rules.each_way(call))
         return " ".join((rules.text(f"<tool_calls{suffix}>\n"), calls, rules.text(f"\n</tool_calls{suffix}>")))
 
     return write

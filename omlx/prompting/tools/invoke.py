@@ -61,7 +61,7 @@ def _reader(tags: _Tags) -> ToolFormat:
                 wrapped = True
 
     def write(rules: Rules) -> str:
-        calls = rules.repeated(rules.each(lambda tool: _write_call(rules, tool, tags)))
+        calls = rules.repeated(rules.each_way(lambda tool: _write_call(rules, tool, tags)))
         if not tags.wrapper:
             return calls
         return " ".join((rules.text(opening + "\n"), calls, rules.text(f"</{tags.wrapper}>")))
@@ -209,7 +209,7 @@ def _write_step3(rules: Rules) -> str:
         head, end = rules.text("".join(_STEP3_TOKENS[1:3])), rules.text(_STEP3_TOKENS[3])
         return f"{head} {_write_call(rules, tool, _STEP3)} {end}"
 
-    calls = rules.repeated(rules.each(call))
+    calls = rules.repeated(rules.each_way(call))
     return " ".join((rules.text(_STEP3_TOKENS[0] + "\n"), calls, rules.text("\n" + _STEP3_TOKENS[4])))
 
 

@@ -128,7 +128,7 @@ def write_k3(rules: Rules) -> str:
         return " ".join([head, "/[0-9]{1,3}/", rules.text('"<|sep|>'), *arguments, end])
 
     answer = f"({rules.text('<|open|>response<|sep|>')})? ({rules.text('<|close|>response<|sep|>')})?"
-    calls = rules.repeated(rules.each(call), "")
+    calls = rules.repeated(rules.each_way(call), "")
     return f"{answer} {rules.text('<|open|>tools<|sep|>')} {calls} {rules.text('<|close|>tools<|sep|>')}"
 
 

@@ -123,7 +123,7 @@ def write(rules: Rules) -> str:
             parts.append(_write_element(rules, tool, key, schema) + ("" if required else "?"))
         return " ".join([*parts, rules.text(f"{_TOKEN}</invoke>\n")])
 
-    calls = rules.repeated(rules.each(call))
+    calls = rules.repeated(rules.each_way(call))
     return " ".join((rules.text(f"{_TOKEN}<tool_call>\n"), calls, rules.text(f"{_TOKEN}</tool_call>")))
 
 

@@ -48,7 +48,7 @@ def _parts(schema: Any, root: Mapping[str, Any], depth: int, always: bool = True
     if not isinstance(schema, Mapping) or not depth:
         return
     yield schema, always
-    yield from _parts(_target(schema, root), root, depth - 1, always)
+    yield from _parts(target(schema, root), root, depth - 1, always)
     for key in ("allOf", "anyOf", "oneOf"):
         for part in _list(schema.get(key)):
             yield from _parts(part, root, depth - 1, always and key == "allOf")
@@ -65,7 +65,7 @@ def schema_types(schema: Any, root: Mapping[str, Any] | None = None, depth: int 
             types |= schema_types(choice, root, depth - 1)
     if not types:
         types = {name for value in choices_of(schema) for name in types_of_value(value)}
-    for part in (_target(schema, root or {}), *_list(schema.get("allOf"))):
+    for part in (target(schema, root or {}), *_list(schema.get("allOf"))):
         types = types or schema_types(part, root, depth - 1)
     return types
 
@@ -96,7 +96,7 @@ def resolved(schema: Any, root: Mapping[str, Any]) -> Any:
     for _ in range(_DEPTH):
         if not isinstance(schema, Mapping) or not schema.keys() <= {"$ref"} | ANNOTATIONS or "$ref" not in schema:
             break
-        schema = _target(schema, root)
+        schema = target(schema, root)
     return schema
 
 
@@ -127,7 +127,8 @@ def _refers(value: Any) -> bool:
     return False
 
 
-def _target(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
+def target(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
+    """What the schema's `$ref` leads to within `root`; None without one, or where it leads elsewhere."""
     reference = schema.get("$ref")
     if not isinstance(reference, str) or not reference.startswith("#"):
         return None

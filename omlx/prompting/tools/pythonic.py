@@ -65,7 +65,7 @@ def write_call(rules: Rules, tool: OfferedTool) -> str:
 
 def _writer(opening: str, closing: str, between: str = ", ") -> Writer:
     def write(rules: Rules) -> str:
-        calls = rules.repeated(rules.each(lambda tool: write_call(rules, tool)), between)
+        calls = rules.repeated(rules.each_way(lambda tool: write_call(rules, tool)), between)
         return " ".join((rules.text(opening), calls, rules.text(closing)))
 
     return write

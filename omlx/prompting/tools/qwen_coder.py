@@ -15,9 +15,9 @@ from omlx.prompting.tools.rules import OfferedTool, Rules
 
 _OUTER = ("<tool_call>", "<seed:tool_call>")
 _OUTER_END = ("</tool_call>", "</seed:tool_call>")
-_FUNCTIONS = ("<function=", "<function name=", "function=")
-"""The first is right; the others are understood within the outer tag."""
-_PARAMETERS = ("<parameter=", "<parameter name=")
+_FUNCTIONS = ("<function=", "<function =", "<function name=", "<function name =", "function=")
+"""The first is right. The last is understood within the outer tag."""
+_PARAMETERS = ("<parameter=", "<parameter =", "<parameter name=", "<parameter name =")
 _END = re.compile(r"\n?</(?:function|tool_call|seed:tool_call)>")
 
 
@@ -26,7 +26,7 @@ def read(cursor: Cursor, offered_tools: OfferedTools) -> None:
     outer = ""
     while True:
         cursor.blank()
-        if any(cursor.maybe(opening) for opening in (_FUNCTIONS if outer else _FUNCTIONS[:1])):
+        if any(cursor.maybe(opening) for opening in (_FUNCTIONS if outer else _FUNCTIONS[:2])):
             cursor.keep(_function(cursor, offered_tools, seed=outer == "<seed:tool_call>"))
             if not outer:
                 return
@@ -51,7 +51,7 @@ def _function(cursor: Cursor, offered_tools: OfferedTools, *, seed: bool) -> Too
         cursor.blank()
         if cursor.maybe("</function>"):
             cursor.blank()
-            if not arguments and properties and cursor.next_is("<parameter=", "{"):
+            if not arguments and properties and cursor.next_is(*_PARAMETERS, "{"):
                 # It has changed places with the next tag.
                 continue
             break
@@ -74,7 +74,7 @@ def _function(cursor: Cursor, offered_tools: OfferedTools, *, seed: bool) -> Too
             # The closing tag may be missing where something follows that ends the call anyway.
             cursor.stray_tags(*_OUTER_END)
             cursor.blank()
-            ended = cursor.next_is(*_OUTER_END, *_OUTER, "<function=")
+            ended = cursor.next_is(*_OUTER_END, *_OUTER, *_FUNCTIONS[:2])
             if ended or cursor.ends_with(offered_tools.complete(name, arguments), "</function>"):
                 break
             raise cursor.undecided() if cursor.at_end else NotACall()
@@ -107,7 +107,7 @@ def _value(cursor: Cursor, sibling: re.Pattern[str]) -> str:
     return value
 
 
-_NEXT_CALL = r"(?:<(?:seed:)?tool_call>\s*)?<function=[\w.:-]+>\s*<parameter="
+_NEXT_CALL = r"(?:<(?:seed:)?tool_call>\s*)?<function ?= ?[\w.:-]+>\s*<parameter ?="
 
 
 def _key(cursor: Cursor, properties: Mapping[str, Any]) -> str:
@@ -127,7 +127,7 @@ def _sibling(properties: Mapping[str, Any], given: Collection[str], key: str) ->
     """The beginning of another parameter or function. A parameter that the tool does not have is text."""
     others = [re.escape(name) for name in properties if name not in given and name != key]
     names = "|".join(others) or (r"(?!)" if properties else r"[\w.-]+")
-    return re.compile(rf"\n?(?:<parameter=(?:{names})\s*[>\n]|{_NEXT_CALL})")
+    return re.compile(rf"""\n?(?:<parameter(?: name)? ?= ?["']?(?:{names})["']?\s*[>\n]|{_NEXT_CALL})""")
 
 
 def _unwrapped(value: str, exact: bool) -> str:
@@ -147,14 +147,14 @@ def write(rules: Rules) -> str:
             parts.append(rules.rule(f"{rules.text(f'<parameter={key}>' + _LINE)} {value}") + ("" if required else "?"))
         return " ".join([*parts, rules.text(f"</function>\n</{tag}>")])
 
-    return rules.repeated(rules.each(call))
+    return rules.repeated(rules.each_way(call))
 
 
 _LINE = "\n"
 QWEN_CODER = ToolFormat(
     "qwen3-coder",
     read,
-    ("<tool_call>", "<seed:tool_call>", "<function="),
+    ("<tool_call>", "<seed:tool_call>", "<function=", "<function ="),
     ("<function=",),
     closings=("</tool_call>", "</seed:tool_call>", "</function>"),
     write=write,

@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from omlx.messages.constraint import TextTerminal
-from omlx.prompting.tools.parameters import ANNOTATIONS, Parameter, by_itself, choices_of, parameters_of, schema_types
+from omlx.prompting.tools.parameters import ANNOTATIONS, Parameter, by_itself, choices_of, schema_types
+from omlx.prompting.tools.ways import ways_of
 
 _BREAK = "\n"
 _ANYTHING = r"/(.|\n)*/"
@@ -25,11 +26,8 @@ class OfferedTool(NamedTuple):
 
     name: str
     schema: dict[str, Any]
-
-    @property
-    def properties(self) -> list[Parameter]:
-        """Name, schema and whether it is required, of each."""
-        return parameters_of(self.schema)
+    properties: Sequence[Parameter] = ()
+    """The arguments of one way to call it (`Rules.each_way`)."""
 
 
 class CallGrammar(NamedTuple):
@@ -69,7 +67,7 @@ class Rules:
         self._schemas: dict[str, dict[str, Any]] = {}
         self._texts: dict[str, TextTerminal] = {}
         self._properties: dict[tuple[int, str], str] = {}
-        """Names of arguments' schemas, by the tool and what they say: many are the same."""
+        """Names of arguments' schemas, by the tool's schema and what they say: many are the same."""
         self._opened = ""
         """A text that calls begin with, and that is there already."""
         self._left_out = False
@@ -169,7 +167,7 @@ class Rules:
     def property(self, tool: OfferedTool, schema: Any) -> str:
         """One argument as JSON; it may refer to other parts of the whole."""
         try:
-            key = (id(tool), json.dumps(schema, sort_keys=True, default=str))
+            key = (id(tool.schema), json.dumps(schema, sort_keys=True, default=str))
         except RecursionError:  # refused where it is compiled
             return self.json(by_itself(schema, tool.schema))
         if key not in self._properties:
@@ -179,6 +177,11 @@ class Rules:
     def each(self, one: Callable[[OfferedTool], str]) -> str:
         """Any of the tools."""
         return self.rule(" | ".join(self.rule(one(tool)) for tool in self.tools))
+
+    def each_way(self, one: Callable[[OfferedTool], str]) -> str:
+        """The same for families that write each argument by itself: any of the ways to call any of the tools."""
+        ways = [tool._replace(properties=way) for tool in self.tools for way in ways_of(tool.schema)]
+        return self.rule(" | ".join(self.rule(one(way)) for way in ways))
 
     def repeated(self, call: str, between: str = "\n") -> str:
         """`call`, once or more often. A line break between them may be left out."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from omlx.protocols.admin.power import PowerStatus
+
 
 class Kv(msgspec.Struct, frozen=True, kw_only=True):
     """The KV store of all loaded models."""
@@ -106,6 +108,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """Growth of omlx_http_requests_total with the status 503, our own routes left out, in the last hour."""
     # No metric: it only tells when the list of models has to be asked for again.
     names_changed: int = 0
+    power: PowerStatus = PowerStatus()
     models: list[ModelRow]
     pulls: list[PullRow]
     advice: list[Advice]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from omlx.protocols.admin.power import PowerStatus
+
 
 class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A model in memory. Sizes in bytes, counts of requests and sequences."""
@@ -72,6 +74,7 @@ class StatusResponse(msgspec.Struct, frozen=True, kw_only=True):
     places: int = 0
     """Requests of one model that run at once."""
     memory: MemoryStatus = MemoryStatus()
+    power: PowerStatus = PowerStatus()
 
 
 class PinResponse(msgspec.Struct):

@@ -60,6 +60,7 @@ def generation(
         chat if "thinking" in model.capabilities else chat._replace(think=None),
         options=_options(asked) if isinstance(asked, wire.MessagesRequest) else {},
         format=_format(asked.output_config),
+        template_kwargs=asked.chat_template_kwargs,
         unsupported_tools=unsupported_tools,
         truncate=not isinstance(asked, wire.MessagesRequest) or asked.truncate,
         one_call=asked.tool_choice.get("disable_parallel_tool_use") is True,

@@ -50,6 +50,8 @@ class CountRequest(CommonFields, msgspec.Struct, kw_only=True):
     tool_choice: dict[str, Any] = {}
     thinking: Annotated[ThinkingConfig, Go("anthropic.ThinkingConfig")] | None = None
     output_config: Annotated[OutputConfig, Go("anthropic.OutputConfig")] | None = None
+    chat_template_kwargs: Any = None
+    """Ours: variables for the model's Jinja template."""
 
 
 class MessagesRequest(CountRequest, kw_only=True):

@@ -27,11 +27,13 @@ from omlx.protocols.generation import (
     preset_messages,
     read_format,
     think_level,
+    thinking_wanted,
 )
 from omlx.protocols.http_error import HTTPError
 from omlx.protocols.media import read_video
 from omlx.protocols.ollama import wire as wire
 from omlx.protocols.options import parse_options
+from omlx.protocols.template_kwargs import read_template_kwargs
 from omlx.protocols.tools import ToolChoice, new_call_id
 
 RAW_CONFLICT = "raw mode does not support template, system, or context"
@@ -53,6 +55,7 @@ def generation(request: wire.OllamaGenerateRequest, model: ModelFacts) -> Genera
         raise HTTPError(400, RAW_CONFLICT)
     check_thinking(request.model, model, request.think)
     check_capabilities(request.model, model, "generate", ["insert"] if request.suffix else [])
+    kwargs = read_template_kwargs(request.chat_template_kwargs)
     sampling, limits = parse_options(
         _options(request), model.parameters, truncate=request.truncate, shift=request.shift
     )
@@ -76,7 +79,8 @@ def generation(request: wire.OllamaGenerateRequest, model: ModelFacts) -> Genera
         context=request.context,
         suffix=request.suffix or None,
         template=request.template or None,
-        think=think_level(request.think, model),
+        think=think_level(thinking_wanted(request.think, kwargs, model), model),
+        template_kwargs=kwargs,
         **read_format(request.format),
         sampling=sampling,
         limits=limits,

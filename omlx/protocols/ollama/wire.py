@@ -144,6 +144,8 @@ class _OllamaGeneration(CommonFields, msgspec.Struct, kw_only=True):
     think: Think = None
     think_budget: int | None = None
     """Ours: the same as the option of this name."""
+    chat_template_kwargs: Any = None
+    """Ours: variables for the model's Jinja template."""
     truncate: bool = True
     shift: bool = True
     logprobs: bool = False
@@ -166,8 +168,6 @@ class OllamaGenerateRequest(_OllamaGeneration, kw_only=True):
 class ChatRequest(_OllamaGeneration, kw_only=True):
     messages: Messages = []
     tools: Annotated[list[dict[str, Any]], Go("api.Tools", item=Tool)] = []
-    chat_template_kwargs: Any = None
-    """Ours: variables for the model's Jinja template."""
 
 
 class EmbedRequest(CommonFields, msgspec.Struct, kw_only=True):

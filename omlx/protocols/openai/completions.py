@@ -12,12 +12,19 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from omlx.messages.request import Delta, Finish, GenerateRequest, Message, TokenLogprob
-from omlx.protocols.generation import ModelFacts, check_capabilities, preset_messages
+from omlx.protocols.generation import (
+    ModelFacts,
+    check_capabilities,
+    preset_messages,
+    think_level,
+    thinking_wanted,
+)
 from omlx.protocols.http_error import HTTPError
 from omlx.protocols.openai import common as common
 from omlx.protocols.openai import wire as wire
 from omlx.protocols.openai.chat import options
 from omlx.protocols.options import parse_options
+from omlx.protocols.template_kwargs import read_template_kwargs
 
 _FORMATS = ("float", "base64")
 Input = str | list[int]
@@ -67,11 +74,14 @@ def _generation(asked: wire.CompletionRequest, prompt: Input, model: ModelFacts)
         raise HTTPError(400, "echo and suffix need the prompt as text, not as tokens")
     check_capabilities(asked.model, model, "generate", ["insert"] if asked.suffix else [])
     sampling, limits = parse_options(options(asked, asked.max_tokens), model.parameters, truncate=asked.truncate)
+    kwargs = read_template_kwargs(asked.chat_template_kwargs)
     if not prompt:
         return None
     request = GenerateRequest(
         id=0,
         suffix=asked.suffix or None,
+        think=think_level(thinking_wanted(None, kwargs, model), model),
+        template_kwargs=kwargs,
         sampling=sampling,
         limits=limits,
         logprobs=asked.logprobs is not None,

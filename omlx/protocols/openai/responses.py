@@ -57,6 +57,7 @@ def generation(
             think_budget=asked.reasoning.max_tokens if asked.reasoning else None,
         ),
         format=_format(asked.text),
+        template_kwargs=asked.chat_template_kwargs,
         unsupported_tools=unsupported_tools,
         truncate=asked.truncate,
         one_call=not asked.parallel_tool_calls,

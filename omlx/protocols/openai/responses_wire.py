@@ -41,6 +41,8 @@ class ResponsesRequest(CommonFields, msgspec.Struct, kw_only=True):
     metadata: dict[str, Any] = {}
     prompt_cache_key: str = ""
     safety_identifier: str = ""
+    chat_template_kwargs: Any = None
+    """vLLM's: variables for the model's Jinja template."""
     truncate: bool = True
     """Ours, as in /api/chat: False refuses a prompt that is longer than the context."""
 

@@ -65,6 +65,8 @@ class _Completion(CommonFields, msgspec.Struct, kw_only=True):
     stop: Any = None
     n: int | None = None
     logit_bias: dict[str, float] = {}
+    chat_template_kwargs: Any = None
+    """vLLM's: variables for the model's Jinja template."""
     truncate: bool = True
     """Ours, as in /api/chat: False refuses a prompt that is longer than the context."""
     debug_render_only: bool = msgspec.field(default=False, name="_debug_render_only")
@@ -79,8 +81,6 @@ class ChatCompletionRequest(_Completion, kw_only=True):
     parallel_tool_calls: bool = True
     reasoning: Annotated[Reasoning, Go("openai.Reasoning")] | None = None
     reasoning_effort: str = ""
-    chat_template_kwargs: Any = None
-    """vLLM's: variables for the model's Jinja template."""
     logprobs: bool = False
     top_logprobs: int = 0
 

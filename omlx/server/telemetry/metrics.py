@@ -121,6 +121,8 @@ class Metrics:
         self._loads = counter("model_loads_total", "Loads of models", "model", "outcome")
         self._load_time = histogram("model_load_seconds", "Time a model's load took", _LOAD)
         self._unloads = counter("model_unloads_total", "Models unloaded; room, memory: evicted", "model", "reason")
+        self._power_changes = counter("power_changes_total", "Changes of the power policy or its reason")
+        self._power_changes_seen = 0
         self._restarts = counter("runner_restarts_total", "Runners that ended unasked", "model", "reason")
 
     def text(self, accept: str) -> tuple[bytes, str]:
@@ -249,7 +251,21 @@ class Metrics:
         with contextlib.suppress(psutil.Error):
             resident = psutil.Process().memory_info().rss
             yield _gauge("server_memory_bytes", "Resident memory of the server process itself", [], [((), resident)])
+        yield from self._power_gauges()
         yield from self._kv_gauges()
+
+    def _power_gauges(self) -> Iterator[Metric]:
+        report = self._pool.power.report
+        limits = report.limits
+        self._power_changes.inc(report.changes - self._power_changes_seen)
+        self._power_changes_seen = report.changes
+        yield _gauge("power_policy", "1 for the power policy in use", ["policy"], [((report.policy,), 1)])
+        share = limits.share * limits.pace
+        yield _gauge("power_share", "Part of the time for batch and background requests", [], [((), share)])
+        yield _gauge("power_pace", "Part of the time for all replies", [], [((), limits.pace)])
+        watts = [] if report.watts is None else [((), report.watts)]
+        yield _gauge("power_watts", "Measured power, where the governor of power looks", [], watts)
+        yield _gauge("power_limit_watts", "The setting power_limit; 0: none", [], [((), report.power_limit)])
 
     def _kv_gauges(self) -> Iterator[Metric]:
         stores = list(self._stores.values())

@@ -9,6 +9,7 @@ from itertools import pairwise
 from omlx import __version__
 from omlx.pool import SlotSnapshot
 from omlx.protocols.admin.overview import Advice, History, Kv, ModelRow, Overview, PullRow
+from omlx.protocols.admin.power import PowerStatus
 from omlx.server.telemetry.reading import MetricsReading, between, quantile
 from omlx.server.telemetry.samples import MetricsSample, Samples
 
@@ -27,6 +28,7 @@ def overview(
     pulls: list[PullRow],
     advice: list[Advice],
     names_changed: int,
+    power: PowerStatus,
 ) -> Overview:
     now = MetricsSample.of(reading)
     recent, hour = samples.before(NOW_S, now.at) or now, samples.oldest() or now
@@ -52,6 +54,7 @@ def overview(
         kv=_kv(reading, now, hour),
         refused=refused,
         names_changed=names_changed,
+        power=power,
         models=[_model(reading, model) for model in models],
         pulls=pulls,
         advice=[*advice, *_about_refused(refused)],

@@ -13,7 +13,7 @@ from omlx.doctor.advice import advise
 from omlx.pool import RequestFailed, SlotSnapshot
 from omlx.protocols.admin.overview import Advice, History, Overview
 from omlx.record import RequestRecord, make_current
-from omlx.server.status import status_of
+from omlx.server.status import power_status, status_of
 from omlx.server.telemetry.journal import Journal
 from omlx.server.telemetry.metrics import Metrics
 from omlx.server.telemetry.overview import history, overview
@@ -60,6 +60,7 @@ class Telemetry:
         self.news = asyncio.Event()
         """Set once, when something has happened that the dashboard shows; from then on there is another."""
         pool.events = self.metrics
+        pool.power.changed = self.stir
 
     # ------------------------------------------------------------ life
     async def start(self) -> None:
@@ -143,6 +144,7 @@ class Telemetry:
             pulls=self.pulls.rows(),
             advice=self._advice,
             names_changed=self._pool.names_changed,
+            power=power_status(self._pool.power.report),
         )
 
     def history(self) -> History:

@@ -47,6 +47,25 @@ function tiles(now) {
   ];
 }
 
+/** What the power policy limits, and why: nothing where it limits nothing. */
+function power(now) {
+  const state = now.power, parts = [];
+  if (!state.text) return parts;
+  parts.push(el("strong", {}, "Power"), ": ");
+  if (state.reason) {
+    parts.push(`policy ${state.policy} (${state.reason}). `);
+    const share = also("omlx_power_share", state.share, percent(state.share));
+    if (state.share < 1) parts.push(`${state.background ? "Batch and background" : "Batch"} requests get `, share, " of the time. ");
+    if (!state.background) parts.push("Background requests wait. ");
+  }
+  if (state.limit_watts) {
+    parts.push("Limit ", also("omlx_power_limit_watts", state.limit_watts, `${state.limit_watts} W`),
+      state.watts == null ? "; power is not measured. " : [", now ", also("omlx_power_watts", state.watts, `${Math.round(state.watts)} W`), ". "]);
+  }
+  if (state.pace < 1) parts.push("Replies get ", also("omlx_power_pace", state.pace, percent(state.pace)), " of the time. ");
+  return parts.flat();
+}
+
 /** "1.2 GB" as number and unit. */
 function split(text) {
   const [number, ...unit] = text.split(" ");
@@ -72,6 +91,9 @@ export class Overview {
     reconcile($("tiles"), tiles(now));
     reconcile($("advice"), now.advice.map((one) => el("li", { class: one.state, "data-key": one.name + one.text },
       el("strong", {}, one.name), ": ", one.text, one.advice ? el("span", { class: "how" }, one.advice) : null)));
+    const limits = power(now);
+    $("power").hidden = !limits.length;
+    $("power").replaceChildren(...limits);
     this.loaded(now.models);
     $("memory-note").textContent = memoryNote(now);
   }
