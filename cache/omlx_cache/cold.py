@@ -94,14 +94,14 @@ class ColdTier:
     def find(self, keys: Sequence[bytes]) -> dict[RecordName, StoredSize]:
         """The records under these keys that can be read."""
         nothing: dict[RecordName, StoredSize] = {}
-        found = self._answer(("find", *keys), lambda index: index.find(keys), nothing)
-        return {name: stored for name, stored in found.items() if name not in self._bad}
+        sizes = self._answer(("find", *keys), lambda index: index.find(keys), nothing)
+        return {name: stored for name, stored in sizes.items() if name not in self._bad}
 
     def neighbours(self, parent: bytes, kind: Kind, packed: bytes) -> list[IndexEntry]:
         """The pieces behind `parent` next to these tokens in order: no others share longer prefixes with them."""
         nothing: list[IndexEntry] = []
-        found = self._answer((parent, kind, packed), lambda index: index.neighbours(parent, kind, packed), nothing)
-        return [entry for entry in found if RecordName(entry.piece.key, kind) not in self._bad]
+        entries = self._answer((parent, kind, packed), lambda index: index.neighbours(parent, kind, packed), nothing)
+        return [entry for entry in entries if RecordName(entry.piece.key, kind) not in self._bad]
 
     def sizes(self, parent: bytes, kind: Kind) -> set[int]:
         """The lengths in tokens of the pieces behind `parent`."""
@@ -153,26 +153,21 @@ class ColdTier:
 
     def read(self, names: Sequence[RecordName]) -> dict[RecordName, HostRecord]:
         """Those of these records that are intact. The others are counted, and not offered again."""
-        found: dict[RecordName, HostRecord] = {}
+        records: dict[RecordName, HostRecord] = {}
         if self._ahead is None or self.problem:
-            return found
+            return records
         for name, future in zip(names, self._ahead.take(names), strict=True):
             try:
-                found[name] = future.result()
+                records[name] = future.result()
                 self.counts.read += 1
-                self.counts.read_bytes += sum(array.data.nbytes for array in found[name].arrays)
+                self.counts.read_bytes += sum(array.data.nbytes for array in records[name].arrays)
             except (OSError, DamagedError, CancelledError, MemoryError) as error:
                 self.reject(name, error)
-        return found
+        return records
 
     def take_speed(self) -> tuple[float, int]:
         """(seconds, bytes) that reading from disk took since the last call, read ahead or not."""
         return self._ahead.take_speed() if self._ahead is not None else (0.0, 0)
-
-    @property
-    def reading_ahead(self) -> int:
-        """Records that were read ahead, or are being read, and have not been asked for yet."""
-        return len(self._ahead) if self._ahead is not None else 0
 
     def tidy(self) -> None:
         """Let go of what was read ahead for requests that never came."""

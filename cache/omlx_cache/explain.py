@@ -47,7 +47,7 @@ class Explanation(msgspec.Struct, kw_only=True):
 
 
 def explain(
-    chain: Chain, found: Scan, plan: RestorePlan, *, gone: Callable[[bytes], bool], others: Callable[[bytes], list[str]]
+    chain: Chain, scan: Scan, plan: RestorePlan, *, gone: Callable[[bytes], bool], others: Callable[[bytes], list[str]]
 ) -> Explanation:
     """Why the plan ends where it ends. `gone(key)`: was it evicted? `others(tokens)`: models that have it."""
     result = Explanation(
@@ -56,8 +56,8 @@ def explain(
     )  # fmt: skip
     if plan.position >= len(chain) - 1:
         return result
-    result.reason, result.message = _reason(chain, found, plan, gone, others)
-    nearest, matched = found.edge.nearest, found.edge.matched
+    result.reason, result.message = _reason(chain, scan, plan, gone, others)
+    nearest, matched = scan.edge.nearest, scan.edge.matched
     if result.reason == "diverged" and nearest is not None:
         result.divergence = matched
         result.prompt_tokens = unpack(chain.tokens(matched, matched + _SHOWN))
@@ -66,9 +66,9 @@ def explain(
 
 
 def _reason(
-    chain: Chain, found: Scan, plan: RestorePlan, gone: Callable[[bytes], bool], others: Callable[[bytes], list[str]]
+    chain: Chain, scan: Scan, plan: RestorePlan, gone: Callable[[bytes], bool], others: Callable[[bytes], list[str]]
 ) -> tuple[Reason, str]:
-    edge, position = found.edge, plan.position
+    edge, position = scan.edge, plan.position
     if plan.possible > position:
         return "recompute", f"tokens {position} to {plan.possible} are on disk, but computing them again is faster"
     if not edge.same_images:

@@ -107,9 +107,9 @@ class HotTier:
     def neighbours(self, parent: bytes, kind: Kind, packed: bytes) -> list[IndexEntry]:
         """The pieces behind `parent` next to these tokens in order: no others share longer prefixes with them."""
         siblings = self._children.get((parent, kind), [])
-        at = bisect_left(siblings, (packed, b""))
-        found = (self._records[RecordName(key, kind)].record for _, key in siblings[max(0, at - 1) : at + 1])
-        return [IndexEntry(record.piece, kind, record.nbytes, record.skip) for record in found]
+        place = bisect_left(siblings, (packed, b""))
+        nearest = (self._records[RecordName(key, kind)].record for _, key in siblings[max(0, place - 1) : place + 1])
+        return [IndexEntry(record.piece, kind, record.nbytes, record.skip) for record in nearest]
 
     def sizes(self, parent: bytes, kind: Kind) -> set[int]:
         """The lengths in tokens of the pieces behind `parent`."""
@@ -122,7 +122,7 @@ class HotTier:
             faults.append("the hot tier's byte count is off")
         if self.arrays != sum(len(held.record.arrays) for held in self._records.values()):
             faults.append("the hot tier's array count is off")
-        listed = {RecordName(key, kind) for (_, kind), found in self._children.items() for _, key in found}
+        listed = {RecordName(key, kind) for (_, kind), siblings in self._children.items() for _, key in siblings}
         if listed != set(self._records):
             faults.append("the hot tier's list of siblings is off")
         if self.nbytes > self.max_bytes or self.arrays > self.max_arrays:

@@ -64,14 +64,14 @@ class Index:
 
     def find(self, keys: Sequence[bytes]) -> dict[RecordName, StoredSize]:
         """The records under these keys that are ready."""
-        found: dict[RecordName, StoredSize] = {}
+        sizes: dict[RecordName, StoredSize] = {}
         for first in range(0, len(keys), 500):
             some = keys[first : first + 500]
             marks = ",".join("?" * len(some))
             question = f"SELECT key, kind, bytes, skip FROM records WHERE key IN ({marks}) AND writer = 0"  # noqa: S608
             rows = self._db.execute(question, some)
-            found.update({RecordName(key, Kind(kind)): StoredSize(size, skip) for key, kind, size, skip in rows})
-        return found
+            sizes.update({RecordName(key, Kind(kind)): StoredSize(size, skip) for key, kind, size, skip in rows})
+        return sizes
 
     def has(self, name: RecordName, skip: int = 0) -> bool:
         """Whether the record is there or being written, with no more tokens missing than `skip`."""
@@ -88,7 +88,7 @@ class Index:
         here = (parent, kind, packed[:START_BYTES])
         behind = f"FROM records WHERE writer = 0 AND parent = ? AND kind = ? AND {start}"
         alike = f"SELECT {columns} {behind} = ? ORDER BY id DESC LIMIT {_MOST_ALIKE}"
-        found = []
+        entries = []
         for than, order in (("<", "DESC"), (">=", "ASC")):
             nearest = f"SELECT * FROM ({alike}) WHERE tokens {than} ? ORDER BY tokens {order} LIMIT 1"  # noqa: S608
             row = self._db.execute(nearest, (*here, packed)).fetchone()
@@ -96,8 +96,8 @@ class Index:
                 other = f"SELECT {columns} {behind} {than[0]} ? ORDER BY {start} {order}, tokens {order} LIMIT 1"
                 row = self._db.execute(other, here).fetchone()
             if row is not None:
-                found.append(_entry(row))
-        return found
+                entries.append(_entry(row))
+        return entries
 
     def sizes(self, parent: bytes, kind: Kind) -> set[int]:
         """The lengths in tokens of the pieces behind `parent`."""

@@ -72,8 +72,8 @@ def common_media(a: bytes, b: bytes, tokens: int) -> int:
         return tokens
     if len(a) % _MARK.size or len(b) % _MARK.size:
         return 0
-    for at in range(0, max(len(a), len(b)), _MARK.size):
-        one, other = a[at : at + _MARK.size], b[at : at + _MARK.size]
+    for start in range(0, max(len(a), len(b)), _MARK.size):
+        one, other = a[start : start + _MARK.size], b[start : start + _MARK.size]
         if one != other:
             first = min(int(_MARK.unpack(mark)[0]) for mark in (one, other) if mark)
             return min(tokens, max(0, first))

@@ -257,9 +257,9 @@ class CacheLayout:
                 reach = self._reach(layers, member.layer_cache) or position
                 wanted = position - min(position, reach)
                 parts.setdefault(member.layer_cache, {})[member.part] = whole[row : row + 1, :, wanted - first :]
-        for layer_cache, found in parts.items():
+        for layer_cache, parts_of in parts.items():
             adapter = self._adapters[layer_cache]
-            adapter.fill(layers[layer_cache], [found[part] for part in sorted(found)], position)
+            adapter.fill(layers[layer_cache], [parts_of[part] for part in sorted(parts_of)], position)
         if self.shapes.states:
             self._restore_state(layers, state)
         mx.async_eval([layer.state for layer in layers])  # type: ignore[no-untyped-call]

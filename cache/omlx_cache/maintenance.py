@@ -92,7 +92,7 @@ def show(folder: Path) -> Folder:
             ModelUse(name, namespace, nbytes, records, used, fingerprints.get(namespace, ""))
             for namespace, name, nbytes, records, used in index.by_model()
         ]
-        return Folder(size, count, models, [SessionUse(*found) for found in index.pins.sessions()])
+        return Folder(size, count, models, [SessionUse(*session) for session in index.pins.sessions()])
 
 
 def clear(folder: Path, models: Collection[str] | None = None) -> int:

@@ -164,11 +164,11 @@ class Stacking:
             whole = mx.zeros(
                 (self._room, first.shape[1], self.rows.columns_for(end), first.shape[3]), dtype=first.dtype
             )
-        at = 0
+        row = 0
         for number, (part, count, own_end) in enumerate(zip(parts, self._counts, self._ends, strict=True)):
             if number or not self._in_place:
-                whole[at : at + count, :, end - own_end : end] = part[:count, :, :own_end]
-            at += count
+                whole[row : row + count, :, end - own_end : end] = part[:count, :, :own_end]
+            row += count
         return whole
 
 
@@ -177,12 +177,12 @@ def selected(array: mx.array, keep: list[int], *, spare: int) -> mx.array:
 
     A few rows that move to the places of others are all that is copied, where the array stays about as large.
     """
-    moved = [at for at, row in enumerate(keep) if at != row]
+    moved = [place for place, row in enumerate(keep) if place != row]
     if spare or 2 * len(moved) > len(keep) or len(keep) * _SHRINK < array.shape[0]:
         return array[mx.array(keep), :, spare:]
     whole = array[:]
     if moved:
-        whole[mx.array(moved)] = array[mx.array([keep[at] for at in moved])]
+        whole[mx.array(moved)] = array[mx.array([keep[place] for place in moved])]
     return whole
 
 

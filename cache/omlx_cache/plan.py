@@ -111,13 +111,12 @@ def plan_restore(
         if uses is None:
             continue
         possible = max(possible, position)
-        cold_bytes = sum(found.cold_bytes for found in uses)
+        cold_bytes = sum(use.cold_bytes for use in uses)
         cost = cold_bytes * rates.seconds_per_cold_byte + (tokens - position) * rates.seconds_per_token
         if cost < lowest or (not best.position and cost == lowest):
             lowest = cost
             taken = tuple(
-                RecordUse(found.name, found.start, min(found.take, position - found.start), found.cold_bytes)
-                for found in uses
+                RecordUse(use.name, use.start, min(use.take, position - use.start), use.cold_bytes) for use in uses
             )
             best = RestorePlan(position, taken, cold_bytes, 0)
     return best._replace(possible=max(possible, best.position))
@@ -126,11 +125,11 @@ def plan_restore(
 def _candidates(scan: Survey, block_size: int, needs: Needs, limit: int, media: Sequence[Media]) -> Iterator[int]:
     """Positions worth a look, farthest first."""
     reachable = scan[: _unbroken(scan, block_size) + 1] if Kind.KV in needs.kinds else scan
-    fitting = [found for level in reachable for found in level]
+    fitting = [piece for level in reachable for piece in level]
     if Kind.STATE in needs.kinds:
-        ends = {found.end for found in fitting if found.name.kind == Kind.STATE and found.exact and found.end <= limit}
+        ends = {piece.end for piece in fitting if piece.name.kind == Kind.STATE and piece.exact and piece.end <= limit}
     else:
-        ends = {min(found.end, limit) for found in fitting} | {span.start for span in media if span.start <= limit}
+        ends = {min(piece.end, limit) for piece in fitting} | {span.start for span in media if span.start <= limit}
     free = (end for end in ends if end > 0 and not any(span.start < end < span.end for span in media))
     return iter(sorted(free, reverse=True))
 
@@ -138,7 +137,7 @@ def _candidates(scan: Survey, block_size: int, needs: Needs, limit: int, media: 
 def _unbroken(scan: Survey, block_size: int) -> int:
     """Index of the first block whose keys and values are not all there (the farthest a restore can reach into)."""
     for index, level in enumerate(scan):
-        if not any(found.name.kind == Kind.KV and found.end == (index + 1) * block_size for found in level):
+        if not any(piece.name.kind == Kind.KV and piece.end == (index + 1) * block_size for piece in level):
             return index
     return len(scan)
 
@@ -148,21 +147,21 @@ def _uses(scan: Survey, block_size: int, needs: Needs, position: int) -> list[Re
     uses: list[RecordMatch] = []
     for kind in sorted(needs.kinds):
         if kind == Kind.STATE:
-            at = [
+            ending = [
                 f for f in scan[(position - 1) // block_size] if f.name.kind == kind and f.exact and f.end == position
             ]
-            if not at:
+            if not ending:
                 return None
-            uses.append(min(at, key=lambda found: found.cold_bytes))
+            uses.append(min(ending, key=lambda piece: piece.cold_bytes))
             continue
         first = 0 if kind == Kind.KV else max(0, position - needs.window)
         for index in range(first // block_size, (position - 1) // block_size + 1):
             upto = min(position, (index + 1) * block_size)
             begin = max(first, index * block_size)
             covering = [
-                found for found in scan[index] if found.name.kind == kind and found.start <= begin and found.end >= upto
+                piece for piece in scan[index] if piece.name.kind == kind and piece.start <= begin and piece.end >= upto
             ]
             if not covering:
                 return None
-            uses.append(min(covering, key=lambda found: found.cold_bytes))
+            uses.append(min(covering, key=lambda piece: piece.cold_bytes))
     return uses

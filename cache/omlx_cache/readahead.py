@@ -147,6 +147,6 @@ class _Speed:
         with self._lock:
             if self._busy:
                 return 0.0, 0
-            found = (self._seconds, self._nbytes)
+            speed = (self._seconds, self._nbytes)
             self._seconds, self._nbytes = 0.0, 0
-            return found
+            return speed

@@ -73,10 +73,10 @@ def decode(data: bytes | bytearray) -> HostRecord:
     view = memoryview(data)
     text = _header_bytes(view)
     header, metadata = _parse(text)
-    given = metadata.get("checksum", "")
+    checksum = metadata.get("checksum", "")
     body = view[8 + len(text) :]
-    plain = bytes(text).replace(str(given).encode(), _NO_CHECKSUM.encode(), 1)
-    if given != f"checksum:{zlib.crc32(body, zlib.crc32(plain)):08x}":
+    plain = bytes(text).replace(str(checksum).encode(), _NO_CHECKSUM.encode(), 1)
+    if checksum != f"checksum:{zlib.crc32(body, zlib.crc32(plain)):08x}":
         raise DamagedError("the checksum does not match")
     try:
         return HostRecord(_identity(metadata), _arrays(header, body), metadata["meta"])

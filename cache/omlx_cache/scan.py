@@ -47,7 +47,7 @@ def scan(chain: Chain, hot: HotTier, cold: ColdTier | None, needs: Needs) -> Sca
             _add_snapshots(chain, levels[: edge + 1], hot, cold)
     else:
         _add_snapshots(chain, levels, hot, cold)
-        edge = max((found[-1].end // chain.block_size for found in levels if found), default=0)
+        edge = max((records[-1].end // chain.block_size for records in levels if records), default=0)
     nearest: list[Edge] = [Edge(edge, None, edge * chain.block_size, True)]
     if edge < chain.levels:
         for entry, is_hot in _neighbours(chain, edge, needs.kinds, hot, cold):
@@ -63,13 +63,13 @@ def scan(chain: Chain, hot: HotTier, cold: ColdTier | None, needs: Needs) -> Sca
 def _exact(
     piece: Piece, kinds: Iterable[Kind], hot: HotTier, on_disk: Mapping[RecordName, StoredSize]
 ) -> list[RecordMatch]:
-    found = []
+    pieces = []
     for kind in kinds:
         name = RecordName(piece.key, kind)
         stored = StoredSize(0, record.skip) if (record := hot.get(name)) else on_disk.get(name)
         if stored is not None:
-            found.append(_found(name, piece, stored, piece.end))
-    return found
+            pieces.append(_found(name, piece, stored, piece.end))
+    return pieces
 
 
 def _found(name: RecordName, piece: Piece, stored: StoredSize, end: int) -> RecordMatch:
@@ -78,7 +78,7 @@ def _found(name: RecordName, piece: Piece, stored: StoredSize, end: int) -> Reco
 
 
 def _first_incomplete(levels: list[list[RecordMatch]], full: int) -> int:
-    return next((n for n in range(full) if not any(found.name.kind == Kind.KV for found in levels[n])), full)
+    return next((n for n in range(full) if not any(piece.name.kind == Kind.KV for piece in levels[n])), full)
 
 
 def _add_snapshots(chain: Chain, levels: list[list[RecordMatch]], hot: HotTier, cold: ColdTier | None) -> None:
@@ -94,10 +94,10 @@ def _add_snapshots(chain: Chain, levels: list[list[RecordMatch]], hot: HotTier, 
         pieces[level] = [
             chain.piece(level, start + size) for size in sizes if size < chain.block_size and start + size <= len(chain)
         ]
-    keys = [piece.key for found in pieces.values() for piece in found]
+    keys = [piece.key for records in pieces.values() for piece in records]
     on_disk = cold.find(keys) if cold and keys else {}
-    for level, found in pieces.items():
-        for piece in found:
+    for level, records in pieces.items():
+        for piece in records:
             levels[level] += _exact(piece, (Kind.STATE, Kind.WINDOW), hot, on_disk)
 
 
@@ -107,14 +107,14 @@ def _neighbours(
     start = level * chain.block_size
     packed = chain.tokens(start, min(len(chain), start + chain.block_size))
     parent = chain.parent(level)
-    found = []
+    entries = []
     for kind in kinds:
         in_ram = hot.neighbours(parent, kind, packed)
-        found += [(entry, True) for entry in in_ram]
+        entries += [(entry, True) for entry in in_ram]
         known = {entry.piece.key for entry in in_ram}
         neighbours = cold.neighbours(parent, kind, packed) if cold else []
-        found += [(entry, False) for entry in neighbours if entry.piece.key not in known]
-    return found
+        entries += [(entry, False) for entry in neighbours if entry.piece.key not in known]
+    return entries
 
 
 def _meet(chain: Chain, level: int, entry: IndexEntry) -> Edge:

@@ -94,7 +94,7 @@ def measure(layers: Sequence[Any], adapters: Sequence[CacheAdapter | None]) -> S
     states = tuple(index for index, adapter in enumerate(known) if adapter.keeps_state)
     return Shapes(
         adapters=known,
-        groups=tuple(StackedArrays(*shape, tuple(found)) for shape, found in members.items()),
+        groups=tuple(StackedArrays(*shape, tuple(group)) for shape, group in members.items()),
         states=states,
         idle=frozenset(idle),
         window=window,

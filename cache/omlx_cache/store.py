@@ -65,22 +65,22 @@ class PrefixStore(Tiers):
         if not self.enabled or len(tokens) < 2:
             return self._miss(0)
         chain = Chain(self.namespace, self.block_size, tokens, media)
-        found, plan = self.plan(chain, self._rates, most)
+        scan, plan = self.plan(chain, self._rates, most)
         if plan.possible > plan.position:
             self._recompute += 1
             # A disk that was slow once is tried again some day: without reading there is no new measurement.
             slow = self._rates.seconds_per_cold_byte or ORDINARY_SSD
             self._rates = self._rates._replace(seconds_per_cold_byte=slow * _FORGIVING)
-        for _ in range(len(found.levels) + 1):
+        for _ in range(len(scan.levels) + 1):
             if not plan.position or plan.position < self.config.restore_least:
                 break
             records = self._load(plan)
             if records is not None:
-                match = self._restore(chain, found, plan, records) or self._miss(found.edge.matched)
-                return match._replace(why=self._why(chain, found, plan) if match.cached_tokens else None)
+                match = self._restore(chain, scan, plan, records) or self._miss(scan.edge.matched)
+                return match._replace(why=self._why(chain, scan, plan) if match.cached_tokens else None)
             # Something turned out to be unreadable and is not offered again.
-            found, plan = self.plan(chain, self._rates, most)
-        return self._miss(found.edge.matched)._replace(why=self._why(chain, found, plan))
+            scan, plan = self.plan(chain, self._rates, most)
+        return self._miss(scan.edge.matched)._replace(why=self._why(chain, scan, plan))
 
     def read_ahead(self, tokens: Sequence[int], media: Sequence[Media] = ()) -> PendingRead:
         """Start reading from disk what a lookup of this prompt will want, while it waits for its turn."""
@@ -97,8 +97,8 @@ class PrefixStore(Tiers):
         chain = Chain(self.namespace, self.block_size, tokens, media)
         return self._why(chain, *self.plan(chain, self._rates))
 
-    def _why(self, chain: Chain, found: Scan, plan: RestorePlan) -> Explanation:
-        return explain(chain, found, plan, gone=self._was_evicted, others=self._other_models)
+    def _why(self, chain: Chain, scan: Scan, plan: RestorePlan) -> Explanation:
+        return explain(chain, scan, plan, gone=self._was_evicted, others=self._other_models)
 
     def _was_evicted(self, key: bytes) -> bool:
         return key in self._gone or (
@@ -139,7 +139,7 @@ class PrefixStore(Tiers):
             rate = disk_seconds / disk_bytes + seconds / nbytes
             self._rates = self._rates._replace(seconds_per_cold_byte=_smooth(self._rates.seconds_per_cold_byte, rate))
 
-    def _restore(self, chain: Chain, found: Scan, plan: RestorePlan, records: dict[RecordName, Record]) -> Match | None:
+    def _restore(self, chain: Chain, scan: Scan, plan: RestorePlan, records: dict[RecordName, Record]) -> Match | None:
         try:
             caches = self.layout.restore_from(plan, records)
         except Exception as error:
@@ -163,7 +163,7 @@ class PrefixStore(Tiers):
             for use in plan.uses
             if records[use.name].piece.size < self.block_size and use.name.kind != Kind.STATE
         )
-        return Match(plan.position, caches, plan.position - from_disk, from_disk, found.edge.matched, partials)
+        return Match(plan.position, caches, plan.position - from_disk, from_disk, scan.edge.matched, partials)
 
     def _miss(self, branch: int) -> Match:
         return Match(0, self.layout.fresh(), 0, 0, branch)

@@ -73,9 +73,9 @@ class Tiers:
 
         `rates`: the speeds that decide between reading and computing.
         """
-        found = scan(chain, self.hot, self.cold, self._needs)
+        index_scan = scan(chain, self.hot, self.cold, self._needs)
         tokens = len(chain) if most is None else min(len(chain), most + 1)
-        return found, plan_restore(found.levels, self.block_size, self._needs, tokens, chain.media, rates)
+        return index_scan, plan_restore(index_scan.levels, self.block_size, self._needs, tokens, chain.media, rates)
 
     def keep(self, record: Record) -> None:
         """Take a new record in (for `Capture`); it replaces one with more tokens missing."""

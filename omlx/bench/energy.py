@@ -62,8 +62,8 @@ class Energy:
         return None if now is None or self._begun is None or now < self._begun else now - self._begun
 
     def _counted(self) -> float | None:
-        found = self._gpu.joules() if self._gpu else None
-        return found if found is not None else rapl_joules(self._rapl)
+        joules = self._gpu.joules() if self._gpu else None
+        return joules if joules is not None else rapl_joules(self._rapl)
 
 
 class PowerMetrics:
@@ -92,6 +92,6 @@ class PowerMetrics:
 
 def mean_watts(text: str) -> float | None:
     """The mean of "Combined Power (CPU + GPU + ANE): 1234 mW" in powermetrics' output; None without one."""
-    found = [line.rpartition(":")[2].split() for line in text.splitlines() if line.startswith("Combined Power")]
-    milliwatts = [float(words[0]) for words in found if len(words) == 2 and words[1] == "mW"]
+    readings = [line.rpartition(":")[2].split() for line in text.splitlines() if line.startswith("Combined Power")]
+    milliwatts = [float(words[0]) for words in readings if len(words) == 2 and words[1] == "mW"]
     return sum(milliwatts) / len(milliwatts) / 1000 if milliwatts else None

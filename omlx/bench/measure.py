@@ -127,15 +127,15 @@ class Bench:
     async def _prefill(self) -> None:
         for size in self._plan.prefill:
             self._say(f"reading {size} tokens")
-            found: dict[str, list[float]] = {"cold": [], "warm": []}
+            times: dict[str, list[float]] = {"cold": [], "warm": []}
             for _ in range(self._plan.rounds):
                 prompt = self._writer.prompt(size)
-                for state, rates in found.items():
+                for state, rates in times.items():
                     reply = await self._ask(prompt, _FEW)
                     rates.append((reply.prompt_tokens or size) / reply.first_token_s)
                     if state == "cold" and reply.cached_tokens > reply.prompt_tokens // 10:
                         self.notes.append(f"{reply.cached_tokens} tokens of a new prompt came from the server's cache")
-            for state, rates in found.items():
+            for state, rates in times.items():
                 self._keep(f"prefill {size} {state}", "tok/s", rates)
 
     async def _decode(self) -> None:
@@ -226,8 +226,8 @@ class Bench:
         return await ask(self._target, messages, _FEW)
 
     async def _together(self, count: int, tokens: int) -> list[TimedReply]:
-        asked = [self._ask(self._writer.prompt(self._plan.short), tokens) for _ in range(count)]
-        return await asyncio.gather(*asked)
+        requests = [self._ask(self._writer.prompt(self._plan.short), tokens) for _ in range(count)]
+        return await asyncio.gather(*requests)
 
     @asynccontextmanager
     async def _busy(self) -> AsyncIterator[None]:

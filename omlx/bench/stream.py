@@ -90,8 +90,8 @@ async def post_lines(
             try:
                 writer.write(_request(parts.netloc.rpartition("@")[2], parts.path or "/", body, headers))
                 await writer.drain()
-                status, found = await _head(reader)
-                content = _Content(found)
+                status, fields = await _head(reader)
+                content = _Content(fields)
                 if status >= 300:
                     raise StreamError(await _error(reader, content), status)
                 async for line in _lines(reader, content):

@@ -155,10 +155,10 @@ async def ask(
 def _sentence(body: str) -> str:
     """What an error's body says, in whatever form it says it."""
     try:
-        found = msgspec.json.decode(body, type=_StreamError).error
+        error = msgspec.json.decode(body, type=_StreamError).error
     except msgspec.DecodeError:
         return body
-    return (found if isinstance(found, str) else found.message) or body
+    return (error if isinstance(error, str) else error.message) or body
 
 
 def _body(target: BenchTarget, messages: Messages, tokens: int) -> dict[str, Any]:
@@ -171,14 +171,14 @@ def _body(target: BenchTarget, messages: Messages, tokens: int) -> dict[str, Any
 
 def _read_ollama(line: bytes, reply: TimedReply) -> tuple[str, bool]:
     """The line's text and whether it is the last one."""
-    found = _ollama_line.decode(line)
-    if found.error:
-        raise StreamError(found.error)
-    if found.done:
-        reply.tokens, reply.prompt_tokens = found.eval_count, found.prompt_eval_count
-        reply.cached_tokens = found.cached_tokens
-    message = found.message
-    return message.content or message.thinking or str(message.tool_calls or ""), found.done
+    chunk = _ollama_line.decode(line)
+    if chunk.error:
+        raise StreamError(chunk.error)
+    if chunk.done:
+        reply.tokens, reply.prompt_tokens = chunk.eval_count, chunk.prompt_eval_count
+        reply.cached_tokens = chunk.cached_tokens
+    message = chunk.message
+    return message.content or message.thinking or str(message.tool_calls or ""), chunk.done
 
 
 def _read_openai(line: bytes, reply: TimedReply) -> tuple[str, bool]:

@@ -75,19 +75,19 @@ class Root(click.RichGroup):
         entry = VERBS.get(_BY_ALIAS.get(cmd_name, cmd_name))
         if entry is None:
             return None
-        found: click.Command = import_module(f"omlx.cli.{entry.module}").command
-        return found
+        command: click.Command = import_module(f"omlx.cli.{entry.module}").command
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        found = self.get_command(ctx, name)
-        if found is None and not ctx.resilient_parsing:
+        command = self.get_command(ctx, name)
+        if command is None and not ctx.resilient_parsing:
             if name.startswith("-"):
                 raise NoSuchOption(name, ctx=ctx)
             raise CliError(f'unknown command "{name}" for "{PROGRAM}"{_suggestions(name)}')
-        return found.name if found else None, found, args[1:]
+        return command.name if command else None, command, args[1:]
 
     def get_help(self, ctx: click.Context) -> str:
         stubs: dict[str, click.Command] = {

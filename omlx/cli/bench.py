@@ -129,8 +129,8 @@ async def _run(
         raise CliError(f"--energy measures this machine, but the server at {client.url} runs on another")
     name = "another server"
     if api == "ollama":
-        found = await client.version()
-        name = f"omlx {found.omlx_version}" if found.omlx_version else f"ollama {found.version}"
+        version = await client.version()
+        name = f"omlx {version.omlx_version}" if version.omlx_version else f"ollama {version.version}"
         context = context or await _context(client, model)
     wanted = plan
     plan = plan.within(context)
@@ -253,12 +253,12 @@ def _table(report: Report) -> str:
 
 
 def _comparison(before: Report, after: Report) -> str:
-    found = compare(before, after)
-    if not found:
+    comparison = compare(before, after)
+    if not comparison:
         raise CliError("the two runs have no figure in common")
     rows = [
         (each.name, _shown(each.before, each.unit), _shown(each.after, each.unit), f"{each.ratio:.2f}", each.verdict)
-        for each in found
+        for each in comparison
     ]
     titles = [
         f"{run.model} on {run.server}, {run.when}" + (f", power policy {run.power}" if run.power else "")

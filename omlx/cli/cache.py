@@ -77,7 +77,7 @@ async def _stats() -> None:
 
 async def _list() -> None:
     async with connected() as client:
-        found = await client.cache_folder()
+        folder = await client.cache_folder()
     models = [
         (
             _owners(model),
@@ -85,13 +85,13 @@ async def _list() -> None:
             human_bytes(model.bytes),
             human_time(datetime.fromtimestamp(model.used, UTC)),
         )
-        for model in found.models
+        for model in folder.models
     ]
     out(render(models, ("NAME", "RECORDS", "SIZE", "USED")), end="")
-    if found.sessions:
-        sessions = [(session.name, session.model, human_bytes(session.bytes)) for session in found.sessions]
+    if folder.sessions:
+        sessions = [(session.name, session.model, human_bytes(session.bytes)) for session in folder.sessions]
         out("\n" + render(sessions, ("SESSION", "MODEL", "SIZE")), end="")
-    out(f"\n{human_bytes(found.bytes)} of {human_bytes(found.max_bytes)} in {found.path}")
+    out(f"\n{human_bytes(folder.bytes)} of {human_bytes(folder.max_bytes)} in {folder.path}")
 
 
 def _owners(model: CachedModel) -> str:
@@ -109,20 +109,22 @@ async def _clear(model: str) -> None:
 
 async def _verify() -> None:
     async with connected() as client:
-        found = await client.verify_cache()
-    for fault in found.faults:
+        report = await client.verify_cache()
+    for fault in report.faults:
         out(fault)
-    bad = found.damaged + found.stray + found.missing
-    out(f"{found.intact} records are intact" + (f", {bad} were not and are removed" if bad else ""))
+    bad = report.damaged + report.stray + report.missing
+    out(f"{report.intact} records are intact" + (f", {bad} were not and are removed" if bad else ""))
 
 
 async def _explain(model: str, prompt: str, raw: bool) -> None:
     async with connected() as client:
-        found = await client.explain_cache(model, prompt, raw=raw)
-    out(f"{found.cached_tokens} of {found.tokens} tokens are stored: {found.from_ram} in RAM, {found.from_disk} on SSD")
-    out(f"{found.reason.replace('_', ' ')}: {found.message}")
-    if found.divergence is not None:
-        out(f"from token {found.divergence} on the prompt says {found.prompt_text!r}, stored is {found.stored_text!r}")
+        answer = await client.explain_cache(model, prompt, raw=raw)
+    places = f"{answer.from_ram} in RAM, {answer.from_disk} on SSD"
+    out(f"{answer.cached_tokens} of {answer.tokens} tokens are stored: {places}")
+    out(f"{answer.reason.replace('_', ' ')}: {answer.message}")
+    if answer.divergence is not None:
+        texts = f"the prompt says {answer.prompt_text!r}, stored is {answer.stored_text!r}"
+        out(f"from token {answer.divergence} on {texts}")
 
 
 async def _save(name: str, model: str) -> None:
@@ -133,8 +135,8 @@ async def _save(name: str, model: str) -> None:
 
 async def _load(name: str) -> None:
     async with connected() as client:
-        found = await client.load_session(name)
-    out(f"{name!r} is in the memory of {found.model}: {human_bytes(found.bytes)} read")
+        loaded = await client.load_session(name)
+    out(f"{name!r} is in the memory of {loaded.model}: {human_bytes(loaded.bytes)} read")
 
 
 async def _remove(name: str) -> None:

@@ -25,10 +25,10 @@ def command(args: tuple[str, ...], source: str, key: str) -> None:
     folder = _folder()
     if not args:
         catalog_file.keep_in(folder)
-        found = catalog_file.current()
-        for name, family in sorted(found.families.items()):
+        catalog = catalog_file.current()
+        for name, family in sorted(catalog.families.items()):
             out(f"{name:<26}{', '.join(family.sizes) if family.sizes else family.refused}")
-        out(f"version {found.version}")
+        out(f"version {catalog.version}")
         return
     if args[0] != "update":
         raise CliError(f'unknown command "{args[0]}" for "omlx catalog": use update')

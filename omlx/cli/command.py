@@ -26,13 +26,13 @@ class Count(NamedTuple):
     least: int = 0
     most: int | None = None
 
-    def check(self, given: int) -> None:
-        if self.least == self.most and given != self.least:
-            raise CliError(f"accepts {self.least} arg(s), received {given}")
-        if given < self.least:
-            raise CliError(f"requires at least {self.least} arg(s), only received {given}")
-        if self.most is not None and given > self.most:
-            raise CliError(f"accepts at most {self.most} arg(s), received {given}")
+    def check(self, count: int) -> None:
+        if self.least == self.most and count != self.least:
+            raise CliError(f"accepts {self.least} arg(s), received {count}")
+        if count < self.least:
+            raise CliError(f"requires at least {self.least} arg(s), only received {count}")
+        if self.most is not None and count > self.most:
+            raise CliError(f"accepts at most {self.most} arg(s), received {count}")
 
 
 ANY = Count()

@@ -39,12 +39,12 @@ def command(args: tuple[str, ...], as_json: bool) -> None:
     here = _here(loaded.settings)
     values = {setting.name: _visible(setting, loaded.settings) for setting in settings.describe()}
     if as_json:
-        found = {
+        shown = {
             name: {"value": _plain(value), "source": loaded.sources[name]}
             | ({"here": here[name].value} if name in here else {})
             for name, value in values.items()
         }
-        out(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        out(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode())
         return
     rows = [
         (
@@ -77,11 +77,11 @@ def _here(loaded: Settings) -> dict[str, Here]:
     }
     if loaded.max_model_memory:
         sizes["max_model_memory"] = admission.parse_cap(loaded.max_model_memory, machine)
-    found = {name: Here(size, human_bytes(size)) for name, size in sizes.items()}
+    here = {name: Here(size, human_bytes(size)) for name, size in sizes.items()}
     if not loaded.max_concurrent_requests:
         most = admission.MOST_CONCURRENT
-        found["max_concurrent_requests"] = Here(most, f"up to {most}")
-    return found
+        here["max_concurrent_requests"] = Here(most, f"up to {most}")
+    return here
 
 
 def _visible(setting: Any, loaded: Any) -> Any:

@@ -66,7 +66,7 @@ def _read(file: str) -> tuple[bytes, Path]:
 
 def _texts(meaning: Meaning) -> dict[str, Any]:
     """The parts of the request that need no file; only what the Modelfile gives."""
-    found = {
+    texts = {
         "template": meaning.template,
         "system": meaning.system,
         "renderer": meaning.renderer,
@@ -76,7 +76,7 @@ def _texts(meaning: Meaning) -> dict[str, Any]:
         "parameters": meaning.parameters,
         "messages": meaning.messages,
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in texts.items() if value}
 
 
 async def _create(body: dict[str, Any], meaning: Meaning, folder: Path) -> None:
@@ -94,12 +94,12 @@ async def _create(body: dict[str, Any], meaning: Meaning, folder: Path) -> None:
 
 async def _sources(client: Client, display: Display, meaning: Meaning, folder: Path) -> dict[str, Any]:
     """`from` or `files`, and the adapter's and draft's files, all uploaded."""
-    found: dict[str, Any] = {}
+    sources: dict[str, Any] = {}
     files: dict[str, Path] = {}
     for base in meaning.bases:
         path = _local(base, folder)
         if path is None:
-            found["from"] = base
+            sources["from"] = base
         else:
             files |= model_files(path)
     adapters: dict[str, Path] = {}
@@ -109,12 +109,12 @@ async def _sources(client: Client, display: Display, meaning: Meaning, folder: P
     for draft in meaning.drafts:
         path = _local(draft, folder)
         if path is None:
-            found["draft"] = draft
+            sources["draft"] = draft
         else:
             drafts |= model_files(path)
     for field, paths in (("files", files), ("adapters", adapters), ("draft_files", drafts)):
-        found[field] = await _upload(client, display, paths)
-    return found
+        sources[field] = await _upload(client, display, paths)
+    return sources
 
 
 def _local(value: str, folder: Path) -> Path | None:

@@ -36,8 +36,8 @@ def command(args: tuple[str, ...], as_json: bool) -> int:
     findings = run_async(_examine())
     healthy = not any(finding.state == "fail" for finding in findings)
     if as_json:
-        found = {"ok": healthy, "checks": findings}
-        out(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        result = {"ok": healthy, "checks": findings}
+        out(msgspec.json.format(msgspec.json.encode(result), indent=2).decode())
     else:
         out(report(findings), end="")
     return 0 if healthy else 1

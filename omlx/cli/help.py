@@ -17,8 +17,8 @@ def command(ctx: click.Context, args: tuple[str, ...]) -> None:
     if not args:
         click.echo(root.get_help())
         return
-    found = root.command.get_command(root, args[0])
-    if found is None:
+    subcommand = root.command.get_command(root, args[0])
+    if subcommand is None:
         raise CliError(f"unknown help topic {args[0]!r}: see `omlx help` for the list of commands")
-    with found.make_context(found.name, ["--help"], parent=root):
+    with subcommand.make_context(subcommand.name, ["--help"], parent=root):
         pass

@@ -63,8 +63,8 @@ def _refuse_ollamas(models: tuple[str, ...], flags: Mapping[str, object]) -> Non
     """CliError where what is said is about Ollama's models only: a --dry-run, above all, must not import."""
     if models:
         raise CliError("MODEL names a model of Ollama: leave it out, or use --from ollama")
-    for flag, given in flags.items():
-        if given:
+    for flag, is_set in flags.items():
+        if is_set:
             raise CliError(f"{flag} is for models of Ollama: leave it out, or use --from ollama")
 
 

@@ -81,21 +81,21 @@ def _list() -> None:
 async def _place(model: str, tool: CodingTool, num_ctx: int) -> LaunchContext:
     async with connected() as client:
         model = model or await _newest(client)
-        found = await client.show(model)
-        if "tools" not in found.capabilities:
+        shown = await client.show(model)
+        if "tools" not in shown.capabilities:
             err(f"note: {model} knows no tools, which agents need to do anything")
-        trained = _trained_context(found)
+        trained = _trained_context(shown)
         default, largest = await _served_contexts(client, model)
-    context, asked = choose_context(default, largest, tool.context, min(num_ctx, trained or num_ctx))
-    if asked:
-        err(f"note: {model} is served with a context of {asked:,} tokens, the server's default is {default:,}")
+    context, requested = choose_context(default, largest, tool.context, min(num_ctx, trained or num_ctx))
+    if requested:
+        err(f"note: {model} is served with a context of {requested:,} tokens, the server's default is {default:,}")
     if tool.context and 0 < context < _SMALL_CONTEXT:
         err(
             f"note: {model} has a context of {context:,} tokens, too few for most agents, whose instructions alone may "
             f"fill it{_remedy(context, trained, num_ctx)}"
         )
     key = next(iter(effective().api_key), "") or NO_KEY
-    return LaunchContext(client.url, key, model, context, asked)
+    return LaunchContext(client.url, key, model, context, requested)
 
 
 def _remedy(context: int, trained: int, named: int) -> str:
@@ -104,22 +104,22 @@ def _remedy(context: int, trained: int, named: int) -> str:
     return "" if named else ": there is no memory for more; name a smaller model with --model"
 
 
-def _trained_context(found: ShowResponse) -> int:
+def _trained_context(shown: ShowResponse) -> int:
     """Tokens the model was trained for; 0: not known."""
-    family = str(found.model_info.get("general.architecture", ""))
-    known = found.model_info.get(f"{family}.context_length", 0)
+    family = str(shown.model_info.get("general.architecture", ""))
+    known = shown.model_info.get(f"{family}.context_length", 0)
     return known if isinstance(known, int) else 0
 
 
 async def _served_contexts(client: Client, model: str) -> tuple[int, int]:
     """Tokens a request gets that asks for none, and the most there is memory for; 0: not known."""
     try:
-        found = await client.contexts(model)
+        contexts = await client.contexts(model)
     except ClientError as error:
         if error.status != 404:
             raise
         return 0, 0  # an older oMLX, or a genuine Ollama
-    return found.num_ctx, found.max_num_ctx
+    return contexts.num_ctx, contexts.max_num_ctx
 
 
 async def _newest(client: Client) -> str:

@@ -49,10 +49,10 @@ def write(file: File, text: str) -> Path | None:
 
 def _backups(path: Path) -> list[Path]:
     """The backups there are, the oldest first, and behind them the name of the next."""
-    found = [backup_of(path)]
-    while found[-1].exists():
-        found.append(path.with_name(f"{path.name}{_BACKUP}-{len(found) + 1}"))
-    return found
+    backups = [backup_of(path)]
+    while backups[-1].exists():
+        backups.append(path.with_name(f"{path.name}{_BACKUP}-{len(backups) + 1}"))
+    return backups
 
 
 def restore(path: Path) -> None:
@@ -82,14 +82,14 @@ def _replace(path: Path, text: str) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text("utf-8"))
+        content = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
         raise CliError(f"{path} cannot be read as JSON, so nothing can be added to it: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise CliError(f"{path} holds no JSON object, so nothing can be added to it")
-    return found
+    return content
 
 
 def _merged(there: dict[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,8 +28,8 @@ class Attachments(NamedTuple):
 
     def fields(self) -> dict[str, Any]:
         """Of a message that has them."""
-        found = {"images": self.images, "videos": [{"frames": [video]} for video in self.videos]}
-        return {name: files for name, files in found.items() if files}
+        fields = {"images": self.images, "videos": [{"frames": [video]} for video in self.videos]}
+        return {name: files for name, files in fields.items() if files}
 
 
 def begins_with_path(text: str) -> bool:
@@ -45,10 +45,10 @@ def attach(text: str) -> Attachments:
     images, videos = list[str](), list[str]()
     kept, position = "", 0
     for end in _END.finditer(text):
-        found = _file_before(text, position, end.end())
-        if found is None:
+        file = _file_before(text, position, end.end())
+        if file is None:
             continue
-        start, path = found
+        start, path = file
         content = _read(path)
         kind = _kind(content)
         if not kind:

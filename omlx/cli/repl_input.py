@@ -82,13 +82,13 @@ class Lines(History):
             lines = self.path.read_bytes().splitlines()
         except OSError:
             return []
-        found = []
+        read = []
         for line in lines:
             try:
-                found.append(msgspec.json.decode(line, type=str))
+                read.append(msgspec.json.decode(line, type=str))
             except (msgspec.DecodeError, UnicodeDecodeError):
                 continue
-        return found
+        return read
 
 
 def history_file() -> Path:

@@ -71,13 +71,13 @@ class Talk:
 
     def as_model(self, name: str) -> dict[str, Any]:
         """The body of an /api/create that keeps this session as a model."""
-        said = [{"role": message.role, "content": message.content} for message in self.shown.messages]
-        said += [{"role": message["role"], "content": message["content"]} for message in self.messages]
+        messages = [{"role": message.role, "content": message.content} for message in self.shown.messages]
+        messages += [{"role": message["role"], "content": message["content"]} for message in self.messages]
         body: dict[str, Any] = {"model": name, "from": self.session.model}
         if self.system:
             body["system"] = self.system
         if self.options:
             body["parameters"] = self.options
-        if said:
-            body["messages"] = said
+        if messages:
+            body["messages"] = messages
         return body

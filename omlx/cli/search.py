@@ -27,10 +27,10 @@ async def _search(text: str, limit: int) -> None:
         with Display() as waiting:
             waiting.step("")
             try:
-                found = await client.search(text, limit)
+                hits = await client.search(text, limit)
             finally:
                 waiting.stop(clear=True)
     rows = [
-        (f"hf.co/{hit.repository}", human_bytes(hit.size) if hit.size else "-", f"{hit.downloads:,}") for hit in found
+        (f"hf.co/{hit.repository}", human_bytes(hit.size) if hit.size else "-", f"{hit.downloads:,}") for hit in hits
     ]
     out(render(rows, ("NAME", "SIZE", "DOWNLOADS"), max_cell=200), end="")

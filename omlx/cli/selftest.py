@@ -30,27 +30,27 @@ def command(args: tuple[str, ...], as_json: bool, clear: bool) -> int:
     """
     import msgspec
 
-    found = run_async(_clear(args[0]) if clear else _test(args[0], quiet=as_json))
+    response = run_async(_clear(args[0]) if clear else _test(args[0], quiet=as_json))
     if clear and not as_json:
-        out(f"The results of {found.model} are forgotten: everything is switched on again.")
+        out(f"The results of {response.model} are forgotten: everything is switched on again.")
     elif as_json:
-        out(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        out(msgspec.json.format(msgspec.json.encode(response), indent=2).decode())
     else:
-        out("".join(f"\nnote: {note}" for note in found.result.notes) if found.result else "", end="")
-        out(f"\n{_conclusion(found)}" if not found.off else "")
-    return 1 if found.off else 2 if _named(found, "inconclusive") else 0
+        out("".join(f"\nnote: {note}" for note in response.result.notes) if response.result else "", end="")
+        out(f"\n{_conclusion(response)}" if not response.off else "")
+    return 1 if response.off else 2 if _named(response, "inconclusive") else 0
 
 
-def _named(found: SelfTestResponse, outcome: Outcome) -> list[str]:
+def _named(response: SelfTestResponse, outcome: Outcome) -> list[str]:
     """The checks that ended so."""
-    return [check.name for check in found.result.checks if check.outcome == outcome] if found.result else []
+    return [check.name for check in response.result.checks if check.outcome == outcome] if response.result else []
 
 
-def _conclusion(found: SelfTestResponse) -> str:
+def _conclusion(response: SelfTestResponse) -> str:
     """Where nothing is switched off."""
-    if inconclusive := _named(found, "inconclusive"):
+    if inconclusive := _named(response, "inconclusive"):
         return f"Nothing is known of {' and '.join(inconclusive)}: run the self-test again when the server is idle."
-    failed = _named(found, "failed")
+    failed = _named(response, "failed")
     return (
         f"Nothing is switched off: no feature rests on {' and '.join(failed)}." if failed else "The self-test passed."
     )

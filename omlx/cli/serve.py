@@ -48,13 +48,13 @@ def _default(setting: settings.Setting) -> str:
     aliases=("start",),
     environment=tuple(setting.name for setting in settings.describe() if setting.name not in NOT_FOR_THE_SERVER),
 )
-def command(args: tuple[str, ...], **given: Any) -> int:
+def command(args: tuple[str, ...], **options: Any) -> int:
     """Start oMLX
 
     Runs the server in the foreground; it logs to stderr and ends with Ctrl+C or SIGTERM.
     A value comes from the flag, else its variable, else the config file (see `omlx config`).
     """
-    flags = {name: value for name, value in given.items() if value is not None}
+    flags = {name: value for name, value in options.items() if value is not None}
     loaded = settings.load(flags, os.environ)
     for warning in loaded.warnings:
         click.echo(f"warning: {warning}", err=True)

@@ -32,8 +32,8 @@ class ChatSession(msgspec.Struct, kw_only=True):
     def fields(self) -> dict[str, Any]:
         """What goes into every request."""
         think = self.think if self.think is not None or not self.can_think else True
-        found = {"format": self.format, "think": think, "keep_alive": self.keep_alive}
-        return {name: value for name, value in found.items() if value is not None}
+        fields = {"format": self.format, "think": think, "keep_alive": self.keep_alive}
+        return {name: value for name, value in fields.items() if value is not None}
 
 
 def parse_think(text: str | None) -> bool | str | None:

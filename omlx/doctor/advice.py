@@ -41,24 +41,24 @@ def _pins(status: admin.StatusResponse) -> Finding:
 
 def _model(model: admin.ModelStatus, places: int) -> list[Finding]:
     name = f"model {model.name}"
-    found = []
+    findings = []
     if model.stalled:
         text = "it has work and makes no progress"
-        found.append(Finding(name, "fail", text, "its runner is restarted after --stall-timeout; the log says more"))
+        findings.append(Finding(name, "fail", text, "its runner is restarted after --stall-timeout; the log says more"))
     if model.crashes:
         text = f"its runner has ended by itself {model.crashes} time{'s' if model.crashes > 1 else ''} in a row"
-        found.append(Finding(name, "fail", text, "the server's log names the reason"))
+        findings.append(Finding(name, "fail", text, "the server's log names the reason"))
     fill = model.mean_batch / places if places else 1.0
     if model.decode_steps >= _ENOUGH_STEPS and fill < _FULL_ENOUGH:
         text = f"its batches are {fill:.0%} full: {model.mean_batch:.1f} of {places} requests per step"
         how = "for one user that is as it should be; where many wait, let clients send their requests at the same time"
-        found.append(Finding(name, "warn", text, how))
+        findings.append(Finding(name, "warn", text, how))
     if model.tokens_looked_up >= _ENOUGH_TOKENS and model.tokens_from_disk > _MUCH_FROM_SSD * model.tokens_looked_up:
         share = model.tokens_from_disk / model.tokens_looked_up
         text = f"{share:.0%} of the prompt tokens come from the SSD cache"
-        found.append(
+        findings.append(
             Finding(name, "warn", text, "RAM is faster: raise --hot-cache-max-size, if there is memory for it")
         )
-    if not found:
-        found.append(Finding(name, "ok", f"{model.state}, {model.running} running, {model.waiting} waiting"))
-    return found
+    if not findings:
+        findings.append(Finding(name, "ok", f"{model.state}, {model.running} running, {model.waiting} waiting"))
+    return findings

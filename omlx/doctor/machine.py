@@ -72,21 +72,21 @@ async def _start_runner() -> Hello | Finding:
 
 def _device(hello: Hello) -> list[Finding]:
     versions = ", ".join(f"{name} {version}" for name, version in hello.versions.items())
-    found = [Finding("mlx", "ok", f"{versions}, computes on {_DEVICES.get(hello.device, hello.device)}")]
+    findings = [Finding("mlx", "ok", f"{versions}, computes on {_DEVICES.get(hello.device, hello.device)}")]
     if hello.device != "cpu":
-        return found
+        return findings
     if sys.platform == "darwin":
         how = "use the arm64 Python on Apple silicon; oMLX has no use for Rosetta"
-        found.append(Finding("gpu", "warn", "Metal is not available: models run on the CPU, slowly", how))
+        findings.append(Finding("gpu", "warn", "Metal is not available: models run on the CPU, slowly", how))
     elif Path("/proc/driver/nvidia/version").exists():
         how = 'pip install "omlx[cuda13]" (README, Install)'
-        found.append(Finding("gpu", "warn", "there is an NVIDIA driver, but MLX was installed for the CPU", how))
+        findings.append(Finding("gpu", "warn", "there is an NVIDIA driver, but MLX was installed for the CPU", how))
     if hello.blas.startswith("bundled"):
         how = "pip install ngsolve-openblas, or install the system's libopenblas0"
-        found.append(Finding("blas", "warn", "MLX's own BLAS is in use, many times slower than OpenBLAS", how))
+        findings.append(Finding("blas", "warn", "MLX's own BLAS is in use, many times slower than OpenBLAS", how))
     else:
-        found.append(Finding("blas", "ok", hello.blas))
-    return found
+        findings.append(Finding("blas", "ok", hello.blas))
+    return findings
 
 
 _DEVICES = {"cpu": "the CPU", "metal": "the GPU (Metal)", "cuda": "the GPU (CUDA)"}

@@ -120,8 +120,8 @@ def padded(
     else:
         bias = _bias(length, size, rows, cols, mask == "causal", q.dtype)
     more = {} if sinks is None else {"sinks": sinks}
-    found = attend(_longer(q, rows), _longer(k, cols), _longer(v, cols), scale=scale, mask=bias, **more)
-    return found[:, :, :length]
+    attended = attend(_longer(q, rows), _longer(k, cols), _longer(v, cols), scale=scale, mask=bias, **more)
+    return attended[:, :, :length]
 
 
 def _masks(mask: mx.array | str | None) -> int:

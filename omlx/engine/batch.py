@@ -54,19 +54,19 @@ class Newcomers(NamedTuple):
         if len(self.sequences) == 1:
             return [self]
         return [
-            Newcomers([sequence], caches.row(self.cache, self.lengths, at), [self.lengths[at]])
-            for at, sequence in enumerate(self.sequences)
+            Newcomers([sequence], caches.row(self.cache, self.lengths, row), [self.lengths[row]])
+            for row, sequence in enumerate(self.sequences)
         ]
 
     def without(self, gone: set[int]) -> Newcomers | None:
         """Without the sequences that have these ids; None where no other is left."""
-        keep = [at for at, sequence in enumerate(self.sequences) if sequence.id not in gone]
+        keep = [row for row, sequence in enumerate(self.sequences) if sequence.id not in gone]
         if len(keep) == len(self.sequences):
             return self
         if not keep:
             return None
-        lengths = [self.lengths[at] for at in keep]
-        return Newcomers([self.sequences[at] for at in keep], caches.leave(self.cache, self.lengths, keep), lengths)
+        lengths = [self.lengths[row] for row in keep]
+        return Newcomers([self.sequences[row] for row in keep], caches.leave(self.cache, self.lengths, keep), lengths)
 
 
 class Batch:
@@ -114,7 +114,7 @@ class Batch:
 
     def leave(self, gone: set[int]) -> None:
         """Drop the rows of the sequences with these ids. Where it raises, the batch must be taken apart."""
-        places = {at for at, row in enumerate(self.rows) if row.id in gone}
+        places = {place for place, row in enumerate(self.rows) if row.id in gone}
         if not places:
             return
         self._forget_sampler()
@@ -132,8 +132,8 @@ class Batch:
         else:
             self.held, self.tokens, self.pending = [], mx.zeros((0,), dtype=mx.int32), []
             self._undrawn = None
-        self.rows = [self.rows[at] for at in keep]
-        self.lengths = [self.lengths[at] for at in keep]
+        self.rows = [self.rows[place] for place in keep]
+        self.lengths = [self.lengths[place] for place in keep]
 
     def parts(self, ids: set[int]) -> list[Newcomers]:
         """The rows of the sequences with these ids as they are now, to join again later; the batch is unchanged.
@@ -158,13 +158,13 @@ class Batch:
 
     def places_of(self, sequences: list[Sequence]) -> list[RowPlace]:
         """Where these lie in `held`, with the tokens that are sure to be theirs."""
-        end, found = caches.end_of(self.held, self.lengths), []
+        end, places = caches.end_of(self.held, self.lengths), []
         for sequence in sequences:
-            at = self.rows.index(sequence)
+            row = self.rows.index(sequence)
             # Guesses of a draft beyond the reply's end are left out.
-            length = min(self.lengths[at], len(sequence.tokens))
-            found.append(RowPlace(sequence, at, end - self.lengths[at], length))
-        return found
+            length = min(self.lengths[row], len(sequence.tokens))
+            places.append(RowPlace(sequence, row, end - self.lengths[row], length))
+        return places
 
     def forward(self, tokens: mx.array) -> mx.array:
         """Run `tokens` [B, n] through the model: logits [B, n, V]; the caches hold them then."""
@@ -251,19 +251,19 @@ def grammar_masks(rows: list[Sequence], logits: mx.array, words: int) -> mx.arra
 
     `logits` [B, V] decide for a reply that may begin outside its grammar: it does where that is what it wants most.
     """
-    active = [(at, row.guide) for at, row in enumerate(rows) if row.guide is not None and row.guide.active]
+    active = [(index, row.guide) for index, row in enumerate(rows) if row.guide is not None and row.guide.active]
     if not active:
         return None
     bits: Bits = np.full((len(rows), words), 0xFFFFFFFF, np.uint32)
-    for at, guide in active:
-        if rows[at].phase != "done":
-            guide.mask_into(bits[at])
+    for index, guide in active:
+        if rows[index].phase != "done":
+            guide.mask_into(bits[index])
     vocabulary = logits.shape[-1]
     unpacked = (mx.array(bits)[..., None] >> mx.arange(32, dtype=mx.uint32)) & 1
     mask = unpacked.reshape(len(rows), -1)[:, :vocabulary] == 1
-    choices = {at: guide.choice for at, guide in active if guide.choice is not None}
+    choices = {index: guide.choice for index, guide in active if guide.choice is not None}
     if choices:
-        wanted = mx.array([choices.get(at, -1) for at in range(len(rows))])[:, None]
+        wanted = mx.array([choices.get(index, -1) for index in range(len(rows))])[:, None]
         frees = mx.argmax(logits, axis=-1, keepdims=True) == wanted
         mask = mx.where(frees, mx.arange(vocabulary) == wanted, mask)
     return mask

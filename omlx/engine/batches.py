@@ -49,14 +49,14 @@ class Batches:
         lengths = [(batch, [*batch.lengths]) for batch in self._batches if self._may_share(batch)]
         for newcomer in newcomers if self._shared else [one for several in newcomers for one in several.apart()]:
             alone = not self._shared or any(sequence.alone for sequence in newcomer.sequences)
-            at = None if alone else self._choose(newcomer.lengths, [group for _, group in lengths])
-            if at is None:
+            index = None if alone else self._choose(newcomer.lengths, [group for _, group in lengths])
+            if index is None:
                 batch = self._make()
                 joining.append((batch, [newcomer]))
                 if not alone:
                     lengths.append((batch, [*newcomer.lengths]))
                 continue
-            batch, group = lengths[at]
+            batch, group = lengths[index]
             group += newcomer.lengths
             others = next((joiners for other, joiners in joining if other is batch), None)
             if others is None:

@@ -44,8 +44,8 @@ def capture(
     try:
         with store.layout.together():
             stacked = _stacked(store.layout, held, followed) if len(followed) > 1 else None
-            for at, place in enumerate(followed):
-                row: LiveCaches = stacked[at] if stacked is not None else _row(held, place)
+            for index, place in enumerate(followed):
+                row: LiveCaches = stacked[index] if stacked is not None else _row(held, place)
                 take(place, row)
     except Exception:
         log.warning("rows could not be captured for the prefix store", exc_info=True)
@@ -67,7 +67,7 @@ def _stacked(layout: CacheLayout, held: caches.Caches, places: list[RowPlace]) -
     arrays = layout.stack(parts) if parts is not None else None
     if arrays is None:
         return None
-    return [StackedRow(arrays, at, place.column - first, place.length) for at, place in enumerate(places)]
+    return [StackedRow(arrays, index, place.column - first, place.length) for index, place in enumerate(places)]
 
 
 def finished(store: PrefixStore, held: caches.Caches, places: list[RowPlace]) -> None:

@@ -88,11 +88,11 @@ class TokenTexts:
         self._cache: dict[int, tuple[str, list[int]]] = {}
 
     def __getitem__(self, token: int) -> tuple[str, list[int]]:
-        found = self._cache.get(token)
-        if found is None:
+        text = self._cache.get(token)
+        if text is None:
             raw = self._bytes(token)
-            found = self._cache[token] = (raw.decode("utf-8", "replace"), list(raw))
-        return found
+            text = self._cache[token] = (raw.decode("utf-8", "replace"), list(raw))
+        return text
 
     def _bytes(self, token: int) -> bytes:
         piece = self._tokenizer.id_to_token(token) or ""
@@ -109,7 +109,7 @@ def _byte_alphabet() -> dict[str, int]:
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(printable)]
     table = {chr(byte): byte for byte in printable}
-    return table | {chr(256 + at): byte for at, byte in enumerate(others)}
+    return table | {chr(256 + index): byte for index, byte in enumerate(others)}
 
 
 _BYTE_OF = _byte_alphabet()

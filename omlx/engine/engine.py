@@ -215,10 +215,10 @@ class Engine:
         On CUDA the first join, leave, padded step and sampled step take seconds; on a CPU there is little to gain.
         """
         most = effective_context(0, self._config.context_length, self._model.max_context) - 1
-        for at, sampling in enumerate((Sampling(temperature=0), Sampling(seed=1), Sampling(seed=2), Sampling(seed=3))):
-            tokens = [0] * min(24 + 8 * (at % 3), most)
-            limits = Limits(num_predict=4 + 3 * at)
-            self.add(SequenceSpec(id=-1 - at, tokens=tokens, sampling=sampling, limits=limits))
+        for row, sampling in enumerate((Sampling(temperature=0), Sampling(seed=1), Sampling(seed=2), Sampling(seed=3))):
+            tokens = [0] * min(24 + 8 * (row % 3), most)
+            limits = Limits(num_predict=4 + 3 * row)
+            self.add(SequenceSpec(id=-1 - row, tokens=tokens, sampling=sampling, limits=limits))
         while self.has_work:
             self.step()
         self.steps = 0

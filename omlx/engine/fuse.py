@@ -50,7 +50,7 @@ def _stack(layers: list[Any]) -> list[FusedPart]:
     joined = layers[0]
     joined.update(tree_map(lambda *values: mx.concatenate(values, axis=0), *(dict(layer) for layer in layers)))
     stack = _Stack(joined, sizes)
-    return [FusedPart(stack, at) for at in range(len(layers))]
+    return [FusedPart(stack, index) for index in range(len(layers))]
 
 
 class _Stack:
@@ -58,15 +58,15 @@ class _Stack:
 
     def __init__(self, layer: Any, sizes: list[int]) -> None:
         self.layer = layer
-        self._ends = [sum(sizes[: at + 1]) for at in range(len(sizes) - 1)]
+        self._ends = [sum(sizes[: index + 1]) for index in range(len(sizes) - 1)]
         self._input: mx.array | None = None
         self._left: dict[int, mx.array] = {}
 
-    def part(self, at: int, x: mx.array) -> mx.array:
-        if x is not self._input or at not in self._left:
+    def part(self, index: int, x: mx.array) -> mx.array:
+        if x is not self._input or index not in self._left:
             self._input = x
             self._left = dict(enumerate(mx.split(self.layer(x), self._ends, axis=-1)))
-        part = self._left.pop(at)
+        part = self._left.pop(index)
         if not self._left:
             self._input = None
         return part
@@ -75,11 +75,11 @@ class _Stack:
 class FusedPart(nn.Module):  # type: ignore[misc]
     """One projection of a stack. The first holds the weights, so that the model's parameters are complete."""
 
-    def __init__(self, stack: _Stack, at: int) -> None:
+    def __init__(self, stack: _Stack, index: int) -> None:
         super().__init__()
         self._stack = stack
-        self._at = at
-        if at == 0:
+        self._at = index
+        if index == 0:
             self.stack = stack.layer
 
     def __call__(self, x: mx.array) -> mx.array:

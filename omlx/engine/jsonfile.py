@@ -10,7 +10,7 @@ from typing import Any
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file; {} where there is none."""
     try:
-        found = json.loads(path.read_text("utf-8-sig"))
+        content = json.loads(path.read_text("utf-8-sig"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}

@@ -61,9 +61,9 @@ class LatencyModel:
             return self._seconds[0]
         if tokens >= sizes[-1]:
             return self._seconds[-1] * tokens / sizes[-1]
-        at = bisect_left(sizes, tokens)
-        share = (tokens - sizes[at - 1]) / (sizes[at] - sizes[at - 1])
-        return self._seconds[at - 1] * (1 - share) + self._seconds[at] * share
+        index = bisect_left(sizes, tokens)
+        share = (tokens - sizes[index - 1]) / (sizes[index] - sizes[index - 1])
+        return self._seconds[index - 1] * (1 - share) + self._seconds[index] * share
 
     def together(self, chunks: tuple[int, ...]) -> float:
         """Expected seconds of several chunks."""
@@ -86,18 +86,18 @@ class LatencyModel:
             return
         factor = correction(seconds, expected)
         near = sorted({min(bisect_left(self._sizes, tokens), len(self._sizes) - 1) for tokens in chunks})
-        for at in near:
-            self._seconds[at] *= factor
-        for at in near:
-            self._tie(at)
+        for index in near:
+            self._seconds[index] *= factor
+        for index in near:
+            self._tie(index)
 
     def _each(self) -> zip[tuple[int, float]]:
         return zip(self._sizes, self._seconds, strict=True)
 
-    def _tie(self, at: int) -> None:
+    def _tie(self, index: int) -> None:
         """Make the other sizes agree with the one that was measured."""
         for other, size in enumerate(self._sizes):
-            bounds = sorted((self._seconds[at], self._seconds[at] * size / self._sizes[at]))
+            bounds = sorted((self._seconds[index], self._seconds[index] * size / self._sizes[index]))
             self._seconds[other] = min(max(self._seconds[other], bounds[0]), bounds[1])
 
 

@@ -69,8 +69,8 @@ def run(
         progress()
         # Ranks that disagree about a second try would wait for each other for ever.
         tries = _TRIES if ranks.size == 1 else 1
-        found = ranks.gather(_made(name, check, subject, tries), LoadCheck)
-        findings.append(next((one for one in found if not one.passed), found[0]))
+        results = ranks.gather(_made(name, check, subject, tries), LoadCheck)
+        findings.append(next((one for one in results if not one.passed), results[0]))
     return LoadChecks(basis=basis, seconds=round(time.perf_counter() - begun, 3), findings=findings)
 
 
@@ -106,14 +106,14 @@ def check_batch(subject: CheckedModel, source: random.Random) -> None:
     following = [_random(subject, source, _STEPS + 1) for _ in prompts]
     read = [_prefilled(subject.model, prompt) for prompt in prompts]
     lengths = [len(prompt) for prompt in prompts]
-    orders = [[at % 2 for at in range(rows)] for rows in sorted({2, *_head_counts(read[0])})]
+    orders = [[index % 2 for index in range(rows)] for rows in sorted({2, *_head_counts(read[0])})]
     together = [_decoded_together(subject.model, read, lengths, following, order) for order in orders]
     # In 16 bits a batch rounds otherwise than a single row, with padding or without.
     plain = [] if _is_exact(read[0]) else _decoded_together(subject.model, read, lengths, following, [0, 0])
     alone = [_decoded(subject.model, tokens, cache) for cache, tokens in zip(read, following, strict=True)]
     limit = _limit(read[0], max((_error(row, alone[0]) for row in plain), default=0.0))
     for order, rows in zip(orders, together, strict=True):
-        worst = max(_error(row, alone[at]) for row, at in zip(rows, order, strict=True))
+        worst = max(_error(row, alone[index]) for row, index in zip(rows, order, strict=True))
         if not worst <= limit:  # not a number is an error too
             raise _Failed(f"{len(order)} requests in one batch are not answered as alone")
 
@@ -153,8 +153,8 @@ def check_prefill(subject: CheckedModel, source: random.Random) -> None:
         rows = _prefilled_together(subject.model, held, before, prompts)
         for row, head, prompt in zip(rows, before, prompts, strict=True):
             alone = _prefilled(subject.model, [*head, *prompt])
-            found, expected = (_decoded(subject.model, following, one) for one in (row, alone))
-            if not _error(found, expected) <= _limit(alone, 0.0):
+            actual, expected = (_decoded(subject.model, following, one) for one in (row, alone))
+            if not _error(actual, expected) <= _limit(alone, 0.0):
                 raise _Failed("prompts in one forward are not answered as alone")
 
 
@@ -171,8 +171,8 @@ def _forward(model: Any, tokens: list[int], cache: caches.Caches) -> mx.array:
     """The logits [n, V] behind each of `tokens`; the caches hold them then."""
     logits = model(mx.array([tokens]), cache=cache)[0]
     mx.eval(logits, *caches.arrays(cache))
-    found: mx.array = logits.astype(mx.float32)
-    return found
+    result: mx.array = logits.astype(mx.float32)
+    return result
 
 
 def _prefilled(model: Any, tokens: list[int]) -> caches.Caches:
@@ -206,10 +206,10 @@ def _decoded_together(
     """Logits [steps, V] of rows in one batch; `order` says which prompt each row has. The last step is without row 0
     where that leaves any row of its kind.
     """
-    joined = caches.join([(read[at], [lengths[at]]) for at in order])
-    steps, held = [], [lengths[at] for at in order]
+    joined = caches.join([(read[index], [lengths[index]]) for index in order])
+    steps, held = [], [lengths[index] for index in order]
     for number in range(_STEPS):
-        tokens = mx.array([[following[at][number]] for at in order])
+        tokens = mx.array([[following[index][number]] for index in order])
         caches.make_room(joined, 1)
         logits = model(tokens, cache=joined)[:, -1]
         caches.advance(joined, 1)
@@ -218,9 +218,10 @@ def _decoded_together(
         steps.append(logits.astype(mx.float32))
     kept = list(range(1, len(order)))
     joined = caches.leave(joined, held, kept)
-    last = model(mx.array([[following[order[at]][_STEPS]] for at in kept]), cache=joined)[:, -1].astype(mx.float32)
-    rows = [mx.stack([logits[at] for logits in steps]) for at in range(len(order))]
-    return [rows[0], *(mx.concatenate([rows[at], last[at - 1][None]]) for at in kept)]
+    tokens = mx.array([[following[order[index]][_STEPS]] for index in kept])
+    last = model(tokens, cache=joined)[:, -1].astype(mx.float32)
+    rows = [mx.stack([logits[index] for logits in steps]) for index in range(len(order))]
+    return [rows[0], *(mx.concatenate([rows[index], last[index - 1][None]]) for index in kept)]
 
 
 def _served(subject: CheckedModel, store: PrefixStore, tokens: list[int], following: list[int]) -> tuple[int, mx.array]:
@@ -247,10 +248,10 @@ def _head_counts(cache: caches.Caches) -> set[int]:
     return {count for count in counts if 2 <= count <= _MOST_ROWS}
 
 
-def _error(found: mx.array, expected: mx.array) -> float:
+def _error(actual: mx.array, expected: mx.array) -> float:
     """Relative error of logits [n, V]: the median of the rows, since an error of the code is in every one."""
     errors = []
-    for one, other in zip(found, expected, strict=False):
+    for one, other in zip(actual, expected, strict=False):
         scale = mx.linalg.norm(other - mx.mean(other))
         errors.append(float(mx.linalg.norm(one - other) / mx.maximum(scale, 1e-9)))
     return median(errors)

@@ -340,15 +340,15 @@ def _limit_buffers(wanted: int) -> None:
 
 def end_tokens(path: Path, config: dict[str, Any]) -> list[int] | None:
     """Tokens that end a reply, by generation_config.json and config.json (many models name some only in the first)."""
-    found: set[int] = set()
+    tokens: set[int] = set()
     try:
         generation = json.loads((path / "generation_config.json").read_text("utf-8"))
     except (OSError, ValueError):
         generation = {}
     for source in (generation, config, config.get("text_config") or {}):
         value = source.get("eos_token_id")
-        found |= set(value) if isinstance(value, list) else {value} if isinstance(value, int) else set()
-    return sorted(found) or None
+        tokens |= set(value) if isinstance(value, list) else {value} if isinstance(value, int) else set()
+    return sorted(tokens) or None
 
 
 def _max_context(config: dict[str, Any]) -> int:

@@ -30,13 +30,13 @@ class Penalties:
         counts = np.zeros((len(rows), vocabulary), np.int32)
         window = np.full((len(rows), max(sizes)), -1, np.int32)
         places = np.zeros(len(rows), np.int32)
-        for at, (row, size) in enumerate(zip(rows, sizes, strict=True)):
+        for index, (row, size) in enumerate(zip(rows, sizes, strict=True)):
             if not penalty_window(row.sampling, row.context):
                 continue
             recent = np.array(row.tokens[-size:], np.int32)
-            np.add.at(counts[at], recent, 1)
-            window[at, : len(recent)] = recent
-            places[at] = len(recent) % size
+            np.add.at(counts[index], recent, 1)
+            window[index, : len(recent)] = recent
+            places[index] = len(recent) % size
         self._active = mx.array([int(penalty_window(row.sampling, row.context) > 0) for row in rows], dtype=mx.int32)
         self._rows = mx.arange(len(rows))
         self._sizes = mx.array(sizes, dtype=mx.int32)

@@ -124,23 +124,23 @@ class Prefill:
         self._launched += [([row.id for row in rows], array) for array in state[-1:]]
         for row, size in counts:
             row.position += size
-        unfinished = [at for at, row in enumerate(rows) if row.remaining > 1]
+        unfinished = [index for index, row in enumerate(rows) if row.remaining > 1]
         if self._store is not None:
             columns = caches.places(held, lengths, sizes)
-            places = [RowPlace(row, at, columns[at], row.position) for at, row in enumerate(rows)]
+            places = [RowPlace(row, index, columns[index], row.position) for index, row in enumerate(rows)]
             capture(
                 self._store, held, places, lambda place, held: place.sequence.capture.after_chunk(held, place.length)
             )
         if unfinished:
             apart = caches.split(held, lengths, sizes)
-            for at in unfinished:
-                rows[at].cache = apart[at]
+            for index in unfinished:
+                rows[index].cache = apart[index]
         if len(unfinished) == len(rows):
             return None
         newcomers = Newcomers(rows, caches.together(held, lengths, sizes), [row.position for row in rows])
         for row in rows:
             row.cache = row.cache if row.remaining > 1 else None
-        return newcomers.without({rows[at].id for at in unfinished})
+        return newcomers.without({rows[index].id for index in unfinished})
 
     def _chunk_end(self, sequence: Sequence, budget: int) -> int:
         start = sequence.position
@@ -183,10 +183,10 @@ class Prefill:
                     self._ranks.abort(error)
                 log.warning("the prefix store failed: a prompt is computed without it", exc_info=True)
                 return None
-            found = self._ranks.gather(match.cached_tokens, int)
-            if min(found) == max(found):
+            cached = self._ranks.gather(match.cached_tokens, int)
+            if min(cached) == max(cached):
                 return match
-            most = min(found)
+            most = min(cached)
 
     def catch_up(self, launched_before: list[Launched]) -> list[tuple[list[int], Exception]]:
         """Wait for chunks of an earlier step: the host must not run ahead of the device without end.

@@ -64,9 +64,9 @@ def _may_lead(leader: Sequence, follower: Sequence) -> bool:
     )
 
 
-def _agree_at(a: Rows[int], b: Rows[int], at: int) -> bool:
+def _agree_at(a: Rows[int], b: Rows[int], position: int) -> bool:
     """A quick look before the long one: prompts with more than `at` tokens in common agree on this one."""
-    return at < len(a) and at < len(b) and a[at] == b[at]
+    return position < len(a) and position < len(b) and a[position] == b[position]
 
 
 def common_part(a: Sequence, b: Sequence) -> int:

@@ -51,13 +51,13 @@ class Replies:
             tokens: list[int] = read(sample.tokens)
             report = LogprobCollector(sample, self._texts) if sample.logprobs is not None else None
             now = time.monotonic_ns()
-            for at, (sequence, token) in enumerate(zip(sequences, tokens, strict=True)):
+            for index, (sequence, token) in enumerate(zip(sequences, tokens, strict=True)):
                 if sequence is None or sequence.phase == "done":
                     continue
                 try:
                     output = self._take(sequence, token, now)
                     if report is not None and sequence.wants_logprobs is not None:
-                        output.logprobs = [report.of(at, token, sequence.wants_logprobs)]
+                        output.logprobs = [report.of(index, token, sequence.wants_logprobs)]
                     outputs.append(output)
                 except GrammarError as error:
                     self._requests.forget({sequence.id})
@@ -72,7 +72,6 @@ class Replies:
         self.tokens += 1
         output = Output(id=sequence.id, tokens=[token])
         if token in self._end_tokens:
-            output.stop_token = token
             return self.finish(sequence, output, "stop", now)
         output.text, output.stop_string = sequence.text.feed(token)
         if sequence.guide is not None:

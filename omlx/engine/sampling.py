@@ -76,7 +76,7 @@ class Sampler:
     def __init__(self, rows: Rows[Row], sampled: Rows[int], vocabulary: int) -> None:
         settings = [row.sampling for row in rows]
         self._groups = [_Group(rows, sampled, members, size) for size, members in _split(settings, vocabulary)]
-        self._order = _inverse([at for group in self._groups for at in group.members])
+        self._order = _inverse([index for group in self._groups for index in group.members])
         self._bias = _bias(settings, vocabulary)
         self._penalties = Penalties.of(rows, vocabulary)
         wanted = [row.wants_logprobs for row in rows]
@@ -101,14 +101,14 @@ class Sampler:
     def seek(self, sampled: Rows[int]) -> None:
         """Go on as if row i had had `drawn[i]` tokens sampled. For rows that sample alone."""
         for group in self._groups:
-            group.seek([sampled[at] for at in group.members])
+            group.seek([sampled[index] for index in group.members])
 
     def close(self, rows: Rows[Row]) -> None:
         """Hand state that outlives this sampler back to the rows it was made for."""
         for group in self._groups:
             if group.mirostat is not None:
-                for at, member in enumerate(group.members):
-                    rows[member].mirostat_mu = group.mirostat.mu[at]
+                for index, member in enumerate(group.members):
+                    rows[member].mirostat_mu = group.mirostat.mu[index]
 
     def _choose(self, logits: mx.array) -> mx.array:
         if not self._groups:
@@ -136,9 +136,9 @@ class _Group:
         self._whole = len(members) == len(rows)
         self._index = mx.array(members)
         self._size = size
-        settings = [rows[at].sampling for at in members]
-        self._numbers = _Numbers([rows[at].seed for at in members])
-        self.seek([sampled[at] for at in members])
+        settings = [rows[index].sampling for index in members]
+        self._numbers = _Numbers([rows[index].seed for index in members])
+        self.seek([sampled[index] for index in members])
         self._colder = 1 / _column([max(s.temperature, 1e-5) for s in settings])
         self._top_k = _behind([s.top_k for s in settings], size) if any(0 < s.top_k < size for s in settings) else None
         self._typical = _column([s.typical_p for s in settings]) if any(s.typical_p < 1 for s in settings) else None
@@ -146,7 +146,7 @@ class _Group:
         self._min_p = (
             mx.log(_column([max(s.min_p, 1e-30) for s in settings])) if any(s.min_p > 0 for s in settings) else None
         )
-        self.mirostat = Mirostat.of([rows[at] for at in members])
+        self.mirostat = Mirostat.of([rows[index] for index in members])
 
     def seek(self, sampled: Rows[int]) -> None:
         """`drawn` by member."""
@@ -239,8 +239,8 @@ def _share(top_p: float) -> float:
 def _split(settings: list[Sampling], vocabulary: int) -> list[tuple[int, list[int]]]:
     """Rows by the number of candidates they need; nothing where all are greedy."""
     groups: dict[int, list[int]] = {}
-    for at, row in enumerate(settings):
-        groups.setdefault(_candidates(row, vocabulary), []).append(at)
+    for index, row in enumerate(settings):
+        groups.setdefault(_candidates(row, vocabulary), []).append(index)
     return [] if set(groups) <= {0} else sorted(groups.items())
 
 
@@ -256,10 +256,10 @@ def _bias(settings: list[Sampling], vocabulary: int) -> mx.array | None:
     if not any(row.logit_bias for row in settings):
         return None
     table = np.zeros((len(settings), vocabulary), np.float32)
-    for at, row in enumerate(settings):
+    for index, row in enumerate(settings):
         for token, value in row.logit_bias.items():
             if 0 <= token < vocabulary:
-                table[at, token] = value
+                table[index, token] = value
     return mx.array(table)
 
 

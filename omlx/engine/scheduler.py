@@ -303,13 +303,13 @@ def choose_group(lengths: list[int], groups: list[list[int]], *, token_bytes: in
     of its own costs one more reading of the weights in every step. The cheaper one is chosen.
     """
     best: tuple[int, int, int] | None = None
-    for at, group in enumerate(groups):
+    for index, group in enumerate(groups):
         if not group:
-            return at
+            return index
         padding = _padding_of([*group, *lengths])
         more = padding - _padding_of(group)
         if best is None or more < best[0]:
-            best = (more, padding, at)
+            best = (more, padding, index)
     return best[2] if best is not None and best[1] * token_bytes <= weight_bytes else None
 
 

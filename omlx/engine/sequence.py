@@ -67,8 +67,6 @@ class Output(msgspec.Struct, kw_only=True):
     progress: tuple[int, int] | None = None
     """Prompt tokens (read, all) while a long prompt is read."""
     finish: FinishReason | None = None
-    stop_token: int | None = None
-    """The end token, where one ended the reply."""
     stop_string: str = ""
     """The stop string, where one ended the reply."""
     failure: tuple[FailureKind, str] | None = None

@@ -34,7 +34,7 @@ def fast_encode(tokenizer: Any) -> EncodeMany:
     """The token ids of several texts, without special tokens, by a Rust tokenizer; other threads go on meanwhile."""
 
     def encode(texts: Sequence[str]) -> list[list[int]]:
-        return [found.ids for found in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+        return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
     return encode
 
@@ -56,15 +56,15 @@ def ids(
     With `most`, tokenizing ends once there are more than so many ids: then these are the first of them. `check` is
     called after each piece (of `piece` characters or more); what it raises ends the work.
     """
-    found: list[int] = []
+    tokens: list[int] = []
     read = 0
     for part in pieces(text, encode, piece):
-        found += encode([part])[0]
+        tokens += encode([part])[0]
         read += len(part)
-        if most is not None and len(found) > most:
+        if most is not None and len(tokens) > most:
             break
         check()
-    return found, read
+    return tokens, read
 
 
 def head(text: str, encode: EncodeMany, tokens: int) -> str:
@@ -102,9 +102,9 @@ def pieces(text: str, encode: EncodeMany, piece: int = PIECE) -> Iterator[str]:
 def _next_cut(text: str, start: int, encode: EncodeMany, piece: int) -> int:
     # The first half of a piece is not searched: pieces would get short.
     places = _BETWEEN_WORDS.finditer(text, start + piece // 2, min(start + LONGEST_PIECE, len(text)))
-    for found in islice(places, _TRIES):
-        if _keeps_tokens(text, found.start(), encode):
-            return found.start()
+    for place in islice(places, _TRIES):
+        if _keeps_tokens(text, place.start(), encode):
+            return place.start()
     return min(start + LONGEST_PIECE, len(text))
 
 

@@ -106,12 +106,12 @@ def _models(seen: ServerState, overview: Overview) -> list[MenuEntry]:
     """The loaded ones, then those on disk."""
     loaded = {row.name: row for row in overview.models}
     names = [*loaded, *(name for name in seen.models if name not in loaded)]
-    found = [_model(name, loaded.get(name), name in seen.pinned) for name in names[:MOST_MODELS]]
+    items = [_model(name, loaded.get(name), name in seen.pinned) for name in names[:MOST_MODELS]]
     if not names:
-        found.append(MenuEntry(text="No models yet: omlx pull qwen3:8b"))
+        items.append(MenuEntry(text="No models yet: omlx pull qwen3:8b"))
     if len(names) > MOST_MODELS:
-        found.append(MenuEntry(text=f"{len(names) - MOST_MODELS} more on the dashboard", act=Act("dashboard")))
-    return found
+        items.append(MenuEntry(text=f"{len(names) - MOST_MODELS} more on the dashboard", act=Act("dashboard")))
+    return items
 
 
 def _model(name: str, row: ModelRow | None, pinned: bool) -> MenuEntry:

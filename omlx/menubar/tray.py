@@ -103,10 +103,10 @@ class Tray:
 
     def _draw(self, seen: ServerState) -> None:
         """Only what changed: an open menu closes when it is exchanged."""
-        found = entries(seen)
-        if found != self._drawn:
-            self._drawn = found
-            self._icon.menu = self._pystray.Menu(*map(self._item, found))
+        items = entries(seen)
+        if items != self._drawn:
+            self._drawn = items
+            self._icon.menu = self._pystray.Menu(*map(self._item, items))
         self._icon.title = f"oMLX: {status_line(seen)}"[:127]
         lit = _light(seen)
         if lit != self._lit:

@@ -23,7 +23,7 @@ class LoadError(Exception):
 
 def running_failed(error: Exception) -> str:
     """The sentence for `error`, which some library raised in its own words."""
-    told = str(error).lower()
-    if isinstance(error, MemoryError) or any(words in told for words in _NO_MEMORY):
+    text = str(error).lower()
+    if isinstance(error, MemoryError) or any(words in text for words in _NO_MEMORY):
         return RUNNING_FAILED + "there was not enough memory, try a smaller context (num_ctx) or fewer requests at once"
     return RUNNING_FAILED + _SEE_LOG

@@ -65,27 +65,38 @@ def launchd_jobs(home: Path, root: Path) -> list[Path]:
 
 
 def _systemd(home: Path, root: Path) -> Iterator[GivenVariable]:
-    """Drop-ins in the order of their names after the unit; a later value of a variable replaces an earlier one."""
+    """Drop-ins in the order of their names after the unit; a later value of a variable replaces an earlier one.
+
+    As for systemd, values of environment files go before those of `Environment`, wherever these stand.
+    """
     folders = unit_folders(home, root)
     unit = next((folder / _UNIT for folder in folders if (folder / _UNIT).is_file()), None)
     drop_ins = {path.name: path for folder in reversed(folders) for path in (folder / f"{_UNIT}.d").glob("*.conf")}
     files = ([unit] if unit else []) + [drop_ins[name] for name in sorted(drop_ins)]
-    variables: dict[str, GivenVariable] = {}
+    variables: dict[str, dict[str, GivenVariable]] = {"Environment": {}, "EnvironmentFile": {}}
     for file in files:
+        users = file.is_relative_to(home)
         for line in _service_lines(_text(file)):
             key, _, value = line.partition("=")
-            if key.strip() == "Environment":
-                pairs = _assignments(value)
-                if not value.strip():
-                    variables.clear()
-            elif key.strip() == "EnvironmentFile":
-                pairs = _environment_file(value.strip().removeprefix("-"), root)
-            else:
+            key, value = key.strip(), _expanded(value.strip(), home if users else Path("/root"))
+            if key not in variables:
                 continue
-            origin = f"/{file.relative_to(root)}" if file.is_relative_to(root) else str(file)
+            if not value:
+                variables[key].clear()
+            if key == "Environment":
+                pairs = _assignments(value)
+            else:
+                named = Path(value.removeprefix("-"))
+                pairs = _environment_file(named if named.is_relative_to(home) else root / str(named).lstrip("/"))
+            origin = f"/{file.relative_to(root)}" if not users and file.is_relative_to(root) else str(file)
             relevant = [(name, text) for name, text in pairs if name.startswith(_PREFIX) or name in _ALSO]
-            variables |= {name: GivenVariable(name, text, origin) for name, text in relevant}
-    yield from variables.values()
+            variables[key] |= {name: GivenVariable(name, text, origin) for name, text in relevant}
+    yield from (variables["Environment"] | variables["EnvironmentFile"]).values()
+
+
+def _expanded(text: str, home: Path) -> str:
+    """With systemd's specifier for the home folder, and its percent sign."""
+    return re.sub("%([h%])", lambda found: str(home) if found[1] == "h" else "%", text)
 
 
 def _service_lines(text: str) -> Iterator[str]:
@@ -108,8 +119,8 @@ def _assignments(value: str) -> list[tuple[str, str]]:
     return [(name, text) for name, equals, text in (word.partition("=") for word in words) if equals]
 
 
-def _environment_file(name: str, root: Path) -> list[tuple[str, str]]:
-    lines = (line.strip() for line in _text(root / name.lstrip("/")).splitlines())
+def _environment_file(path: Path) -> list[tuple[str, str]]:
+    lines = (line.strip() for line in _text(path).splitlines())
     return [pair for line in lines if line and line[0] not in "#;" for pair in _assignments(line)]
 
 

@@ -102,9 +102,9 @@ class Governor:
     def loaded(self, slot: Slot, ready: Ready) -> None:
         """Take over what was measured at a load, and remember it."""
         fixed = (ready.memory_bytes + ready.transient_bytes + RUNNER_OVERHEAD) * slot.processes
-        found = Measurement(fixed, ready.kv_bytes_per_token * slot.processes)
-        slot.fixed, slot.memory = fixed, found.with_context(ready.num_ctx)
-        self._measured.note(slot.spec.digest, manner(self._settings, self._group(slot.spec)), found)
+        measurement = Measurement(fixed, ready.kv_bytes_per_token * slot.processes)
+        slot.fixed, slot.memory = fixed, measurement.with_context(ready.num_ctx)
+        self._measured.note(slot.spec.digest, manner(self._settings, self._group(slot.spec)), measurement)
 
     def contexts(self, spec: ModelSpec) -> tuple[int, int]:
         """Tokens of context that a request gets which asks for none, and the most there is memory for (0: not known).
@@ -159,7 +159,7 @@ class Governor:
     def deal(self) -> None:
         """Tell the runners what they may use, where that has changed."""
         hosts = {slot.host.pid: slot for slot in self._slots.values() if slot.state == "ready" and slot.host}
-        self._told = {pid: told for pid, told in self._told.items() if pid in hosts}
+        self._told = {pid: last for pid, last in self._told.items() if pid in hosts}
         if not hosts:
             return
         hot, budget = self.hot_share(), self._budget()
@@ -199,8 +199,8 @@ class Governor:
         )
         if usage.used > usage.cap:
             await self._spare.drop()
-        found = Pressure(used=usage.used, cap=usage.cap, hot=self._hot_part if self._hot_bytes else 0.0)
-        relief = relieve(found, [slot.resident() for slot in self._slots.values()])
+        pressure_now = Pressure(used=usage.used, cap=usage.cap, hot=self._hot_part if self._hot_bytes else 0.0)
+        relief = relieve(pressure_now, [slot.resident() for slot in self._slots.values()])
         text = f"memory: {gib(usage.used)} in use, {gib(usage.cap)} allowed"
         if relief.hot != self._hot_part or relief.evict or relief.refuse:
             log.debug("%s: %.0f%% of the RAM for cached prefixes", text, 100 * relief.hot)

@@ -26,11 +26,11 @@ class KeptChecks:
     def find(self, fingerprint: str) -> LoadChecks | None:
         return self._known.get(fingerprint)
 
-    def note(self, fingerprint: str, found: LoadChecks) -> None:
-        if self._known.get(fingerprint) == found:
+    def note(self, fingerprint: str, result: LoadChecks) -> None:
+        if self._known.get(fingerprint) == result:
             return
         known = {other: checks for other, checks in self._known.items() if other != fingerprint}
-        self._write(dict([*known.items(), (fingerprint, found)][-_MOST:]))
+        self._write(dict([*known.items(), (fingerprint, result)][-_MOST:]))
 
     def forget(self, fingerprint: str) -> None:
         self._write({other: checks for other, checks in self._known.items() if other != fingerprint})

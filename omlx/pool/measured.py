@@ -36,12 +36,12 @@ class Measurements:
     def find(self, digest: str, weights: str) -> Measurement | None:
         return self._known.get(f"{digest} {weights}")
 
-    def note(self, digest: str, weights: str, found: Measurement) -> None:
+    def note(self, digest: str, weights: str, measurement: Measurement) -> None:
         key = f"{digest} {weights}"
-        if self._known.get(key) == found:
+        if self._known.get(key) == measurement:
             return
         self._known.pop(key, None)
-        self._known[key] = found
+        self._known[key] = measurement
         self._known = dict(list(self._known.items())[-_MOST:])
         try:
             write_atomically(self._file, msgspec.json.encode(self._known))

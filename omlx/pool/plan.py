@@ -62,25 +62,25 @@ def plan_load(
     budget = admission.budget(machine, cap=cap, held=held)
 
     def estimate(context: int) -> Estimate:
-        found = admission.estimate(
+        load = admission.estimate(
             size=spec.size * here // ranks, config=config, context=context, weights=settings.weights, gpu=machine.gpu
         )
-        return found if measured is None else Estimate(least=found.least, likely=measured.with_context(context))
+        return load if measured is None else Estimate(least=load.least, likely=measured.with_context(context))
 
-    asked = spec.parameters.get("num_ctx")
-    wanted = (asked if isinstance(asked, int) else 0) or settings.context_length
+    num_ctx = spec.parameters.get("num_ctx")
+    wanted = (num_ctx if isinstance(num_ctx, int) else 0) or settings.context_length
     # A context that nobody asked for steps down until it fits; one that was asked for does not.
     steps = [wanted] if wanted else admission.default_contexts(machine)
     contexts = [effective_context(0, step, spec.context_length) for step in steps]
     limit = budget if model_cap is None else min(budget, model_cap)
     context = next((step for step in contexts if estimate(step).likely <= limit), contexts[-1])
-    found = estimate(context)
-    refusal = admission.refusal(found.least, available=available, cap=cap, model_cap=model_cap)
+    load = estimate(context)
+    refusal = admission.refusal(load.least, available=available, cap=cap, model_cap=model_cap)
     if refusal is not None and strict:
         raise PoolError("too_large", refusal)
     room = LoadLimits(places=settings.max_loaded_models or _DEFAULT_PLACES, budget=budget)
     largest = _largest_context(spec.context_length, lambda tokens: estimate(tokens).likely, limit)
-    return LoadPlan(context=context, need=found.likely, room=room, largest=largest)
+    return LoadPlan(context=context, need=load.likely, room=room, largest=largest)
 
 
 def _largest_context(trained: int, need: Callable[[int], int], limit: int) -> int:

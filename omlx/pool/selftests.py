@@ -28,14 +28,14 @@ class SelfTests:
 
     def off(self, digest: str) -> frozenset[Feature]:
         """The features that are switched off for a model."""
-        found = self._known.get(digest)
-        return frozenset(found.off) if found is not None else frozenset()
+        result = self._known.get(digest)
+        return frozenset(result.off) if result is not None else frozenset()
 
-    def keep(self, digest: str, found: SelfTest | None) -> None:
+    def keep(self, digest: str, result: SelfTest | None) -> None:
         """Remember or, with None, forget; on disk before in memory. Raises OSError."""
         known = {other: test for other, test in self._known.items() if other != digest}
-        if found is not None:
-            known[digest] = found
+        if result is not None:
+            known[digest] = result
         known = dict(list(known.items())[-_MOST:])
         if known != self._known:
             write_atomically(self._file, msgspec.json.encode(known))

@@ -124,7 +124,7 @@ class PowerGovernor:
             limits = msgspec.structs.replace(limits, pace=limits.pace * self._pace)
             if abs(limits.pace - self.limits.pace) < _WORTH_SENDING and limits.pace < 1:
                 limits = msgspec.structs.replace(limits, pace=self.limits.pace)
-        told = (before.policy, before.conditions) != (self._decision.policy, self._decision.conditions)
+        changed = (before.policy, before.conditions) != (self._decision.policy, self._decision.conditions)
         applied = self.limits
         self.report = msgspec.structs.replace(
             self.report,
@@ -132,14 +132,14 @@ class PowerGovernor:
             reason=self._decision.reason,
             limits=limits,
             watts=readings.watts,
-            changes=self.report.changes + told,
+            changes=self.report.changes + changed,
         )
-        if told:
+        if changed:
             log.info("power: %s", _told(self._decision))
         if limits != applied:
             log.debug("power: limits %s", limits)
             self._apply(limits)
-        if told or limits != applied:
+        if changed or limits != applied:
             self.changed()
 
     def _hold_power(self, watts: float | None, busy: bool) -> None:

@@ -17,13 +17,13 @@ def supplies() -> dict[str, Any]:
 
 def supplies_of(text: str) -> dict[str, Any]:
     """From `pmset -g batt`: `Now drawing from 'Battery Power'` and `…	85%; discharging; …`."""
-    found: dict[str, Any] = {}
+    supplies: dict[str, Any] = {}
     source = re.search(r"drawing from '([^']+)'", text)
     if source:
-        found["on_battery"] = source[1] == "Battery Power"
+        supplies["on_battery"] = source[1] == "Battery Power"
     if level := re.search(r"\t(\d{1,3})%;", text):
-        found["battery"] = min(int(level[1]), 100) / 100
-    return found
+        supplies["battery"] = min(int(level[1]), 100) / 100
+    return supplies
 
 
 def idle() -> dict[str, Any]:

@@ -92,7 +92,7 @@ def decide(setting: PowerSetting, readings: Readings, now: float, before: PowerD
     """The next decision. `now` in seconds of a clock that only grows."""
     seen = before.seen if before is not None else {}
     present = _present(readings, seen.keys())
-    kept = {name: at for name, at in seen.items() if name not in present and now - at < _holds_s(name)}
+    kept = {name: since for name, since in seen.items() if name not in present and now - since < _holds_s(name)}
     seen = kept | dict.fromkeys(present, now)
     policy = _chosen(seen.keys()) if setting == "auto" else setting
     rules = RULES[policy]
@@ -112,18 +112,18 @@ def _chosen(conditions: Collection[Condition]) -> PowerPolicy:
 
 def _present(readings: Readings, before: Collection[Condition]) -> list[Condition]:
     """The conditions that the readings show; for some it matters whether they held before."""
-    found: list[Condition] = []
+    conditions: list[Condition] = []
     if readings.on_battery:
-        found.append("battery")
+        conditions.append("battery")
         level = FILLED if "low battery" in before else EMPTY
         if readings.battery is not None and readings.battery < level:
-            found.append("low battery")
+            conditions.append("low battery")
     if readings.low_power:
-        found.append("low power")
+        conditions.append("low power")
     if _user_active(readings, GONE_S if "user" in before else ACTIVE_S):
-        found.append("user")
-    found += _HEAT.get(readings.thermal or "", ())
-    return found
+        conditions.append("user")
+    conditions += _HEAT.get(readings.thermal or "", ())
+    return conditions
 
 
 def _user_active(readings: Readings, longest_s: float) -> bool:

@@ -131,7 +131,7 @@ class ReadingsFile:
 
     def __call__(self) -> Mapping[str, Any]:
         try:
-            found = msgspec.json.decode(self._path.read_bytes(), type=Readings)
+            readings = msgspec.json.decode(self._path.read_bytes(), type=Readings)
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.DecodeError) as error:
@@ -141,7 +141,7 @@ class ReadingsFile:
             self._problem = problem
             return {}
         self._problem = ""
-        return {name: value for name, value in msgspec.structs.asdict(found).items() if value is not None}
+        return {name: value for name, value in msgspec.structs.asdict(readings).items() if value is not None}
 
 
 def _gpu(gpu: Nvml) -> dict[str, Any]:

@@ -27,12 +27,14 @@ _STRAYS = (_MESSAGE, "<|constrain|>")
 _MARKS = (*_ENDS, *_STRAYS)
 _MARK = re.compile("|".join(map(re.escape, _MARKS)))
 _HEADER_STARTS = ("<|channel|>", "<|start|>", _MESSAGE, " to=", "<|constrain|>")
-_LATER_STARTS = (*_HEADER_STARTS, "assistant", "to=")
+_UNMARKED = tuple(f"{name}{end}" for name in ("analysis", "commentary", "final") for end in (_MESSAGE, " to="))
+"""Headers that have lost the first token."""
+_LATER_STARTS = (*_HEADER_STARTS, *_UNMARKED, "assistant", "to=")
 """Behind a message, a header may have lost its first token."""
-_CHANNEL = re.compile(r"<\|channel\|>\s*(analysis|commentary|final|\w+)")
+_CHANNEL = re.compile(r"(?:<\|channel\|>\s*|\A\s*(?:assistant\s*)?(?=analysis|commentary|final))(\w+)")
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
 _HEADER = re.compile(
-    r"(?:<\|start\|>|<\|channel\|>\s*(?:analysis|commentary|final)?|<\|constrain\|>\s*(?:json|code)?|assistant|commentary|to=[^\s<]+|json\b|code\b|\s)*"
+    r"\s*(?:assistant\s*)?(?:analysis|commentary|final)?(?:<\|start\|>|<\|channel\|>\s*(?:analysis|commentary|final)?|<\|constrain\|>\s*(?:json|code)?|assistant|commentary|to=[^\s<]+|json\b|code\b|\s)*"
 )
 _BEGUN = re.compile(r"<(?:\|\w*\|?)?$")
 """A token at the end of the text that is not whole."""
@@ -78,7 +80,7 @@ class HarmonySplitter:
                 return self._call(segments, final)
 
     def _start(self, final: bool) -> bool:
-        starts = _LATER_STARTS if self._later else _HEADER_STARTS
+        starts = _LATER_STARTS if self._later else (*_HEADER_STARTS, *_UNMARKED)
         text = self._buffer.lstrip("\n") if self._later else self._buffer
         if any(text.startswith(start) for start in starts):
             self._state = "header"

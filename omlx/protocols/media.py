@@ -24,7 +24,7 @@ def read_base64(value: Any) -> bytes:
         data = memoryview(text.encode("ascii"))
         if text.find("=", 0, len(text) - 2) >= 0:
             raise binascii.Error  # padding that is the end of one piece only
-        pieces = [data[at : at + _PIECE] for at in range(0, len(data), _PIECE)] or [data]
+        pieces = [data[start : start + _PIECE] for start in range(0, len(data), _PIECE)] or [data]
         return b"".join(binascii.a2b_base64(piece, strict_mode=True) for piece in pieces)
     except (binascii.Error, UnicodeEncodeError):
         bad = _NOT_BASE64.search(text.rstrip("="))

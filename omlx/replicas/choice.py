@@ -37,16 +37,16 @@ class ReplicaRequest(msgspec.Struct, frozen=True):
     beginning: bytes = b""
 
 
-def choose(views: Iterable[View], asked: ReplicaRequest) -> View | None:
+def choose(views: Iterable[View], request: ReplicaRequest) -> View | None:
     """The replica for a request, None where there is none. Where none has the model, any: it knows the right error."""
     everybody = list(views)
-    fitting = [view for view in everybody if asked.model in view.models] or everybody
+    fitting = [view for view in everybody if request.model in view.models] or everybody
     if not fitting:
         return None
-    idlest = min(fitting, key=lambda view: (view.load, _weight(view.url, asked.beginning)))
-    if not asked.beginning:
+    idlest = min(fitting, key=lambda view: (view.load, _weight(view.url, request.beginning)))
+    if not request.beginning:
         return idlest
-    preferred = max(fitting, key=lambda view: _weight(view.url, asked.beginning))
+    preferred = max(fitting, key=lambda view: _weight(view.url, request.beginning))
     mean = sum(view.load for view in fitting) / len(fitting)
     return preferred if preferred.load <= mean * _UNEVEN + _SPARE else idlest
 

@@ -83,10 +83,10 @@ def _open(status: httpx.Response) -> int:
     if status.status_code != 200:
         return 0
     try:
-        found = msgspec.json.decode(status.content, type=StatusResponse)
+        response = msgspec.json.decode(status.content, type=StatusResponse)
     except msgspec.MsgspecError:
         return 0
-    return found.waiting + sum(model.running for model in found.models)
+    return response.waiting + sum(model.running for model in response.models)
 
 
 class Fleet:

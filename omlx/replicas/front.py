@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("omlx.server")
 
-_UNITED = {"/api/tags": "tags", "/api/ps": "running"}
 _NOT_PASSED = {
     *(b"host", b"origin", b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade"),
     *(b"proxy-authorization", b"proxy-connection", b"content-length", b"expect"),
@@ -71,8 +70,8 @@ class Front:
         route = self._routes.find(path) if scope["type"] == "http" else None
         if route is None:
             await self._app(scope, receive, send)
-        elif route.balancing == "united":
-            await _answer(send, 200, {"models": _union(self._fleet, _UNITED[path])})
+        elif route.balancing in {"tags", "running"}:
+            await _answer(send, 200, {"models": _union(self._fleet, route.balancing)})
         elif route.balancing == "each":
             where = ", ".join(replica.name for replica in self._fleet.replicas)
             problem = Problem(400, f"this address stands for several servers; do this on each: {where}")
@@ -98,14 +97,14 @@ class Front:
         try:
             body = await read_bytes(Request(scope, receive), limit)
             plain = await inflate(body, encoding, limit, share) if encoding else body
-            asked = await parse(plain, choice.read, share) if plain else ReplicaRequest()
+            parsed = await parse(plain, choice.read, share) if plain else ReplicaRequest()
         except Malformed:
-            asked = ReplicaRequest()  # the replica says what is wrong
+            parsed = ReplicaRequest()  # the replica says what is wrong
         except ClientGone:
             return None
         query = scope["query_string"].decode("latin-1")
         target = scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
-        return _Heard(scope["method"], scope["path"], route.protocol, target, headers, body, asked)
+        return _Heard(scope["method"], scope["path"], route.protocol, target, headers, body, parsed)
 
     async def _pass(self, heard: _Heard, receive: Receive, send: Send) -> None:
         """Try replicas until one answers; end when the client leaves."""
@@ -180,11 +179,11 @@ async def _left(receive: Receive) -> None:
 
 def _union(fleet: Fleet, what: str) -> list[dict[str, Any]]:
     """Models of all replicas, each once."""
-    found: dict[str, dict[str, Any]] = {}
+    models: dict[str, dict[str, Any]] = {}
     for replica in fleet.healthy:
         for model in getattr(replica, what):
-            found.setdefault(str(model.get("name")), model)
-    return list(found.values())
+            models.setdefault(str(model.get("name")), model)
+    return list(models.values())
 
 
 async def _refuse(send: Send, protocol: ProtocolName, problem: Problem) -> None:

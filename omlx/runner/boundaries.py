@@ -25,7 +25,7 @@ def boundaries(request: GenerateRequest, text: str, render: Callable[[GenerateRe
     """Positions in characters within `text`, the prompt of `request`, ascending. `render` may raise TemplateError."""
     if request.raw_prompt is not None or request.suffix or not request.messages:
         return []
-    found = set()
+    positions = set()
     for messages in _futures(request.messages):
         try:
             other = render(msgspec.structs.replace(request, messages=messages))
@@ -33,14 +33,14 @@ def boundaries(request: GenerateRequest, text: str, render: Callable[[GenerateRe
             break
         except TemplateError:
             continue  # The template does not take such a conversation, so nobody will send it.
-        found.add(common_prefix(text, other))
-    return sorted(found - {0})
+        positions.add(common_prefix(text, other))
+    return sorted(positions - {0})
 
 
 def _futures(messages: list[Message]) -> Iterator[list[Message]]:
     """Conversations that begin like this one."""
     user, answer = Message("user", _UNKNOWN), Message("assistant", _UNKNOWN)
-    fixed = next((at for at, message in enumerate(messages) if message.role not in _FIXED), len(messages))
+    fixed = next((index for index, message in enumerate(messages) if message.role not in _FIXED), len(messages))
     yield [*messages[:fixed], user]  # Another conversation with the same system prompt and tools.
     last = messages[-1].role
     if last == "user" and len(messages) > fixed + 1:

@@ -224,8 +224,8 @@ def _own_templates(folder: Path, tokenizer: Any) -> ChatTemplates:
             return None
 
     try:
-        found = chat_templates(read)
+        templates = chat_templates(read)
     except ValueError:
-        found = ChatTemplates()
+        templates = ChatTemplates()
     own = tokenizer.chat_template
-    return found if found.default or not isinstance(own, str) else ChatTemplates(own)
+    return templates if templates.default or not isinstance(own, str) else ChatTemplates(own)

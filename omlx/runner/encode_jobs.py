@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from omlx.engine.encode.chunked import Parts
-from omlx.engine.encode.chunks import LONGEST_WHOLE, EncodeBudget, PartBudget, Pick, choose
+from omlx.engine.encode.chunks import LONGEST_WHOLE, ChunkPick, EncodeBudget, PartBudget, choose
 from omlx.engine.encode.embed import normalised
 from omlx.engine.encode.rows import BadTokens, Encoder, EncodeRow, Text, TooLong
 from omlx.engine.pacing import Presence
@@ -63,8 +63,8 @@ class _EncodeJob:
 
     def arrange(self) -> None:
         """All rows are there: sort what is to be done."""
-        self.left = sorted(range(len(self.rows)), key=lambda at: -len(self.rows[at].tokens))
-        self.lengths = [len(self.rows[at].tokens) for at in self.left]
+        self.left = sorted(range(len(self.rows)), key=lambda index: -len(self.rows[index].tokens))
+        self.lengths = [len(self.rows[index].tokens) for index in self.left]
         self.found = [None] * len(self.rows)
 
     def answer(self) -> Answer:
@@ -128,13 +128,13 @@ class EncodeJobs:
     @property
     def has_work(self) -> bool:
         """`step` has something to do now."""
-        return bool(self._jobs or self._refused) or self._preparation.has_complete
+        return bool(self._jobs or self._refused) or self._preparation.complete > 0
 
     @property
     def presence(self) -> Presence:
         """Which classes of jobs run. They have no tokens, so an interactive one is urgent until it is done."""
         classes = {job.frame.priority for job in self._jobs.values()}
-        interactive = "interactive" in classes or bool(self._refused) or self._preparation.has_complete
+        interactive = "interactive" in classes or bool(self._refused) or self._preparation.complete > 0
         return Presence(interactive, "batch" in classes, "background" in classes, urgent=interactive)
 
     def submit(self, frame: Embed | Rerank) -> None:
@@ -207,7 +207,7 @@ class EncodeJobs:
             jobs += [job for job in others if type(job.frame) is type(leader.frame)]
         picks = choose([job.lengths for job in jobs], budget)
         chosen = [(jobs[pick.queue], pick) for pick in picks]
-        rows = [job.rows[at] for job, pick in chosen for at in job.left[pick.start : pick.stop]]
+        rows = [job.rows[index] for job, pick in chosen for index in job.left[pick.start : pick.stop]]
         self.most_rows = max(self.most_rows, len(rows))
         begun = time.perf_counter()
         try:
@@ -232,24 +232,24 @@ class EncodeJobs:
         if numbers is None:
             return []
         job.parts = None
-        return self._store([(job, Pick(0, 0, 1))], numbers)
+        return self._store([(job, ChunkPick(0, 0, 1))], numbers)
 
-    def _store(self, chosen: list[tuple[_EncodeJob, Pick]], numbers: Any) -> list[Answer]:
+    def _store(self, chosen: list[tuple[_EncodeJob, ChunkPick]], numbers: Any) -> list[Answer]:
         answers: list[Answer] = []
         finite = np.isfinite(numbers).all(axis=1)
-        at = 0
+        first = 0
         for job, pick in chosen:
             count = pick.stop - pick.start
-            if not finite[at : at + count].all():
+            if not finite[first : first + count].all():
                 job.failure = Failure(job.id, "internal", NOT_FINITE)
             elif isinstance(job.frame, Embed) and len(job.rows) * numbers.shape[1] * _NUMBER_BYTES > MAX_FRAME // 2:
                 most = MAX_FRAME // 2 // (numbers.shape[1] * _NUMBER_BYTES)
                 text = f"{len(job.rows)} inputs are too many for one request: this model takes {most} at once"
                 job.failure = Failure(job.id, "invalid", text)
-            for row, values in zip(job.left[pick.start : pick.stop], numbers[at : at + count], strict=True):
+            for row, values in zip(job.left[pick.start : pick.stop], numbers[first : first + count], strict=True):
                 job.found[row] = values
             del job.left[pick.start : pick.stop], job.lengths[pick.start : pick.stop]
-            at += count
+            first += count
             if job.failure is not None or not job.left:
                 del self._jobs[job.id]
                 answers.append(job.failure or job.answer())

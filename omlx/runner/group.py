@@ -165,15 +165,15 @@ def join_group(backend: Backend, control: str, secret: str, parallel: Parallel) 
 def _meet(address: tuple[str, int], secret: str, followers: int) -> list[Link]:
     """The leader's side: wait for every follower. Whoever does not know the secret is sent away."""
     deadline = time.monotonic() + _MEET_S
-    found: dict[int, Link] = {}
+    links: dict[int, Link] = {}
     with socket.create_server(address) as server:
-        while len(found) < followers:
+        while len(links) < followers:
             server.settimeout(max(deadline - time.monotonic(), 0.001))
             try:
                 connection, _ = server.accept()
             except TimeoutError:
                 raise RuntimeError(
-                    f"only {len(found) + 1} of {followers + 1} ranks came within {_MEET_S:.0f} s"
+                    f"only {len(links) + 1} of {followers + 1} ranks came within {_MEET_S:.0f} s"
                 ) from None
             connection.settimeout(10.0)
             try:
@@ -182,12 +182,12 @@ def _meet(address: tuple[str, int], secret: str, followers: int) -> list[Link]:
                 connection.close()
                 continue
             known = hmac.compare_digest(greeting.secret.encode(), secret.encode())
-            if known and 0 < greeting.rank <= followers and greeting.rank not in found:
-                found[greeting.rank] = Link(connection, greeting.rank)
+            if known and 0 < greeting.rank <= followers and greeting.rank not in links:
+                links[greeting.rank] = Link(connection, greeting.rank)
             else:
                 log.warning("a connection to the group's port was refused")
                 connection.close()
-    return [found[rank] for rank in sorted(found)]
+    return [links[rank] for rank in sorted(links)]
 
 
 def _report(address: tuple[str, int], secret: str, rank: int) -> Link:

@@ -120,13 +120,13 @@ def _command(plan: GroupPlan, folder: Path) -> list[str]:
         copy = folder / "hosts.json"
         copy.write_bytes(plan.machines.hostfile)
         where = ["--hostfile", str(copy)]
-    given = {**ENVIRONMENT, LOG_LEVEL: log_level(), "OMLX_GROUP_SECRET": secrets.token_hex(16)}
+    variables = {**ENVIRONMENT, LOG_LEVEL: log_level(), "OMLX_GROUP_SECRET": secrets.token_hex(16)}
     if "PYTHONPATH" in os.environ:
-        given["PYTHONPATH"] = os.environ["PYTHONPATH"]
+        variables["PYTHONPATH"] = os.environ["PYTHONPATH"]
     return [
         *(sys.executable, "-c", _LAUNCHER, "--backend", plan.backend, *where),
         *("--starting-port", str(_free_ports(_PORTS)), "--nccl-port", str(_free_ports(1))),
-        *(part for name, value in given.items() for part in ("--env", f"{name}={value}")),
+        *(part for name, value in variables.items() for part in ("--env", f"{name}={value}")),
         *("--python", sys.executable, "--"),
         *("-P", "-m", "omlx.runner.rank", str(folder / "server"), plan.backend, control, plan.parallel),
     ]

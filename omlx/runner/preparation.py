@@ -55,9 +55,9 @@ class Preparation(Generic[Job]):
         return len(self._since)
 
     @property
-    def has_complete(self) -> bool:
-        """`take` has something to return."""
-        return not self._complete.empty()
+    def complete(self) -> int:
+        """How many jobs `take` would return now, at most."""
+        return self._complete.qsize()
 
     @property
     def youngest(self) -> float | None:

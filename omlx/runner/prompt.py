@@ -89,7 +89,7 @@ class PromptTokenizer:
         self._encode = self._encode_slowly if self._fast is None else tokenization.fast_encode(self._fast)
         plain = self.first_ids("a")
         full = list(tokenizer.encode("a"))
-        starts = [at for at in range(len(full)) if full[at : at + len(plain)] == plain]
+        starts = [start for start in range(len(full)) if full[start : start + len(plain)] == plain]
         self.begin: list[int] = full[: starts[0]] if starts else []
         self.longest = max((len(piece) for piece in tokenizer.get_vocab()), default=1)
         """Characters of the longest token."""
@@ -124,7 +124,9 @@ class PromptTokenizer:
         counts = []
         for end in ends:
             part = self.first_ids(text[:end])
-            counts.append(next((at for at, (a, b) in enumerate(zip(part, whole, strict=False)) if a != b), len(part)))
+            counts.append(
+                next((index for index, (a, b) in enumerate(zip(part, whole, strict=False)) if a != b), len(part))
+            )
         return counts
 
     def tokens(self, text: str) -> shorten.Tokens:
@@ -132,14 +134,14 @@ class PromptTokenizer:
         if self._fast is not None:
             ids, ends, start = list[int](), list[int](), 0
             for piece in tokenization.pieces(text, self._encode):
-                (found,) = self._fast.encode_batch([piece], add_special_tokens=False)
-                ids += found.ids
-                ends += [start + end for _, end in found.offsets]
+                (encoding,) = self._fast.encode_batch([piece], add_special_tokens=False)
+                ids += encoding.ids
+                ends += [start + end for _, end in encoding.offsets]
                 start += len(piece)
             return shorten.Tokens(ids, ends)
         ids = self.first_ids(text)
         # A slow tokenizer does not tell: as if all tokens were equally long.
-        return shorten.Tokens(ids, [len(text) * (at + 1) // len(ids) for at in range(len(ids))])
+        return shorten.Tokens(ids, [len(text) * (index + 1) // len(ids) for index in range(len(ids))])
 
     def at_least(self, text: str) -> int:
         """A number of tokens that `text` has at least, found without tokenizing it (megabytes take seconds)."""
@@ -232,8 +234,8 @@ class Prompter:
         units = shorten.droppable(request.messages)
 
         def without(count: int) -> GenerateRequest:
-            gone = {at for unit in units[:count] for at in unit}
-            kept = [message for at, message in enumerate(request.messages) if at not in gone]
+            gone = {index for unit in units[:count] for index in unit}
+            kept = [message for index, message in enumerate(request.messages) if index not in gone]
             return msgspec.structs.replace(request, messages=kept)
 
         def build(count: int) -> _Built | None:
@@ -248,8 +250,8 @@ class Prompter:
                 return None
 
         least = without(len(units))
-        found = first_fitting(len(units), build) or self._cut_messages(least, room, check)
-        return found or self._cut_prompt(least, room)
+        fitting = first_fitting(len(units), build) or self._cut_messages(least, room, check)
+        return fitting or self._cut_prompt(least, room)
 
     def _cut_messages(self, request: GenerateRequest, room: int, check: Callable[[], None]) -> _Built | None:
         """Without the middle of its longest message, and without all but the beginning of longer ones where that is
@@ -257,28 +259,28 @@ class Prompter:
         if request.raw_prompt is not None or request.suffix:
             return None
         done: set[int] = set()
-        while (at := shorten.longest(request.messages, done)) is not None:
-            built = self._cut_message(request, at, room, check)
+        while (index := shorten.longest(request.messages, done)) is not None:
+            built = self._cut_message(request, index, room, check)
             if built is not None:
                 return built
             head = shorten.beginning(
-                request.messages[at].content, kept_tokens(request.limits, room), self._encoder.tokens
+                request.messages[index].content, kept_tokens(request.limits, room), self._encoder.tokens
             )
-            request = _with_content(request, at, head)
-            done.add(at)
+            request = _with_content(request, index, head)
+            done.add(index)
         return None
 
-    def _cut_message(self, request: GenerateRequest, at: int, room: int, check: Callable[[], None]) -> _Built | None:
+    def _cut_message(self, request: GenerateRequest, index: int, room: int, check: Callable[[], None]) -> _Built | None:
         """Without the middle of one message; None where what is around it does not fit by itself."""
-        text = request.messages[at].content
+        text = request.messages[index].content
         head = shorten.beginning(text, kept_tokens(request.limits, room), self._encoder.tokens)
-        bare = self._tokens(_with_content(request, at, head), room, check)
+        bare = self._tokens(_with_content(request, index, head), room, check)
         left = room - len(bare.prompt.tokens) if bare is not None else 0
         for spare in (0, 4, 16, 64):
             # The tokens at the seams may be other ones than those of the parts.
             if left - spare > 0:
                 tail = shorten.end(text, left - spare, self._encoder.tokens)
-                built = self._tokens(_with_content(request, at, head + tail), room, check)
+                built = self._tokens(_with_content(request, index, head + tail), room, check)
                 if built is not None:
                     return built
         return bare
@@ -323,10 +325,10 @@ class Prompter:
         return ids
 
 
-def _with_content(request: GenerateRequest, at: int, content: str) -> GenerateRequest:
+def _with_content(request: GenerateRequest, index: int, content: str) -> GenerateRequest:
     """The request with another text of one message."""
-    message = msgspec.structs.replace(request.messages[at], content=content)
-    messages = [*request.messages[:at], message, *request.messages[at + 1 :]]
+    message = msgspec.structs.replace(request.messages[index], content=content)
+    messages = [*request.messages[:index], message, *request.messages[index + 1 :]]
     return msgspec.structs.replace(request, messages=messages)
 
 

@@ -374,12 +374,12 @@ class Service:
             return {"error": str(error)}
 
     def _explain(self, store: PrefixStore, tokens: list[int]) -> dict[str, Any]:
-        found = store.explain(tokens)
+        explanation = store.explain(tokens)
         decode = self._served.model.tokenizer.decode
         return {
-            **msgspec.to_builtins(found),
-            "prompt_text": decode(found.prompt_tokens),
-            "stored_text": decode(found.stored_tokens),
+            **msgspec.to_builtins(explanation),
+            "prompt_text": decode(explanation.prompt_tokens),
+            "stored_text": decode(explanation.stored_tokens),
         }
 
     def _end(self) -> int:

@@ -151,7 +151,7 @@ class Session:
     @property
     def has_work(self) -> bool:
         """`step` has something to do now. Prompts in preparation announce themselves through `wake`."""
-        return self._engine.has_work or bool(self._held) or self._preparation.has_complete
+        return self._engine.has_work or bool(self._held) or self._preparation.complete > 0
 
     def gathering_s(self, waited: float) -> float:
         """How much longer a step should wait, having waited so long: prompts that have just come are being made.

@@ -46,7 +46,7 @@ _HELPERS: Final = 2
 Answer = Segments | PrefillProgress | Transcribed | Failure
 
 
-class _Line:
+class _AudioLine:
     """Files that are decoded within `limits` (None: the largest). The next one waits while more than `held_bytes` of
     decoded audio are in memory."""
 
@@ -72,7 +72,7 @@ class _Line:
 
 
 class _SpeechJob:
-    def __init__(self, request: Transcribe, line: _Line) -> None:
+    def __init__(self, request: Transcribe, line: _AudioLine) -> None:
         self.id = request.id
         self.rank = PRIORITY_RANK[request.priority]
         self.request = request
@@ -94,8 +94,8 @@ class TranscribeJobs:
     def __init__(self, wake: Callable[[], None], network: Network) -> None:
         self._wake = wake
         self._network = network
-        self._short = _Line("short-audio", _SHORT, _SHORT_HELD_BYTES)
-        self._long = _Line("long-audio", None, _LONG_HELD_BYTES)
+        self._short = _AudioLine("short-audio", _SHORT, _SHORT_HELD_BYTES)
+        self._long = _AudioLine("long-audio", None, _LONG_HELD_BYTES)
         threads = {line.name: _HELPERS for line in (self._short, self._long)}
         self._preparation = Preparation(self._prepare, failure=_failure, threads=threads, wake=wake, drop=self._drop)
         self._jobs: dict[int, _SpeechJob] = {}
@@ -126,13 +126,13 @@ class TranscribeJobs:
     @property
     def has_work(self) -> bool:
         """Whether `step` has work now."""
-        return bool(self._jobs or self._refused) or self._preparation.has_complete
+        return bool(self._jobs or self._refused) or self._preparation.complete > 0
 
     @property
     def presence(self) -> Presence:
         """As in EncodeJobs."""
         classes = {job.request.priority for job in self._jobs.values()}
-        interactive = "interactive" in classes or bool(self._refused) or self._preparation.has_complete
+        interactive = "interactive" in classes or bool(self._refused) or self._preparation.complete > 0
         return Presence(interactive, "batch" in classes, "background" in classes, urgent=interactive)
 
     def submit(self, request: Transcribe) -> None:

@@ -28,19 +28,19 @@ class Tokens(NamedTuple):
 def droppable(messages: Sequence[Message]) -> list[list[int]]:
     """The indices of messages that may go, oldest first. Those of one list go together."""
     units = _units(messages)
-    question = max((at for at, message in enumerate(messages) if message.role == "user"), default=-1)
+    question = max((index for index, message in enumerate(messages) if message.role == "user"), default=-1)
     return [unit for unit in units[:-1] if question not in unit and messages[unit[0]].role not in _STAY]
 
 
 def _units(messages: Sequence[Message]) -> list[list[int]]:
     """All messages, a tool call and its results in one unit."""
     units: list[list[int]] = []
-    for at, message in enumerate(messages):
+    for index, message in enumerate(messages):
         follows_call = units and messages[units[-1][0]].tool_calls
         if message.role == "tool" and follows_call:
-            units[-1].append(at)
+            units[-1].append(index)
         else:
-            units.append([at])
+            units.append([index])
     return units
 
 
@@ -50,18 +50,20 @@ def longest(messages: Sequence[Message], done: Collection[int] = ()) -> int | No
     if len(messages) < 2:
         return None
     others = [
-        at for at, message in enumerate(messages) if message.role not in _STAY and message.content and at not in done
+        index
+        for index, message in enumerate(messages)
+        if message.role not in _STAY and message.content and index not in done
     ]
-    return max(others, key=lambda at: len(messages[at].content), default=None)
+    return max(others, key=lambda index: len(messages[index].content), default=None)
 
 
 def beginning(text: str, count: int, tokenize: Callable[[str], Tokens]) -> str:
     """The first `count` tokens of `text`, found without tokenizing much more than these."""
     size = count * _CHARACTERS
     while count > 0:
-        found = tokenize(text[:size])
-        if len(found.ids) > count:
-            return text[: found.ends[count - 1]]
+        tokens = tokenize(text[:size])
+        if len(tokens.ids) > count:
+            return text[: tokens.ends[count - 1]]
         if size >= len(text):
             return text
         size *= 2
@@ -73,9 +75,9 @@ def end(text: str, count: int, tokenize: Callable[[str], Tokens]) -> str:
     size = count * _CHARACTERS
     while count > 0:
         part = text[-size:]
-        found = tokenize(part)
-        if len(found.ids) > count:
-            return part[found.ends[-count - 1] :]
+        tokens = tokenize(part)
+        if len(tokens.ids) > count:
+            return part[tokens.ends[-count - 1] :]
         if size >= len(text):
             return text
         size *= 2

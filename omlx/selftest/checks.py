@@ -98,7 +98,9 @@ async def batch(subject: SelfTestSubject) -> Check:
             break
     else:
         return Check("batch", "skipped", "the requests did not run together")
-    differences = [(f"request {at}", difference(*pair)) for at, pair in enumerate(zip(alone, together, strict=True), 1)]
+    differences = [
+        (f"request {number}", difference(*pair)) for number, pair in enumerate(zip(alone, together, strict=True), 1)
+    ]
     return _verdict("batch", differences, f"{len(prompts)} requests, {rows_a_step:.1f} a step")
 
 
@@ -117,7 +119,7 @@ async def tools(subject: SelfTestSubject) -> Check:
     """A tool is called, its result is read, and an answer is made of it."""
     if "tools" not in subject.capabilities:
         return Check("tools", "skipped", "the model has no tools")
-    asked: dict[str, Any] = {
+    body: dict[str, Any] = {
         "model": subject.model,
         "messages": [{"role": "user", "content": "What is the weather in Paris? Use the tool."}],
         "tools": [_TOOL],
@@ -125,10 +127,10 @@ async def tools(subject: SelfTestSubject) -> Check:
         "max_tokens": 512,
     }
     how = "called by itself"
-    message = await _openai(subject, asked)
+    message = await _openai(subject, body)
     if not message.get("tool_calls"):
         how = "called when it had to"
-        message = await _openai(subject, {**asked, "tool_choice": "required", "reasoning_effort": "none"})
+        message = await _openai(subject, {**body, "tool_choice": "required", "reasoning_effort": "none"})
     calls = message.get("tool_calls") or []
     if not calls:
         return Check("tools", "failed", "no call, though one was required")
@@ -139,9 +141,9 @@ async def tools(subject: SelfTestSubject) -> Check:
         return Check("tools", "failed", "the arguments of the call cannot be read")
     if call["function"]["name"] != "get_weather" or not isinstance(arguments.get("city"), str):
         return Check("tools", "failed", f"the call does not fit the tool: {json.dumps(arguments)[:80]}")
-    told = [{"role": "assistant", "content": message.get("content") or "", "tool_calls": calls[:1]},
+    history = [{"role": "assistant", "content": message.get("content") or "", "tool_calls": calls[:1]},
             {"role": "tool", "tool_call_id": call["id"], "content": "18 degrees and sunny"}]  # fmt: skip
-    answer = await _openai(subject, {**asked, "messages": [*asked["messages"], *told]})
+    answer = await _openai(subject, {**body, "messages": [*body["messages"], *history]})
     if not answer.get("content") and not answer.get("tool_calls") and not answer.get("reasoning"):
         return Check("tools", "failed", "nothing was answered to the tool's result")
     return Check("tools", "passed", f"{how}, for {arguments['city'][:40]}")
@@ -151,18 +153,18 @@ async def schema(subject: SelfTestSubject) -> Check:
     """What is asked for in a JSON schema comes in it."""
     text = await _chat(subject, "Tell me about a pet, as JSON.", _SCHEMA)
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except ValueError:
         return Check("schema", "failed", f"the answer is no JSON: {text[:60]!r}")
     fits = (
-        isinstance(found, dict)
-        and sorted(found) == ["age", "kind", "name"]
-        and isinstance(found["name"], str)
-        and isinstance(found["age"], int)
-        and 0 <= found["age"] <= 150
-        and found["kind"] in ("cat", "dog")
+        isinstance(value, dict)
+        and sorted(value) == ["age", "kind", "name"]
+        and isinstance(value["name"], str)
+        and isinstance(value["age"], int)
+        and 0 <= value["age"] <= 150
+        and value["kind"] in ("cat", "dog")
     )
-    return Check("schema", "passed" if fits else "failed", json.dumps(found)[:80])
+    return Check("schema", "passed" if fits else "failed", json.dumps(value)[:80])
 
 
 async def needle(subject: SelfTestSubject) -> Check:
@@ -179,10 +181,10 @@ async def needle(subject: SelfTestSubject) -> Check:
     return Check("needle", "failed", f"not found {where}")
 
 
-def _verdict(name: str, found: Sequence[tuple[str, Any]], figures: str) -> Check:
-    problems = [f"{what}: {difference.problem}" for what, difference in found if difference.problem]
+def _verdict(name: str, cases: Sequence[tuple[str, Any]], figures: str) -> Check:
+    problems = [f"{what}: {difference.problem}" for what, difference in cases if difference.problem]
     outcome: Outcome = "failed" if problems else "passed"
-    largest = max(difference.largest for _, difference in found)
+    largest = max(difference.largest for _, difference in cases)
     return Check(name, outcome, "; ".join([*problems, figures, f"at most {largest:.3f} nats off"]))
 
 
@@ -232,8 +234,8 @@ async def _status(subject: SelfTestSubject) -> admin.ModelStatus | None:
 async def _decoded(subject: SelfTestSubject) -> tuple[int, float]:
     """(steps, rows) decoded since the load. The runner tells its counts once a second."""
     await asyncio.sleep(1.5)
-    found = await _status(subject)
-    return (found.decode_steps, found.mean_batch * found.decode_steps) if found else (0, 0.0)
+    status = await _status(subject)
+    return (status.decode_steps, status.mean_batch * status.decode_steps) if status else (0, 0.0)
 
 
 async def _reload(subject: SelfTestSubject) -> None:

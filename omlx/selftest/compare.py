@@ -37,15 +37,15 @@ class LogprobDifference(NamedTuple):
 def difference(one: GreedyAnswer, other: GreedyAnswer) -> LogprobDifference:
     """Compare token by token up to the first that differ; what stands behind those is not comparable."""
     largest = 0.0
-    for at, (left, right) in enumerate(zip(one.tokens, other.tokens, strict=False)):
+    for position, (left, right) in enumerate(zip(one.tokens, other.tokens, strict=False)):
         if left.token != right.token:
             gap = max(_gap(left, right.token), _gap(right, left.token))
             if gap > TOLERANCE:
-                return LogprobDifference(gap, f"token {at} is {right.token!r} instead of {left.token!r}")
+                return LogprobDifference(gap, f"token {position} is {right.token!r} instead of {left.token!r}")
             return LogprobDifference(max(largest, gap))
         largest = max(largest, abs(left.logprob - right.logprob))
         if largest > TOLERANCE:
-            return LogprobDifference(largest, f"token {at} is {largest:.2f} nats off")
+            return LogprobDifference(largest, f"token {position} is {largest:.2f} nats off")
     if len(one.tokens) != len(other.tokens):
         return LogprobDifference(largest, f"{len(other.tokens)} tokens instead of {len(one.tokens)}")
     return LogprobDifference(largest)
@@ -53,5 +53,5 @@ def difference(one: GreedyAnswer, other: GreedyAnswer) -> LogprobDifference:
 
 def _gap(chosen: Logprob, other: str) -> float:
     """How much less likely the other token was; endless where it is not even among the alternatives."""
-    found = (entry.logprob for entry in chosen.top_logprobs if entry.token == other)
-    return next((chosen.logprob - logprob for logprob in found), float("inf"))
+    logprobs = (entry.logprob for entry in chosen.top_logprobs if entry.token == other)
+    return next((chosen.logprob - logprob for logprob in logprobs), float("inf"))

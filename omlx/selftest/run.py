@@ -21,7 +21,7 @@ class _Subject(NamedTuple):
 
 
 async def run(
-    client: Client, name: str, said: Callable[[Check], None], begins: Callable[[str], None] = lambda what: None
+    client: Client, name: str, report: Callable[[Check], None], begins: Callable[[str], None] = lambda what: None
 ) -> SelfTestResponse:
     """Test a model; `said` hears each check as it ends, `begins` what is done next, which may take minutes.
 
@@ -47,14 +47,14 @@ async def run(
     for check in CHECKS:
         begins(check.__name__)
         try:
-            found = await check(subject)
+            result = await check(subject)
         except (ClientError, TimeoutError) as error:
-            found = _ended(check.__name__, error)
-        said(found)
-        known = earlier.get(found.name)
-        checks.append(known if found.outcome == "inconclusive" and known is not None else found)
+            result = _ended(check.__name__, error)
+        report(result)
+        known = earlier.get(result.name)
+        checks.append(known if result.outcome == "inconclusive" and known is not None else result)
         # What failed must not spoil what comes next: it is off from here on.
-        if checks[-1].outcome == "failed" and found.name in RESTS_ON:
+        if checks[-1].outcome == "failed" and result.name in RESTS_ON:
             await client.keep_selftest(kept.model, checks)
     return await client.keep_selftest(kept.model, checks)
 

@@ -1,4 +1,4 @@
-"""The *application*: Litestar with all routes, their dependencies and the one error handler, behind the gate."""
+"""The *application*: Litestar with all routes, their dependencies and the one error handler, behind its middlewares."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from omlx_registry import Registry
 from omlx.pool import Pool
 from omlx.server import error_formats, errors
 from omlx.server.body_memory import BodyLimits, BodyMemory
-from omlx.server.guards import Gate, Policy
+from omlx.server.guards import guarded
 from omlx.server.hidden_paths import folders_of_the_program
 from omlx.server.hosts import Hosts
 from omlx.server.keys import keys_of
@@ -126,8 +126,8 @@ def create_app(
         )
     routes, body_memory = RouteTable(routes_of(app)), BodyMemory(settings.max_body)
     inner = balancer.wrap(app, routes) if balancer else app
-    gate = Gate(inner, Policy(origins, hosts, routes), keys_of(settings))
-    return Application(app, telemetry, body_memory, RequestLog(BodyLimits(gate, body_memory), routes, telemetry))
+    inner = guarded(inner, origins=origins, hosts=hosts, keys=keys_of(settings), routes=routes)
+    return Application(app, telemetry, body_memory, RequestLog(BodyLimits(inner, body_memory), routes, telemetry))
 
 
 @contextmanager

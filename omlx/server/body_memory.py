@@ -106,9 +106,9 @@ class BodyReservation:
 
     @classmethod
     def of(cls, scope: Any) -> BodyReservation:
-        """The one that the gate gave the request."""
-        found: BodyReservation = scope[_SCOPE]
-        return found
+        """The one that the middleware gave the request."""
+        reservation: BodyReservation = scope[_SCOPE]
+        return reservation
 
     def put(self, scope: Any) -> None:
         scope[_SCOPE] = self

@@ -35,23 +35,23 @@ _ANTHROPIC_TYPES = {
 }
 
 
-def openai_error(found: Problem) -> dict[str, Any]:
+def openai_error(problem: Problem) -> dict[str, Any]:
     """`{"error": {message, type, param, code}}`."""
     return {
         "error": {
-            "message": found.message,
-            "type": _kind(found.status, _OPENAI_TYPES),
-            "param": found.extra.get("param"),
-            "code": found.extra.get("code"),
+            "message": problem.message,
+            "type": _kind(problem.status, _OPENAI_TYPES),
+            "param": problem.extra.get("param"),
+            "code": problem.extra.get("code"),
         }
     }
 
 
-def anthropic_error(found: Problem) -> dict[str, Any]:
+def anthropic_error(problem: Problem) -> dict[str, Any]:
     """`{"type": "error", "error": {type, message}, "request_id"}`."""
     return {
         "type": "error",
-        "error": {"type": _kind(found.status, _ANTHROPIC_TYPES), "message": found.message},
+        "error": {"type": _kind(problem.status, _ANTHROPIC_TYPES), "message": problem.message},
         "request_id": f"req_{secrets.token_hex(12)}",
     }
 
@@ -73,31 +73,31 @@ _BODIES: Mapping[ProtocolName, Callable[[Problem], dict[str, Any]]] = {
 }
 
 
-def error_text(protocol: ProtocolName, found: Problem) -> str:
+def error_text(protocol: ProtocolName, problem: Problem) -> str:
     """The JSON of an error that no route has answered, in the words of a protocol; Ollama's has a sentence only."""
     if _BODIES[protocol] is native_error:
-        found = Problem(found.status, found.message)
-    return msgspec.json.encode(_BODIES[protocol](found)).decode()
+        problem = Problem(problem.status, problem.message)
+    return msgspec.json.encode(_BODIES[protocol](problem)).decode()
 
 
 def answer(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """Litestar's handler for every exception of a route: in the format of the protocol that the route names."""
     protocol = protocol_of(request.scope)
-    found = errors.problem(error, errors.request_id(request.scope))
+    problem = errors.problem(error, errors.request_id(request.scope))
     if _BODIES[protocol] is not native_error:
-        found = _for_other_protocols(found, error)
+        problem = _for_other_protocols(problem, error)
     return Response(
-        msgspec.json.encode(_BODIES[protocol](found)),
-        status_code=found.status,
+        msgspec.json.encode(_BODIES[protocol](problem)),
+        status_code=problem.status,
         media_type=JSON_TYPE,
-        headers=errors.headers(found),
+        headers=errors.headers(problem),
     )
 
 
-def _for_other_protocols(found: Problem, error: Exception) -> Problem:
+def _for_other_protocols(problem: Problem, error: Exception) -> Problem:
     if isinstance(error, EmptyBody):
-        return found._replace(message="EOF")
+        return problem._replace(message="EOF")
     if isinstance(error, RequestFailed) and error.kind == "too_long":
         # Agents look for this code to shorten their conversation.
-        return found._replace(extra={"code": "context_length_exceeded"})
-    return found
+        return problem._replace(extra={"code": "context_length_exceeded"})
+    return problem

@@ -74,10 +74,10 @@ def problem(error: Exception, request_id: str) -> Problem:
     """Status and sentence for `error`; an unforeseen one is logged here, with its traceback."""
     for kind, tell in _TABLE:
         if isinstance(error, kind):
-            found = tell(error)
-            found = found._replace(message=_hide(found.message))
-            current().error = found.message[:_SHOWN_CHARS]
-            return found
+            result = tell(error)
+            result = result._replace(message=_hide(result.message))
+            current().error = result.message[:_SHOWN_CHARS]
+            return result
     current().error = "internal error"
     logger.error("request %s failed: %s", request_id, error or type(error).__name__, exc_info=error)
     return Problem(500, f"internal error: see the server's log for request {request_id}")
@@ -92,13 +92,13 @@ def hide_paths(folders: Iterable[str | Path]) -> None:
 _hide: Callable[[str], str] = str
 
 
-def native_error(found: Problem) -> dict[str, Any]:
+def native_error(problem: Problem) -> dict[str, Any]:
     """`{"error": message}`, as in Ollama."""
-    return {"error": found.message, **found.extra}
+    return {"error": problem.message, **problem.extra}
 
 
-def headers(found: Problem) -> dict[str, str]:
-    return {"retry-after": "1"} if found.status == 503 else {}
+def headers(problem: Problem) -> dict[str, str]:
+    return {"retry-after": "1"} if problem.status == 503 else {}
 
 
 def request_id(scope: Any) -> str:

@@ -48,10 +48,10 @@ async def read_form(request: HttpRequest, max_body: int) -> Form:
         body = await inflate(body, encoding, limit, BodyReservation.of(request.scope))
     if len(body) <= SMALL:
         return parse_form(body, options["boundary"])
-    found = await asyncio.to_thread(parse_form, body, options["boundary"])
+    form = await asyncio.to_thread(parse_form, body, options["boundary"])
     # Only the files are kept from now on, for as long as the answer takes.
-    BodyReservation.of(request.scope).settle(sum(len(file.content) for files in found.files.values() for file in files))
-    return found
+    BodyReservation.of(request.scope).settle(sum(len(file.content) for files in form.files.values() for file in files))
+    return form
 
 
 def parse_form(body: bytes, boundary: str) -> Form:

@@ -78,11 +78,11 @@ async def stream(
             if isinstance(event, Finish):
                 last += writer.finish(choice, event, lease.load_ns)
             elif worth_a_chunk(event):
-                chunk = b"".join(frame(said) for said in writer.delta(choice, event))
+                chunk = b"".join(frame(item) for item in writer.delta(choice, event))
                 if chunk:
                     yield chunk
     # The lease is released before the client reads the end, so that /api/ps agrees with what it was told.
-    yield b"".join(frame(said) for said in (*last, *writer.end())) + closing
+    yield b"".join(frame(item) for item in (*last, *writer.end())) + closing
 
 
 async def whole(pool: Pool, job: GenerationJob, write: Callable[[list[GenerationResult], int], Any]) -> bytes:
@@ -99,7 +99,7 @@ async def whole(pool: Pool, job: GenerationJob, write: Callable[[list[Generation
                 finishes[choice] = event
             else:
                 collected[choice].add(event)
-    answers = [GenerationResult(found.delta(), finishes[choice]) for choice, found in enumerate(collected)]
+    answers = [GenerationResult(parts.delta(), finishes[choice]) for choice, parts in enumerate(collected)]
     return encode(write(answers, load_ns))
 
 

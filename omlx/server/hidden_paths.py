@@ -19,7 +19,7 @@ def hider(folders: Iterable[str | Path]) -> Callable[[str], str]:
     path = re.compile(rf"(?:{longest_first})(?=[/\s'\":,;)\]]|$)((?:/[^/\s'\":,;)\]]+)*)/?")
 
     def hide(text: str) -> str:
-        return path.sub(lambda found: found[1].rpartition("/")[2] or Path(found[0]).name, text)
+        return path.sub(lambda match: match[1].rpartition("/")[2] or Path(match[0]).name, text)
 
     return hide
 

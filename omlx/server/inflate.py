@@ -83,15 +83,15 @@ def _gzip(body: bytes) -> Iterator[bytes]:
         # What zlib leaves of its input it copies: begin with little, since the next member may be near.
         span = 1 << 8
         while not member.eof:
-            given = rest[:span]
+            chunk = rest[:span]
             try:
-                piece = member.decompress(given, _PIECE)
+                piece = member.decompress(chunk, _PIECE)
             except zlib.error:
                 raise HTTPError(400, _untrue("gzip")) from None
-            if not given and not piece and not member.eof:
+            if not chunk and not piece and not member.eof:
                 raise HTTPError(400, "the request body is gzip that ends early")
             left = member.unused_data if member.eof else member.unconsumed_tail
-            rest = rest[len(given) - len(left) :]
+            rest = rest[len(chunk) - len(left) :]
             span = min(2 * span, 1 << 16)
             yield piece
 

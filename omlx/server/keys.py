@@ -13,15 +13,9 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from omlx.settings import SettingError, Settings
-
-OPEN_PATHS = frozenset({"/", "/health", "/api/version"})
-"""What answers without a key: it tells nothing but that a server is here."""
-PAGE_FOLDER = "/dashboard/"
-"""The dashboard's files, the same on every server; what they show is asked for with a key."""
-_SCOPE = "omlx.key"
 
 
 class Key(NamedTuple):
@@ -49,25 +43,25 @@ class Keys:
     def __init__(self, keys: Iterable[Key] = (), *, clock: Callable[[], float] = time.monotonic) -> None:
         self._keys = [(_digest(key.secret.encode()), key, _Bucket(key.rate, clock)) for key in keys]
 
-    def admit(self, path: str, authorization: str, x_api_key: str) -> Admission:
-        """What becomes of a request; it counts against its key's rate. The header values are decoded as latin-1.
+    def admit(self, authorization: str, x_api_key: str) -> Admission:
+        """What becomes of a request that needs a key; it counts against its key's rate.
 
-        Takes the same time whichever key is wrong, and wherever.
+        The header values are decoded as latin-1. Takes the same time whichever key is wrong, and wherever.
         """
-        if not self._keys or path in OPEN_PATHS or path.startswith(PAGE_FOLDER):
+        if not self._keys:
             return WELCOME
         scheme, _, token = authorization.strip().partition(" ")
         shown = [x_api_key.strip(), token.strip() if scheme.lower() == "bearer" else ""]
         candidates = [_digest(candidate.encode("latin-1")) for candidate in shown if candidate]
-        found = [
+        matches = [
             (key, bucket)
             for candidate in candidates
             for digest, key, bucket in self._keys
             if hmac.compare_digest(candidate, digest)
         ]
-        if not found:
+        if not matches:
             return Admission(False)
-        key, bucket = found[0]
+        key, bucket = matches[0]
         return Admission(True, key.name, bucket.take())
 
 
@@ -98,23 +92,13 @@ def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
 
 
-def note(scope: Any, admission: Admission) -> None:
-    """Leave the key's name on the request's `scope`."""
-    scope[_SCOPE] = admission.name
-
-
-def key_name(scope: Any) -> str:
-    """The name of the key that a request came with; "" where it needed none."""
-    return str(scope.get(_SCOPE, ""))
-
-
 def keys_of(settings: Settings) -> Keys:
     """Raises SettingError where the file of keys cannot be used."""
     if settings.no_auth:
         return Keys()
     rate = settings.key_rate_limit
-    given = [Key(f"key-{number}", secret, rate) for number, secret in enumerate(settings.api_key, 1)]
-    return Keys([*given, *(_read(Path(settings.api_key_file), rate) if settings.api_key_file else ())])
+    keys = [Key(f"key-{number}", secret, rate) for number, secret in enumerate(settings.api_key, 1)]
+    return Keys([*keys, *(_read(Path(settings.api_key_file), rate) if settings.api_key_file else ())])
 
 
 def _read(file: Path, rate: int) -> list[Key]:
@@ -122,7 +106,7 @@ def _read(file: Path, rate: int) -> list[Key]:
         text = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingError(f"the file of API keys {file} cannot be read: {error}") from None
-    found: dict[str, Key] = {}
+    keys: dict[str, Key] = {}
     for number, line in enumerate(text.splitlines(), 1):
         fields = [] if line.lstrip().startswith("#") else line.split()
         if not fields:
@@ -132,14 +116,14 @@ def _read(file: Path, rate: int) -> list[Key]:
             raise SettingError(
                 f"line {number} of the file of API keys {file} is not NAME KEY, or NAME KEY REQUESTS-A-MINUTE"
             )
-        if fields[0] in found:
+        if fields[0] in keys:
             raise SettingError(f"line {number} of the file of API keys {file} has the name {fields[0]} once more")
         name, secret, *own_rate = fields
-        found[name] = Key(name, secret, int(own_rate[0]) if own_rate else rate)
-    if not found:
+        keys[name] = Key(name, secret, int(own_rate[0]) if own_rate else rate)
+    if not keys:
         # To read it as "no keys" would open the server to everybody.
         raise SettingError(f"the file of API keys {file} holds no key")
-    return list(found.values())
+    return list(keys.values())
 
 
 def warning(settings: Settings, address: str) -> str:

@@ -49,18 +49,18 @@ class _Json(logging.Formatter):
     """One object a line: time (UTC), level, logger, message; request_id and exception where there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        found = {
+        fields = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
         if request := _request_id(record):
-            found["request_id"] = request
+            fields["request_id"] = request
         if record.exc_info:
-            found["exception"] = self.formatException(record.exc_info)
+            fields["exception"] = self.formatException(record.exc_info)
         # ASCII only: no terminal or collector can be made to see anything in it but an object.
-        return json.dumps(found)
+        return json.dumps(fields)
 
 
 def _request_id(record: logging.LogRecord) -> str:
@@ -83,7 +83,7 @@ class Repeats:
     def sift(self, record: logging.LogRecord) -> list[logging.LogRecord]:
         """What is to be shown now: `record`, unless it repeats, behind the counts of those that have ended."""
         now = self._clock()
-        due = [key for key, (at, _, _) in self._shown.items() if now - at >= _REPEAT_S]
+        due = [key for key, (shown_at, _, _) in self._shown.items() if now - shown_at >= _REPEAT_S]
         ended = [(key[0], *self._shown.pop(key)[1:]) for key in due]
         shown = [_warning(name, f"{text} ({count} times more)") for name, count, text in ended if count]
         if record.levelno != logging.WARNING or record.exc_info:
@@ -91,8 +91,8 @@ class Repeats:
         text = record.getMessage()
         key = (record.name, _NUMBERS.sub("#", text))
         if key in self._shown:
-            at, count, _ = self._shown[key]
-            self._shown[key] = (at, count + 1, text)
+            shown_at, count, _ = self._shown[key]
+            self._shown[key] = (shown_at, count + 1, text)
             return shown
         if len(self._shown) < _MOST_SHOWN:
             self._shown[key] = (now, 0, "")

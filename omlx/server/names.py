@@ -25,7 +25,7 @@ def double_quoted(name: str) -> str:
     return f'model "{name}" not found, try pulling it first'
 
 
-async def find(registry: Registry, name: str, said: NotFoundText = single_quoted) -> ModelSpec:
+async def find(registry: Registry, name: str, not_found: NotFoundText = single_quoted) -> ModelSpec:
     """The model a request names.
 
     Raises InvalidName, or HTTPError: 404 in the route's words, 403 for a cloud model; CreateError where it requires a
@@ -36,7 +36,7 @@ async def find(registry: Registry, name: str, said: NotFoundText = single_quoted
     try:
         spec = await _resolve(registry, name)
     except NotFound:
-        raise HTTPError(404, said(name)) from None
+        raise HTTPError(404, not_found(name)) from None
     registry.require_version(spec.requires)
     return spec
 

@@ -26,18 +26,18 @@ _MOST_TRIES = 10
 Make = Callable[[ModelSpec], Answer]
 
 
-async def served(registry: Registry, name: str, make: Make, said: NotFoundText = single_quoted) -> Answer:
+async def served(registry: Registry, name: str, make: Make, not_found: NotFoundText = single_quoted) -> Answer:
     """What `make` answers with the model a request names; it may be asked more than once. Raises what `find` raises."""
-    spec = await find(registry, name, said)
-    return _Served(registry, name, make, said, await aside(lambda: make(spec)))
+    spec = await find(registry, name, not_found)
+    return _Served(registry, name, make, not_found, await aside(lambda: make(spec)))
 
 
 class _Served(Answer):
-    def __init__(self, registry: Registry, name: str, make: Make, said: NotFoundText, answer: Answer) -> None:
+    def __init__(self, registry: Registry, name: str, make: Make, not_found: NotFoundText, answer: Answer) -> None:
         self.registry = registry
         self.name = name
         self.make = make
-        self.said = said
+        self.said = not_found
         self.answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,7 +1,7 @@
-"""What a *route* says of itself: whose protocol it speaks, who answers it where replicas stand behind this server, and
-how large a body it takes.
+"""What a *route* says of itself: whose protocol it speaks, who answers it where replicas stand behind this server, how
+large a body it takes, and whether it needs an API key where keys are set.
 
-Each handler carries it as Litestar's `opt`, made by `route_opt`. The gate, the errors, the telemetry, the reading of
+Each handler carries it as Litestar's `opt`, made by `route_opt`. The guards, the errors, the telemetry, the reading of
 bodies and the balancer of replicas look it up here.
 """
 
@@ -15,9 +15,10 @@ from litestar import Litestar
 from litestar.routes import HTTPRoute
 
 ProtocolName = Literal["ollama", "openai", "anthropic", "omlx"]
-Balancing = Literal["own", "passed", "united", "each"]
+Balancing = Literal["own", "passed", "tags", "running", "each"]
 """Where replicas stand behind this server, a request is answered by this server itself ("own"), passed to one of them
-("passed"), answered with what all of them say ("united"), or refused, since it is to be done on each ("each")."""
+("passed"), answered with the models that they have ("tags") or have loaded ("running"), or refused, since it is to be
+done on each ("each")."""
 BodyKind = Literal["names", "texts", "media"]
 """What the largest body is made of: names and switches; texts; or images, videos and sound as well."""
 NAMES_BYTES = 1_000_000
@@ -25,9 +26,11 @@ _TEXTS_BYTES = 32_000_000
 """And a quarter of `max_body` where that is more."""
 
 
-def route_opt(protocol: ProtocolName, balancing: Balancing = "own", *, body: BodyKind = "names") -> dict[str, Any]:
-    """A handler's `opt`."""
-    return {"protocol": protocol, "balancing": balancing, "body": body}
+def route_opt(
+    protocol: ProtocolName, balancing: Balancing = "own", *, body: BodyKind = "names", needs_key: bool = True
+) -> dict[str, Any]:
+    """A handler's `opt`. `needs_key` False: the answer says nothing but that a server is here."""
+    return {"protocol": protocol, "balancing": balancing, "body": body, "needs_key": needs_key}
 
 
 def body_limit(kind: BodyKind, max_body: int) -> int:
@@ -44,6 +47,7 @@ class RouteInfo(NamedTuple):
     protocol: ProtocolName
     balancing: Balancing = "own"
     body: BodyKind = "names"
+    needs_key: bool = True
 
 
 class RouteTable:
@@ -66,6 +70,11 @@ class RouteTable:
         info = self.find(path)
         return info.methods if info else ()
 
+    def needs_key(self, path: str) -> bool:
+        """Whether a request for `path` needs an API key where keys are set; one for no route does."""
+        info = self.find(path)
+        return info is None or info.needs_key
+
     def protocol(self, path: str) -> ProtocolName:
         """The protocol of the route; of a path without one, that of the paths which begin like it."""
         info = self.find(path)
@@ -85,7 +94,7 @@ def _segments(parameter: re.Match[str]) -> str:
 def routes_of(app: Litestar) -> dict[str, RouteInfo]:
     """Each path of the application, in Litestar's notation ("/v1/models/{name:path}").
 
-    Litestar's own OPTIONS handlers do not count: the gate answers those. Raises KeyError where a handler has no
+    Litestar's own OPTIONS handlers do not count: the guards answer those. Raises KeyError where a handler has no
     `route_opt`.
     """
     table: dict[str, RouteInfo] = {}
@@ -97,10 +106,10 @@ def routes_of(app: Litestar) -> dict[str, RouteInfo]:
                 continue
             known = table.get(path or "/")
             methods.update(known.methods if known else ())
-            told: dict[str, Any] = {name: handler.opt[name] for name in ("protocol", "balancing", "body")}
-            info = RouteInfo(tuple(sorted(methods)), **told)
+            options: dict[str, Any] = {name: handler.opt[name] for name in RouteInfo._fields[1:]}
+            info = RouteInfo(tuple(sorted(methods)), **options)
             if known is not None and known[1:] != info[1:]:
-                raise ValueError(f"the handlers of {path} disagree on their protocol, balancing or body")
+                raise ValueError(f"the handlers of {path} disagree on what they say of the route")
             table[path or "/"] = info
     return table
 

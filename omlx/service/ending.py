@@ -61,6 +61,6 @@ async def _server_process(client: Client, settings: Settings) -> psutil.Process:
         connections = process.net_connections(kind="tcp")
     except psutil.Error:
         connections = []
-    if not any(found.status == psutil.CONN_LISTEN and found.laddr.port == port for found in connections):
+    if not any(connection.status == psutil.CONN_LISTEN and connection.laddr.port == port for connection in connections):
         raise ServiceError(f"the server at {client.url} is not a process of this machine that you may end")
     return process

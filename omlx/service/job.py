@@ -62,7 +62,7 @@ def absolute(environ: Mapping[str, str]) -> dict[str, str]:
 def server_job(environ: Mapping[str, str]) -> ServiceJob:
     """`omlx serve` with the variables of `environ` that it reads. Raises SettingError or ServiceError for a bad one."""
     effective = settings.load({}, environ).settings
-    names = {name for found in settings.describe() for name in (found.variable, found.kind.ollama) if name}
+    names = {name for setting in settings.describe() for name in (setting.variable, setting.kind.ollama) if name}
     kept = {name: environ[name] for name in sorted(names.union(_BEYOND_SETTINGS)) if environ.get(name)}
     for name, value in kept.items():
         if any(ord(character) < 32 for character in value):

@@ -92,11 +92,11 @@ class Launchd:
         _must("launchctl", "kickstart", f"{self._domain}/{LABEL}", file=self.file)
 
     def state(self) -> State:
-        asked = _run("launchctl", "print", f"{self._domain}/{LABEL}")
-        pid = re.search(r"^\s*pid = (\d+)", asked.stdout, re.MULTILINE) if asked else None
+        answer = _run("launchctl", "print", f"{self._domain}/{LABEL}")
+        pid = re.search(r"^\s*pid = (\d+)", answer.stdout, re.MULTILINE) if answer else None
         return State(
             installed=self.file.exists(),
-            known=asked is not None,
+            known=answer is not None,
             running=pid is not None,
             pid=int(pid[1]) if pid else 0,
         )
@@ -134,14 +134,14 @@ class Systemd:
         _must("systemctl", "--user", "start", self.UNIT, file=self.file)
 
     def state(self) -> State:
-        asked = _run("systemctl", "--user", "show", self.UNIT, "--property=ActiveState,MainPID")
-        known = asked is not None and asked.returncode == 0
-        found = dict(line.split("=", 1) for line in asked.stdout.splitlines() if "=" in line) if asked else {}
-        pid = found.get("MainPID", "")
+        answer = _run("systemctl", "--user", "show", self.UNIT, "--property=ActiveState,MainPID")
+        known = answer is not None and answer.returncode == 0
+        properties = dict(line.split("=", 1) for line in answer.stdout.splitlines() if "=" in line) if answer else {}
+        pid = properties.get("MainPID", "")
         return State(
             installed=self.file.exists(),
             known=known,
-            running=found.get("ActiveState") == "active",
+            running=properties.get("ActiveState") == "active",
             pid=int(pid) if pid.isdigit() else 0,
         )
 

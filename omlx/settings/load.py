@@ -129,11 +129,11 @@ def _convert(setting: Setting, value: Any, *, lenient: bool) -> Any:
             return _memory(str(value).strip())
         case "list" | "keep_alives":
             items = value if isinstance(value, list) else str(value).split(",")
-            found = [item.strip() for item in items if item.strip()]
+            values = [item.strip() for item in items if item.strip()]
             if setting.kind.parse == "keep_alives":
-                for item in found:
+                for item in values:
                     _check_keep_alive(item)
-            return found
+            return values
     if setting.type is bool:
         return _boolean(value, lenient=lenient)
     if setting.type is int:

@@ -41,10 +41,10 @@ def accept(layers: list[Layer], blobs: BlobStore) -> None:
 
 
 def _check_tokenizer(files: Files) -> None:
-    found = [name for name in files.names if _TOKENIZERS.match(name)]
-    if not found:
+    tokenizers = [name for name in files.names if _TOKENIZERS.match(name)]
+    if not tokenizers:
         raise InvalidModel("the model has no tokenizer: add its tokenizer.json (or tokenizer.model)")
-    for name in found:
+    for name in tokenizers:
         check_size(name, files.path(name).stat().st_size)
     if "tokenizer.json" in files:
         check_tokenizer(files.path("tokenizer.json").read_bytes())

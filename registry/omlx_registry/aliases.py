@@ -27,8 +27,8 @@ class Aliases:
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.MsgspecError) as error:
-            said = reason(error, self._file.parent)
-            raise RegistryError(f"the alias file {self._file.name} cannot be read: {said}") from error
+            why = reason(error, self._file.parent)
+            raise RegistryError(f"the alias file {self._file.name} cannot be read: {why}") from error
 
     def set(self, name: str, target: str) -> None:
         """Let `name` mean `target` from now on. Raises InvalidName where either is no name, or target means nothing."""

@@ -129,9 +129,9 @@ def _field(config: Mapping[str, Any], name: str) -> int | float | None:
 
 
 def _sections(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    found = [config[key] for key in _TEXT_SECTIONS if isinstance(config.get(key), Mapping)]
+    sections = [config[key] for key in _TEXT_SECTIONS if isinstance(config.get(key), Mapping)]
     # Omni models nest once more: thinker_config.text_config.
-    return [inner for section in found for inner in (*_sections(section), section)]
+    return [inner for section in sections for inner in (*_sections(section), section)]
 
 
 def _is_number(value: object) -> bool:

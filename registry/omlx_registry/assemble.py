@@ -103,7 +103,7 @@ def assemble(store: Store, name: Name, layers: list[Layer], overrides: Overrides
     templates = [layer for layer in layers if layer.media_type == TEMPLATE]
     accept(layers, store.blobs)
     template = store.blobs.read(templates[-1].digest).decode(errors="replace") if templates else None
-    found = find_out(
+    facts = find_out(
         layers,
         store.blobs,
         template=template,
@@ -111,21 +111,21 @@ def assemble(store: Store, name: Name, layers: list[Layer], overrides: Overrides
         parent_model=overrides.parent_model,
         source=overrides.source,
     )
-    family = overrides.family or found.shape.family
+    family = overrides.family or facts.shape.family
     config = ImageConfig(
         model_format="safetensors",
         model_family=family,
         model_families=[family],
-        model_type=overrides.parameter_size or human_parameters(found.facts.parameter_count),
-        file_type=overrides.quantization_level or found.census.level,
+        model_type=overrides.parameter_size or human_parameters(facts.facts.parameter_count),
+        file_type=overrides.quantization_level or facts.census.level,
         renderer=overrides.renderer,
         parser=overrides.parser,
         requires=overrides.requires,
         capabilities=overrides.capabilities,
-        context_length=overrides.context_length or found.shape.context_length,
-        embedding_length=overrides.embedding_length or found.shape.embedding_length,
+        context_length=overrides.context_length or facts.shape.context_length,
+        embedding_length=overrides.embedding_length or facts.shape.embedding_length,
         base_name=overrides.base_name,
-        omlx=found.facts,
+        omlx=facts.facts,
     )
     data = encode(config)
     placed = store.blobs.put_bytes(data)

@@ -43,10 +43,10 @@ def has(name: str) -> bool:
 
 def path() -> Path:
     """The GGUF file. Raises NotFound when the package is not installed."""
-    found = _find()
-    if found is None:
+    folder = _find()
+    if folder is None:
         raise NotFound(f"{MODEL}:135m")
-    return found
+    return folder
 
 
 def license_text() -> str:

@@ -62,20 +62,20 @@ def derive_capabilities(
         # It answers no chats, whatever its maker says.
         return [TRANSCRIPTION, AUDIO]
     if is_reranker(config) or (RERANK in explicit and COMPLETION not in explicit):
-        found = [RERANK]
+        capabilities = [RERANK]
     elif pooling or said_to_embed or (chat_template is None and is_embedder(config)):
-        found = [EMBEDDING]
+        capabilities = [EMBEDDING]
         if _has(config, "vision_config"):
-            found.append(VISION)
+            capabilities.append(VISION)
     else:
         tokens = list(tokens)
-        found = [COMPLETION, *_of_template(template, chat_template, tokens, str(config.get("model_type", "")))]
+        capabilities = [COMPLETION, *_of_template(template, chat_template, tokens, str(config.get("model_type", "")))]
         if has_vision(config) and config.get("model_type") in VISION_TYPES:
-            found.append(VISION)
+            capabilities.append(VISION)
         # No `audio`: chats take none yet, whatever the model has an encoder for.
-        if INSERT not in found and template is None and has_fill_in_the_middle(tokens):
-            found.append(INSERT)
-    return list(dict.fromkeys([*explicit, *found]))
+        if INSERT not in capabilities and template is None and has_fill_in_the_middle(tokens):
+            capabilities.append(INSERT)
+    return list(dict.fromkeys([*explicit, *capabilities]))
 
 
 def is_embedder(config: Mapping[str, Any]) -> bool:
@@ -110,24 +110,24 @@ def fill_in_the_middle_tokens() -> frozenset[str]:
 def _of_template(
     template: str | None, chat_template: str | None, tokens: Collection[str], model_type: str
 ) -> list[str]:
-    found = []
+    capabilities = []
     if template is not None:
         fields = set(_GO_FIELD.findall(_go_code(template)))
         if "Tools" in fields:
-            found.append(TOOLS)
+            capabilities.append(TOOLS)
         if "Suffix" in fields:
-            found.append(INSERT)
+            capabilities.append(INSERT)
         if "Thinking" in fields or "Think" in fields or markers_in(template) is not None:
-            found.append(THINKING)
+            capabilities.append(THINKING)
     elif chat_template is not None:
         code = _jinja_code(chat_template)
         if re.search(r"\btools\b|\btool_calls?\b", code):
-            found.append(TOOLS)
+            capabilities.append(TOOLS)
         if thinks(chat_template, tokens):
-            found.append(THINKING)
-    if model_type == "gpt_oss" and THINKING not in found:
-        found.append(THINKING)
-    return found
+            capabilities.append(THINKING)
+    if model_type == "gpt_oss" and THINKING not in capabilities:
+        capabilities.append(THINKING)
+    return capabilities
 
 
 # Templates come from anybody and are read in the server: both walks take time in proportion to the length alone.

@@ -72,8 +72,8 @@ def _here_instead(name: Name, family: ModelFamily | None) -> str:
 def _in_family(family: ModelFamily, tag: str) -> PullTarget | None:
     size_name, quant = _split(family, family.latest if tag == DEFAULT_TAG else tag)
     size = family.sizes.get(size_name)
-    found = _in_size(size, quant, size.default or family.default) if size is not None else None
-    return found and msgspec.structs.replace(found, capabilities=family.capabilities, note=family.note)
+    entry = _in_size(size, quant, size.default or family.default) if size is not None else None
+    return entry and msgspec.structs.replace(entry, capabilities=family.capabilities, note=family.note)
 
 
 def _in_size(size: Size, quant: str, default: str) -> PullTarget | None:
@@ -130,14 +130,14 @@ def near(name: Name, own: Iterable[Name] = (), count: int = 3) -> list[str]:
 def _near_own(name: Name, own: Iterable[Name], count: int) -> list[str]:
     """The nearest first; the tag counts only among models of one name."""
     wanted = name.model.lower()
-    found: list[tuple[float, str]] = []
+    distances: list[tuple[float, str]] = []
     for other in own:
         model = other.model.lower()
         begins = model.startswith(wanted) or wanted.startswith(model)
         likeness = difflib.SequenceMatcher(None, wanted, model).ratio()
         if begins or likeness >= _ALIKE:
-            found.append((-likeness, other.short.removesuffix(":latest")))
-    return [short for _, short in sorted(found)[:count]]
+            distances.append((-likeness, other.short.removesuffix(":latest")))
+    return [short for _, short in sorted(distances)[:count]]
 
 
 def unknown_name(name: Name, own: Iterable[Name] = ()) -> str:
@@ -146,6 +146,6 @@ def unknown_name(name: Name, own: Iterable[Name] = ()) -> str:
     """
     missing = f"pull model manifest: file does not exist: there is no model {name.short} in the catalog"
     search = f"`omlx search {name.model}` finds models on Hugging Face; any repository works as hf.co/ORG/NAME"
-    if not (found := near(name, own)):
+    if not (nearest := near(name, own)):
         return f"{missing}. {search}"
-    return "\n".join([f"{missing}. Did you mean", *(f"    {it}" for it in found), search])
+    return "\n".join([f"{missing}. Did you mean", *(f"    {it}" for it in nearest), search])

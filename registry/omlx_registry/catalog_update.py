@@ -70,17 +70,17 @@ def update(folder: Path, fetch: Fetch, url: str = "", key: str = "") -> tuple[Ca
     if len(text) > _MOST_BYTES:
         raise RegistryError("this is no catalog: it is too large")
     verify(text, fetch(f"{url}.sig").decode("ascii", "replace"), key)
-    found = parse(text.decode("utf-8", "replace"))
+    catalog = parse(text.decode("utf-8", "replace"))
     keep_in(folder)
     at_hand = current()
-    if found.version < at_hand.version:
-        raise RegistryError(f"the publisher's catalog {found.version} is older than {at_hand.version}, which is kept")
+    if catalog.version < at_hand.version:
+        raise RegistryError(f"the publisher's catalog {catalog.version} is older than {at_hand.version}, which is kept")
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        if found.version > shipped().version:
+        if catalog.version > shipped().version:
             _write(folder / KEPT, text)
         _write(folder / ORIGIN, msgspec.json.encode(Origin(url, key)))
-    return current(), found.version > at_hand.version
+    return current(), catalog.version > at_hand.version
 
 
 def _write(path: Path, content: bytes) -> None:

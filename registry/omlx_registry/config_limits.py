@@ -58,8 +58,8 @@ def check_plausible(config: Mapping[str, Any], tensors: Iterable[TensorHeader]) 
             raise _mismatch(path, f"is {value:,}", f"no dimension above {widest:,}")
 
 
-def _mismatch(path: str, stated: str, found: str) -> InvalidModel:
-    return InvalidModel(f"config.json does not match the weights: {path} {stated}, but they have {found}")
+def _mismatch(path: str, stated: str, actual: str) -> InvalidModel:
+    return InvalidModel(f"config.json does not match the weights: {path} {stated}, but they have {actual}")
 
 
 def _layers(tensors: list[TensorHeader]) -> int:

@@ -97,10 +97,10 @@ def reason(error: Exception, root: Path) -> str:
     """What the system says, without the way to the store: a client need not know where on the server that is."""
     if not isinstance(error, OSError):
         return str(error)
-    said = error.strerror or type(error).__name__
+    text = error.strerror or type(error).__name__
     with contextlib.suppress(TypeError, ValueError):  # No file, or one that is elsewhere.
-        return f"{Path(error.filename).relative_to(root)}: {said}"
-    return said
+        return f"{Path(error.filename).relative_to(root)}: {text}"
+    return text
 
 
 class ModelfileError(RegistryError):

@@ -52,12 +52,12 @@ def decode_object(data: bytes, name: str) -> dict[str, Any]:
         return msgspec.json.decode(data, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         try:
-            found = json.loads(data)  # knows Infinity and NaN, which Python's json writes
+            value = json.loads(data)  # knows Infinity and NaN, which Python's json writes
         except (ValueError, RecursionError):
             raise InvalidModel(f"{name} is no JSON object: {error}") from error
-        if not isinstance(found, dict):
+        if not isinstance(value, dict):
             raise InvalidModel(f"{name} is no JSON object: {error}") from error
-        return found
+        return value
 
 
 def check_config(config: Mapping[str, Any]) -> None:

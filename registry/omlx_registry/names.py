@@ -126,10 +126,10 @@ def at_revision(name: Name, revision: str) -> Name:
     if name.revision:
         raise InvalidName(name.short, f"{name.short} names the revision {name.revision!r}, not {revision!r}")
     host = name.host if name.is_hub else "hf.co"
-    found = Name(host, name.namespace, f"{name.model}@{revision}", name.tag)
-    if not is_valid(found):
+    named = Name(host, name.namespace, f"{name.model}@{revision}", name.tag)
+    if not is_valid(named):
         raise InvalidName(name.short, f"{revision[:100]!r} cannot be used as a revision: name a branch, tag or commit")
-    return found
+    return named
 
 
 def is_valid(name: Name) -> bool:

@@ -133,11 +133,11 @@ def find_recipe(name: str) -> Recipe | None:
 
 def recipe(name: str) -> Recipe:
     """Like `find_recipe`, for a user's request: an unknown name is Ollama's error (a CreateError, status 500)."""
-    found = find_recipe(name)
-    if found is None:
+    recipe_of_name = find_recipe(name)
+    if recipe_of_name is None:
         kinds = ", ".join(entry.label for entry in _RECIPES.values())
         raise CreateError(f"unsupported quantization type {name.upper()} - supported types are {kinds}", 500)
-    return found
+    return recipe_of_name
 
 
 def require_unquantized(level: str) -> None:

@@ -39,9 +39,9 @@ def chat_templates(read: Callable[[str], str | None]) -> ChatTemplates:
         return ChatTemplates(whole, read(_ADDITIONAL) or None)
     for name in _CONFIGURATIONS:
         text = read(name)
-        found = _of(_object(name, text).get("chat_template")) if text is not None else ChatTemplates()
-        if found.default is not None:
-            return found
+        templates = _of(_object(name, text).get("chat_template")) if text is not None else ChatTemplates()
+        if templates.default is not None:
+            return templates
     return ChatTemplates()
 
 

@@ -160,8 +160,8 @@ def _markers_among(tokens: Collection[str]) -> ThinkMarkers | None:
     return next(filter(None, map(_suffixed, map(_SUFFIXED.fullmatch, tokens))), None) or _whole_markers(tokens)
 
 
-def _suffixed(found: re.Match[str] | None) -> ThinkMarkers | None:
-    return None if found is None else ThinkMarkers(f"<think:{found[1]}>", f"</think:{found[1]}>")
+def _suffixed(match: re.Match[str] | None) -> ThinkMarkers | None:
+    return None if match is None else ThinkMarkers(f"<think:{match[1]}>", f"</think:{match[1]}>")
 
 
 def _formatted(source: str) -> ThinkMarkers | None:
@@ -172,8 +172,8 @@ def _formatted(source: str) -> ThinkMarkers | None:
 
 def opens_suffixed(text: str) -> bool:
     """Whether the text ends with an opening marker that has a suffix."""
-    found = _SUFFIXED.match(text, max(text.rfind("<think:"), 0))
-    return found is not None and found.end() == len(text)
+    match = _SUFFIXED.match(text, max(text.rfind("<think:"), 0))
+    return match is not None and match.end() == len(text)
 
 
 def is_marker_token(token: str) -> bool:

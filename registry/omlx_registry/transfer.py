@@ -97,13 +97,15 @@ def fetch(
         except OSError as error:
             raise PullError(_disk_sentence(error, file, partial)) from error
         sha256, sha1 = hash_file(partial, git=file.sha256 is None)
-        wanted, found = (file.sha256, sha256) if file.sha256 else (file.git_sha1, sha1)
-        if wanted is None or wanted == found:
+        wanted, actual = (file.sha256, sha256) if file.sha256 else (file.git_sha1, sha1)
+        if wanted is None or wanted == actual:
             record_path(partial).unlink(missing_ok=True)
             return sha256
         remove_partial(partial)
         if last_try:
-            raise PullError(f"digest mismatch, file must be downloaded again: want {wanted}, got {found} ({file.path})")
+            raise PullError(
+                f"digest mismatch, file must be downloaded again: want {wanted}, got {actual} ({file.path})"
+            )
     raise AssertionError("unreachable")
 
 
@@ -261,8 +263,8 @@ def _raise_for_status(response: httpx.Response, file: RemoteFile) -> None:
     if status < 400:
         return
     if status in {429, 500, 502, 503, 504, 408}:
-        asked = response.headers.get("Retry-After", "")
-        raise _Retry(f"the server answered {status}", float(asked) if asked.isdigit() else None)
+        retry_after = response.headers.get("Retry-After", "")
+        raise _Retry(f"the server answered {status}", float(retry_after) if retry_after.isdigit() else None)
     if status in {401, 403} and response.history:
         # The Hub gave access and a signed address; what was signed may be out of date by now.
         raise _Retry(f"the server answered {status}")

@@ -151,8 +151,8 @@ def _count(
         packing = quantization_of(stem, config) or _guess(tensor, by_name[f"{stem}.scales"])
         return packing.text, number * 32 // packing.bits
     if last in {"qweight", "weight_packed"} and tensor.dtype == "I32":
-        told = quantization_of(stem, config)
-        bits = told.bits if told else 4
+        quantization = quantization_of(stem, config)
+        bits = quantization.bits if quantization else 4
         return f"int{bits}", number * 32 // bits
     if last.endswith("_blocks") and tensor.dtype == "U8":
         return "mxfp4", number * 2

@@ -94,25 +94,25 @@ class WeightsWriter:
 
     def _create(self, shard: Shard) -> None:
         header: dict[str, Any] = {"__metadata__": {"format": "mlx"}}
-        at = 0
+        position = 0
         for slot in shard.slots:
             header[slot.name] = {
                 "dtype": slot.dtype,
                 "shape": list(slot.shape),
-                "data_offsets": [at, at + slot.nbytes],
+                "data_offsets": [position, position + slot.nbytes],
             }
-            at += slot.nbytes
+            position += slot.nbytes
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-(len(text) + 8) % _ALIGNMENT)
         descriptor = os.open(self._folder / shard.file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         self._descriptors.append(descriptor)
         os.pwrite(descriptor, len(text).to_bytes(8, "little") + text, 0)
         start = 8 + len(text)
-        os.ftruncate(descriptor, start + at)
-        at = start
+        os.ftruncate(descriptor, start + position)
+        position = start
         for slot in shard.slots:
-            self._places[slot.name] = (descriptor, at, slot.nbytes)
-            at += slot.nbytes
+            self._places[slot.name] = (descriptor, position, slot.nbytes)
+            position += slot.nbytes
 
     def write(self, name: str, offset: int, values: NDArray[Any]) -> None:
         """Put an array's bytes at `offset` bytes into tensor `name`."""

@@ -40,12 +40,12 @@ class MappedTensor:
 
 def map_weights(folder: Path) -> Mapping[str, MappedTensor]:
     """By name, the tensors of `model*.safetensors`. Raises InvalidModel."""
-    found: dict[str, MappedTensor] = {}
+    tensors: dict[str, MappedTensor] = {}
     for path in sorted(folder.glob("model*.safetensors")):
-        found |= dict(_tensors(path))
-    if not found:
+        tensors |= dict(_tensors(path))
+    if not tensors:
         raise InvalidModel("no safetensors files found")
-    return found
+    return tensors
 
 
 def _tensors(path: Path) -> Iterator[tuple[str, MappedTensor]]:

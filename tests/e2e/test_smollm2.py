@@ -18,17 +18,13 @@ import pytest
 from tests.e2e.conftest import MODEL
 from tests.support.server import ServerProcess
 
-GREEDY = {"temperature": 0, "num_predict": 24}
+GREEDY = {"temperature": 0, "num_predict": 12}
 CAPITAL = [{"role": "user", "content": "What is the capital of France?"}]
 QUESTIONS = [
     "What is the capital of France?",
     "List three fruits.",
     "What is 2+3?",
     "Say hello.",
-    "Name a colour.",
-    "Why do we need sleep? Answer in one sentence.",
-    "What is water?",
-    "Write a haiku about the sea.",
 ]
 
 
@@ -109,7 +105,7 @@ def test_a_seed_repeats_itself_and_another_does_not(client: ollama.Client) -> No
     assert tell(7) == tell(7) != tell(8)
 
 
-def test_eight_chats_at_once_share_a_batch_and_say_what_each_says_alone(
+def test_four_chats_at_once_share_a_batch_and_say_what_each_says_alone(
     server: ServerProcess, client: ollama.Client
 ) -> None:
     alone = [ask(client, question) for question in QUESTIONS]
@@ -180,8 +176,8 @@ def test_aborted_requests_leave_no_sequence_behind(server: ServerProcess, client
         with httpx.stream("POST", f"{server.url}/api/generate", json=body, timeout=150, trust_env=False) as response:
             next(response.iter_lines())
 
-    with ThreadPoolExecutor(10) as pool:
-        for running in [pool.submit(abort) for _ in range(20)]:
+    with ThreadPoolExecutor(5) as pool:
+        for running in [pool.submit(abort) for _ in range(10)]:
             running.result()
 
     def idle() -> bool:

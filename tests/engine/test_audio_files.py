@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import random
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -137,6 +139,38 @@ def test_a_file_that_takes_too_long_is_given_up_and_the_next_one_is_read(monkeyp
     assert len(children()) == len(before) - 1, "its process was ended"
     monkeypatch.undo()
     assert len(audio_decoder.decode(good)) == SAMPLE_RATE
+
+
+def damaged(data: bytes, dice: random.Random) -> bytes:
+    """The file with bits turned, cut off, with a part again and again, or with sizes that are too large."""
+    file = bytearray(data)
+    match dice.randrange(4):
+        case 0:
+            for _ in range(dice.randint(1, 40)):
+                file[dice.randrange(len(file))] ^= 1 << dice.randrange(8)
+        case 1:
+            del file[dice.randrange(1, len(file)) :]
+        case 2:
+            at = dice.randrange(len(file))
+            file[at:at] = file[at : at + 2000] * dice.randint(2, 50)
+        case _:
+            at = dice.randrange(min(len(file), 200))
+            file[at : at + 4] = b"\xff" * 4
+    return bytes(file)
+
+
+def test_a_damaged_file_is_sound_or_gets_a_sentence() -> None:
+    """Whatever a library does with it, in a process of its own."""
+    dice = random.Random(33)
+    whole = [as_wav(sound(0.5))]
+    whole += [encoded(*kinds, rate=48_000, seconds=0.3) for kinds in (
+        ("mp3", "libmp3lame"), ("flac", "flac"), ("ogg", "vorbis"), ("mp4", "aac"), ("webm", "libopus"),
+    )]  # fmt: skip
+    for data in whole * 4:
+        try:
+            assert np.isfinite(audio_decoder.decode(damaged(data, dice))).all()
+        except AudioError as error:
+            assert re.match("the (audio|file) ", str(error))
 
 
 def test_a_file_beyond_the_limits_it_is_given_is_refused_as_that() -> None:

@@ -76,7 +76,7 @@ class Bench:
 
     def wait_for_rows(self, jobs: int) -> None:
         deadline = time.monotonic() + 120
-        while self.vectors._prepared.qsize() < jobs:
+        while self.vectors._preparation.complete < jobs:
             assert self.woken.wait(deadline - time.monotonic())
             self.woken.clear()
 

@@ -24,7 +24,7 @@ def test_num_predict_ends_with_length_and_the_end_token_with_stop() -> None:
     assert (replies.ends[0].finish, len(replies.tokens[0])) == ("length", 3)
     assert replies.ends[1].finish == "stop"
     assert replies.text[1] == "The capital of France is Paris."
-    assert replies.ends[1].stop_token == replies.tokens[1][-1]
+    assert replies.ends[1].stop_string == ""  # its own end token, which has no text
 
 
 def test_num_predict_zero_reads_the_prompt_and_says_nothing() -> None:

@@ -128,9 +128,9 @@ def test_what_a_waiting_prompt_wants_is_read_from_disk_before_its_turn(tmp_path:
     machine.add(spec(2, prompt(300), new=5))
     machine.step()
     assert machine.waiting == 1
-    assert store.cold is not None and store.cold.reading_ahead > 0
+    assert store.cold is not None and store.cold._ahead is not None and len(store.cold._ahead) > 0
     replies = run(machine, [])
     usage = replies.ends[2].usage
     assert usage is not None and usage.disk_tokens == 299
-    assert store.cold.reading_ahead == 0
+    assert len(store.cold._ahead) == 0
     store.close()

@@ -103,3 +103,49 @@ def test_conditions_are_left_out_of_a_schema_that_becomes_too_large_with_them() 
     assert takes(files, {"files": [{"k0": "true"}, {"k5": "true"}]})
     assert not takes(files, {"files": [{"k90": "true"}]})
     assert not takes(files, {"files": [{"k0": 1}]})
+
+
+def test_a_dynamic_reference_leads_to_the_outermost_anchor() -> None:
+    strings = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "https://example.com/strings",
+        "$ref": "list",
+        "$defs": {
+            "item": {"$dynamicAnchor": "item", "type": "string"},
+            "list": {
+                "$id": "list",
+                "type": "array",
+                "items": {"$dynamicRef": "#item"},
+                "$defs": {"item": {"$dynamicAnchor": "item"}},
+            },
+        },
+    }
+    assert takes(strings, ["a", "b"])
+    assert not takes(strings, ["a", 1])
+    tree = {
+        "$id": "https://example.com/strict",
+        "$recursiveAnchor": True,
+        "$ref": "tree",
+        "required": ["n"],
+        "$defs": {
+            "tree": {"$id": "tree", "$recursiveAnchor": True, **obj({"n": INTEGER, "sub": {"$recursiveRef": "#"}})}
+        },
+    }
+    assert takes(tree, {"n": 1, "sub": {"n": 2}})
+    assert not takes(tree, {"n": 1, "sub": {}})
+
+
+def test_schemas_of_the_oldest_drafts_are_named_by_id() -> None:
+    schema = {"id": "http://example.com/tree", "definitions": {"node": {"id": "node", **obj({"n": INTEGER}, "n")}}}
+    assert takes(schema | obj({"a": {"$ref": "node"}}), {"a": {"n": 1}})
+    assert not takes(schema | obj({"a": {"$ref": "http://example.com/node"}}), {"a": {}})
+
+
+def test_names_that_a_pattern_of_properties_leaves_out_obey_the_rest() -> None:
+    schema = obj(patternProperties={"^(?!plugins$|x$)[a-z][a-z+-]*$": INTEGER}, additionalProperties=False)
+    assert takes(schema, {"a": 1, "plug": 2})
+    for wrong in ({"plugins": 1}, {"x": 1}, {"": 1}, {"a": ""}, {"A": 1}):
+        assert not takes(schema, wrong), wrong
+    listed = schema | {"properties": {"plugins": STRING}}
+    assert takes(listed, {"plugins": "", "b": 3})
+    assert not takes(listed, {"plugins": 1})

@@ -25,15 +25,19 @@ from pathlib import Path
 
 import httpx
 import pytest
+from omlx_registry import Registry
 
 from tests.faults.house import HELLO, MODEL, House, ask
 from tests.support.bystanders import Streams
 from tests.support.hub import FakeHub
+from tests.support.routes import BOUNDARY, form
 from tests.support.tiny import tiny_model
+from tests.support.tiny_whisper import as_wav, make_whisper, sound
 
 pytestmark = pytest.mark.timeout(3600)
 SECOND = "second"
 THIRD = "third"
+SPEECH = "speech"
 DELAY_S = {MODEL: 2.0, THIRD: 2.0}
 SECRET = "Only-for-the-model"
 _LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (\[[\w.-]+\] )?(WARNING: |ERROR: )?\S.*")
@@ -42,6 +46,22 @@ _LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (\[[\w.-]+\] )?(WARNING: |ER
 def chat(model: str, text: str, **more: object) -> tuple[str, bytes]:
     body = {"model": model, "messages": [{"role": "user", "content": f"{SECRET} {text}"}], **more}
     return "/api/chat", json.dumps(body).encode()
+
+
+ENDLESS = {"type": "string", "allOf": [{"pattern": f"^(a|b)*a(a|b){{{at}}}"} for at in range(5, 100, 3)]}
+"""A schema that takes its compiler minutes."""
+
+
+def recording(dice: random.Random) -> tuple[str, bytes]:
+    """Speech that takes from less than a second to a minute to write down."""
+    fields = [("model", "", SPEECH.encode()), ("prompt", "", SECRET.encode()), ("stream", "", b"true")]
+    body, _ = form([*fields, ("file", SECRET, as_wav(sound(dice.choice((1, 20, 200)))))])
+    return f"/v1/audio/{dice.choice(('transcriptions', 'translations'))}", body
+
+
+def response(dice: random.Random) -> tuple[str, bytes]:
+    body = {"model": MODEL, "input": SECRET, "stream": dice.random() < 0.5, "max_output_tokens": 200}
+    return "/v1/responses", json.dumps(body).encode()
 
 
 LONELY = [f"lonely-{number}" for number in range(6)]
@@ -58,10 +78,13 @@ PHASES: dict[str, tuple[Callable[[random.Random], tuple[str, bytes]], float]] = 
         lambda dice: ("/api/create", json.dumps({"model": "made", "from": MODEL, "quantize": "q4_K_M"}).encode()),
         0.5,
     ),
+    "recording": (recording, 0.5),
+    "response": (response, 0.1),
+    "grammar": (lambda dice: chat(MODEL, "hello", format=ENDLESS | {"title": str(dice.random())}), 0.5),
     "upload": (lambda dice: (f"/api/blobs/sha256:{dice.randbytes(32).hex()}", SECRET.encode() * 20_000), 0.02),
 }
 """What a leaver sends, and the longest time in s after which it leaves."""
-_WEIGHTS = {"load": 12, "pull": 1, "create": 1}
+_WEIGHTS = {"load": 12, "pull": 1, "create": 1, "grammar": 1}
 
 
 def leave(house: House, phase: str, dice: random.Random) -> None:
@@ -69,8 +92,14 @@ def leave(house: House, phase: str, dice: random.Random) -> None:
     path, body = request(dice)
     with socket.create_connection(("127.0.0.1", house.port), timeout=60) as connection:
         if path:
-            head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-            message = head + body
+            kind = f"multipart/form-data; boundary={BOUNDARY}" if path.startswith("/v1/audio/") else "application/json"
+            lines = [
+                f"POST {path} HTTP/1.1",
+                "Host: localhost",
+                f"Content-Type: {kind}",
+                f"Content-Length: {len(body)}",
+            ]
+            message = "\r\n".join([*lines, "", ""]).encode() + body
             if phase == "upload" or dice.random() < 0.1:
                 message = message[: dice.randint(1, len(message) - 1)]
             with contextlib.suppress(ConnectionError):  # a refusal may come before all is sent
@@ -152,6 +181,8 @@ def busy_house(tmp_path: Path) -> Iterator[House]:
         }
         with House(tmp_path / "house", env=env) as house:
             house.register(SECOND, "taught-llama")
+            speech = make_whisper(tmp_path / "speech")
+            Registry(house.models).add_model_folder(SPEECH, speech, transfer="copy")
             created = {"model": THIRD, "from": SECOND, "system": "Be steady.", "stream": False}
             assert house.post("/api/create", created).json() == {"status": "success"}
             for name in LONELY:

@@ -64,7 +64,25 @@ def test_a_unit_and_its_drop_ins_are_read_as_systemd_reads_them(tmp_path: Path) 
     assert origins["OLLAMA_HOST"] == "/etc/systemd/system/ollama.service"
     assert origins["OLLAMA_KEEP_ALIVE"] == "/etc/systemd/system/ollama.service.d/override.conf"
     write(tmp_path / "etc/systemd/system/ollama.service.d/zz.conf", "[Service]\nEnvironment=\n")
-    assert values(find({}, tmp_path / "home", tmp_path)) == {}, "an empty assignment takes back what stood before"
+    left = values(find({}, tmp_path / "home", tmp_path))
+    assert left == {"OLLAMA_CONTEXT_LENGTH": "8192"}, "an empty assignment takes back what stood before"
+    write(tmp_path / "etc/systemd/system/ollama.service.d/zz.conf", "[Service]\nEnvironment=\nEnvironmentFile=\n")
+    assert values(find({}, tmp_path / "home", tmp_path)) == {}
+
+
+def test_a_users_unit_names_files_by_its_home_and_they_go_first(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    unit = """[Service]
+EnvironmentFile=-%h/.ollama/env
+Environment=OLLAMA_MODELS=%h/models OLLAMA_KEEP_ALIVE=1h OLLAMA_ORIGINS=app://50%%
+"""
+    write(home / ".config/systemd/user/ollama.service", unit)
+    write(home / ".ollama/env", "OLLAMA_KEEP_ALIVE=30m\n")
+    assert values(find({}, home, tmp_path)) == {
+        "OLLAMA_MODELS": f"{home}/models",
+        "OLLAMA_KEEP_ALIVE": "30m",
+        "OLLAMA_ORIGINS": "app://50%",
+    }
 
 
 def test_a_launchd_job_and_the_app_are_read(tmp_path: Path) -> None:

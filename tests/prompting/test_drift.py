@@ -70,6 +70,7 @@ CASES: dict[str, tuple[str, str, list[Segment]]] = {
     "Gemma: a name with namespaces": (GEMMA, "<|tool_call>call:google:mcp:make-pdf{name:'o.pdf',content:'one, two {three}'}<tool_call|>", calls(("make-pdf", {"name": "o.pdf", "content": "one, two {three}"}))),
     "Gemma: = for :": (GEMMA, "<|tool_call>call:make-pdf{name:<|\"|>r.pdf<|\"|>,content='hello, you'}<tool_call|>", calls(("make-pdf", {"name": "r.pdf", "content": "hello, you"}))),
     "Gemma: a quote too many": (GEMMA, "<|tool_call>call:find{pattern:':\\s*\\w+'<|\"|>}<tool_call|>", calls(("find", {"pattern": ":\\s*\\w+"}))),
+    "Gemma: parentheses": (GEMMA, '<|tool_call>call:make-pdf(name=<|"|>r.pdf<|"|>,content=<|"|>hello<|"|>)<tool_call|>', calls(("make-pdf", {"name": "r.pdf", "content": "hello"}))),
     "Gemma: no brace at the end": (GEMMA, '<|tool_call>call:run{command:<|"|>ls<|"|><tool_call|>', calls(LS)),
     "Gemma: no quote at the end": (GEMMA, '<|tool_call>call:run{command:<|"|>ls}<tool_call|>', calls(LS)),
     "Gemma: two closers": (GEMMA, '<|tool_call>call:run{command:<|"|>ls<|"|>}<tool_call|><tool_call|>', calls(LS)),
@@ -89,6 +90,7 @@ CASES: dict[str, tuple[str, str, list[Segment]]] = {
     # invoke
     "DeepSeek: a call that closes itself": ("｜DSML｜" + THINKS, '<｜DSML｜function_calls><｜DSML｜invoke name="run"/></｜DSML｜function_calls>', calls(("run", {}))),
     "DeepSeek: arguments as JSON": ("｜DSML｜", '<｜DSML｜function_calls>\n<｜DSML｜invoke name="run">\n{"command": "ls"}\n</｜DSML｜invoke>\n</｜DSML｜function_calls>', calls(LS)),
+    "DeepSeek: a parameter that closes itself": ("｜DSML｜", '<｜DSML｜function_calls>\n<｜DSML｜invoke name="put">\n<｜DSML｜parameter name="path" string="true" value="a.py"/>\n<｜DSML｜parameter name="body" string="true">print(1)</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>', calls(PUT)),
     "MiniMax: no wrapper": ("<minimax:tool_call>", '<invoke name="run">\n<parameter name="command">ls</parameter>\n</invoke>\n</minimax:tool_call>', calls(LS)),
     "MiniMax: a parameter not closed": ("<minimax:tool_call>", '<minimax:tool_call>\n<invoke name="put">\n<parameter name="path">a.py\n<parameter name="body">print(1)</parameter>\n</invoke>\n</minimax:tool_call>', calls(PUT)),
     "MiniMax M3: an object": ("]<]minimax[>[", ']<]minimax[>[<tool_call>]<]minimax[>[<invoke name="put">]<]minimax[>[<extra>]<]minimax[>[<a>1]<]minimax[>[</a>]<]minimax[>[<b>]<]minimax[>[<item>x]<]minimax[>[</item>]<]minimax[>[<item>2]<]minimax[>[</item>]<]minimax[>[</b>]<]minimax[>[</extra>]<]minimax[>[</invoke>]<]minimax[>[</tool_call>', calls(("put", {"extra": {"a": 1, "b": ["x", 2]}}))),
@@ -133,6 +135,8 @@ CASES: dict[str, tuple[str, str, list[Segment]]] = {
     "gpt-oss: a message without its token": (HARMONY, "<|channel|>analysis hm<|end|><|start|>assistant<|channel|>final<|message|>Hello", [*thought("hm"), *text("Hello")]),
     "gpt-oss: tokens twice": (HARMONY, "<|channel|><|channel|>analysis<|message|><|message|>hm<|end|><|end|><|start|><|start|>assistant<|channel|>final<|message|>Hello", [*thought("hm"), *text("Hello")]),
     "gpt-oss: a header without its first token": (HARMONY, "<|channel|>analysis<|message|>hm<|end|>assistant<|channel|>final<|message|>Hello", [*thought("hm"), *text("Hello")]),
+    "gpt-oss: no token at all in front": (HARMONY, "analysis<|message|>hm<|end|><|start|>assistantfinal<|message|>Hello", [*thought("hm"), *text("Hello")]),
+    "gpt-oss: an answer that begins like a header": (HARMONY, "final words", text("final words")),
     "gpt-oss: a built-in tool": (HARMONY, '<|channel|>analysis to=browser.search code<|message|>{"query": "x"}<|call|>', calls(("browser.search", {"query": "x"}))),
     # Muse Glimmer
     "Muse: thinking and answer": ("<atem:function_calls><|eom|>", " to=self<|message|>t<|eom|><|start|>assistant to=user<|message|>Hi<|eot|>", [*thought("t"), *text("Hi")]),

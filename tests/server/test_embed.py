@@ -250,7 +250,7 @@ def test_small_jobs_are_answered_while_a_large_one_runs_and_leaving_ends_it(
 
 def test_a_chat_streams_on_while_its_model_embeds(server: LocalServer) -> None:
     with server.client() as embedding, server.client() as chatting:
-        texts = [f"text number {number} " * 20 for number in range(300)]
+        texts = [f"text number {number} " * 20 for number in range(80)]
         answer: list[Any] = []
         thread = threading.Thread(
             target=lambda: answer.append(embedding.post("/api/embed", json={"model": "chat", "input": texts}))
@@ -261,4 +261,4 @@ def test_a_chat_streams_on_while_its_model_embeds(server: LocalServer) -> None:
         )
         thread.join()
     assert said.json()["done"]
-    assert len(answer[0].json()["embeddings"]) == 300
+    assert len(answer[0].json()["embeddings"]) == 80

@@ -52,7 +52,12 @@ def test_what_changes_models_is_done_on_each_replica(routes: dict[str, RouteInfo
         *("/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete", "/api/blobs/{digest:str}"),
         *("/api/omlx/pin", "/api/omlx/import"),
     }
-    assert {path for path, info in routes.items() if info.balancing == "united"} == {"/api/tags", "/api/ps"}
+    assert {path: info.balancing for path, info in routes.items() if info.balancing in {"tags", "running"}} == {
+        "/api/tags": "tags",
+        "/api/ps": "running",
+    }
+    open_paths = {path for path, info in routes.items() if not info.needs_key}
+    assert open_paths == {"/", "/health", "/api/version", "/dashboard/{name:str}"}
 
 
 @pytest.mark.parametrize(

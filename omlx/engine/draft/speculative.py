@@ -140,13 +140,13 @@ class Speculator:
         self._held += behind
         base = batch.lengths[0]
         tokens = mx.concatenate([mx.array(behind, dtype=mx.int32), batch.tokens]) if behind else batch.tokens
-        found: list[mx.array] = []
+        rounds: list[mx.array] = []
         for _ in range(count):
             logits = self._draft.model(tokens[None], cache=self._cache)[:, -1, : self._width]
             tokens = draft_sampler(logits).tokens
             launch(tokens)
-            found.append(tokens)
-        guesses = mx.concatenate(found)
+            rounds.append(tokens)
+        guesses = mx.concatenate(rounds)
         last, batch.pending = batch.pending, []
         logits = batch.forward(mx.concatenate([batch.tokens, guesses])[None])
         sample = sampler(logits[0])
@@ -170,7 +170,7 @@ class Speculator:
             caches.trim(self._cache, count)
             return
         guesses, tokens = read(round.guesses), read(round.sample.tokens)
-        right = next((at for at in range(count) if guesses[at] != tokens[at]), count)
+        right = next((index for index in range(count) if guesses[index] != tokens[index]), count)
         self.guessed, self.accepted = self.guessed + count, self.accepted + right
         self._controller.round(count, right)
         batch.rewind(count - right)
@@ -218,15 +218,15 @@ class Speculator:
                 row,
                 count,
                 Sampler([row], [sampled], self._width),
-                Sampler(rows, [sampled + at for at in range(count + 1)], self._model.vocabulary),
+                Sampler(rows, [sampled + index for index in range(count + 1)], self._model.vocabulary),
             )
         _, _, draft_sampler, sampler = self._samplers
         draft_sampler.seek([sampled])
-        sampler.seek([sampled + at for at in range(count + 1)])
+        sampler.seek([sampled + index for index in range(count + 1)])
         return draft_sampler, sampler
 
 
 def _common(first: list[int], second: list[int]) -> int:
     """Length of the common beginning."""
     pairs = enumerate(zip(first, second, strict=False))
-    return next((at for at, (a, b) in pairs if a != b), min(len(first), len(second)))
+    return next((index for index, (a, b) in pairs if a != b), min(len(first), len(second)))

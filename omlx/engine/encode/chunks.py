@@ -25,7 +25,7 @@ _RECENT = 0.5
 """Weight of the newest measurement."""
 
 
-class Pick(NamedTuple):
+class ChunkPick(NamedTuple):
     """Rows `start` to `stop` of a queue."""
 
     queue: int
@@ -33,7 +33,7 @@ class Pick(NamedTuple):
     stop: int
 
 
-def choose(queues: Sequence[Sequence[int]], budget: int) -> list[Pick]:
+def choose(queues: Sequence[Sequence[int]], budget: int) -> list[ChunkPick]:
     """The next chunk: at least one row, at most `budget` tokens with padding.
 
     Each queue holds the lengths of a job's rows, longest first; none is empty, and the first one leads.
@@ -46,7 +46,7 @@ def choose(queues: Sequence[Sequence[int]], budget: int) -> list[Pick]:
         start = bisect_left(lengths, -width, key=lambda length: -length)
         stop = min(bisect_left(lengths, 1 - least, key=lambda length: -length), start + room)
         if stop > start:
-            picks.append(Pick(number, start, stop))
+            picks.append(ChunkPick(number, start, stop))
             room -= stop - start
         if room == 0:
             break

@@ -100,16 +100,16 @@ class PlainRows:
 
     def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[EncodeRow]:
         limit = min(limit, self._limit) if limit > 0 else self._limit
-        found = []
+        rows = []
         for text in texts:
             if isinstance(text, list):
                 check_tokens(text, self._vocabulary)
-                found.append(text)
+                rows.append(text)
             elif isinstance(text, str):
-                found.append(self._encode(text, limit))
-        if not truncate and any(len(tokens) > limit for tokens in found):
+                rows.append(self._encode(text, limit))
+        if not truncate and any(len(tokens) > limit for tokens in rows):
             raise TooLong
-        return [EncodeRow(tokens[:limit] or [self._filler]) for tokens in found]
+        return [EncodeRow(tokens[:limit] or [self._filler]) for tokens in rows]
 
 
 def chat_embedder(loaded: LoadedModel, encode: Callable[[str, int], list[int]], limit: int) -> DecoderEmbedder:
@@ -155,10 +155,10 @@ def _load_decoder(spec: LoadSpec, pooling: Pooling | None, progress: Progress) -
     filler = min(loaded.end_tokens, default=0)
     maker = RowMaker(loaded.text_tokenizer, limit=min(spec.engine.context_length, loaded.max_context), filler=filler)
     try:
-        found = trunk(loaded.model)
+        network = trunk(loaded.model)
     except ValueError as error:
         raise LoadError(f"{spec.name} cannot be loaded: {error}") from error
-    embedder = DecoderEmbedder(loaded.model, found, maker, filler=filler, pooling=pooling or "lasttoken")
+    embedder = DecoderEmbedder(loaded.model, network, maker, filler=filler, pooling=pooling or "lasttoken")
     return embedder, loaded.weights, loaded.weight_bytes
 
 
@@ -210,8 +210,8 @@ def read_pooling(folder: Path) -> Pooling | None:
     modes = ["mean" if mode == "mean_sqrt_len_tokens" else mode for mode in modes]
     if len(modes) != 1 or modes[0] not in get_args(Pooling):
         raise LoadError(f"this model's pooling ({', '.join(map(str, modes))}) is not supported")
-    found: Pooling = modes[0]
-    return found
+    pooling: Pooling = modes[0]
+    return pooling
 
 
 def pooling_folder(folder: Path) -> str:
@@ -230,9 +230,9 @@ def trunk(model: Any) -> Any:
     """The part of a mlx-lm model that maps tokens to hidden states. Raises ValueError where it cannot be told."""
     inner = getattr(model, "language_model", model)
     for name in ("model", "transformer", "backbone"):
-        found = getattr(inner, name, None)
-        if callable(found):
-            return found
+        module = getattr(inner, name, None)
+        if callable(module):
+            return module
     raise ValueError("this model does not support embeddings")
 
 

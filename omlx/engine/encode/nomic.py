@@ -40,8 +40,8 @@ class _Layer(nn.Module):  # type: ignore[misc]
 
     def __call__(self, states: mx.array, mask: mx.array) -> mx.array:
         states = self.norm1(self.attn(states, mask) + states)
-        found: mx.array = self.norm2(self.mlp(states) + states)
-        return found
+        output: mx.array = self.norm2(self.mlp(states) + states)
+        return output
 
 
 class _Attention(nn.Module):  # type: ignore[misc]
@@ -61,8 +61,8 @@ class _Attention(nn.Module):  # type: ignore[misc]
         queries, keys, values = self.rope(joined[0]), self.rope(joined[1]), joined[2]
         scale = (width // self.heads) ** -0.5
         seen = mx.fast.scaled_dot_product_attention(queries, keys, values, scale=scale, mask=mask)
-        found: mx.array = self.out_proj(seen.transpose(0, 2, 1, 3).reshape(rows, count, width))
-        return found
+        output: mx.array = self.out_proj(seen.transpose(0, 2, 1, 3).reshape(rows, count, width))
+        return output
 
 
 class _Gated(nn.Module):  # type: ignore[misc]
@@ -73,8 +73,8 @@ class _Gated(nn.Module):  # type: ignore[misc]
         self.fc2 = nn.Linear(inner, width, bias=bool(config.get("mlp_fc2_bias", False)))
 
     def __call__(self, states: mx.array) -> mx.array:
-        found: mx.array = self.fc2(self.fc11(states) * nn.silu(self.fc12(states)))
-        return found
+        output: mx.array = self.fc2(self.fc11(states) * nn.silu(self.fc12(states)))
+        return output
 
 
 class NomicModel(nn.Module):  # type: ignore[misc]

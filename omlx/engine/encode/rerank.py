@@ -81,10 +81,10 @@ class GenerativeReranker:
         room = self._room
         if limit > 0:
             room = max(min(room, limit - len(self._before) - len(self._after)), 1)
-        found = [tokenization.ids(body, self._encode, most=room)[0] for body in bodies]
-        if not truncate and any(len(body) > room for body in found):
+        bodies_ids = [tokenization.ids(body, self._encode, most=room)[0] for body in bodies]
+        if not truncate and any(len(body) > room for body in bodies_ids):
             raise TooLong
-        return [EncodeRow([*self._before, *body[:room], *self._after]) for body in found]
+        return [EncodeRow([*self._before, *body[:room], *self._after]) for body in bodies_ids]
 
     def compute(self, rows: Sequence[EncodeRow]) -> NDArray[np.float32]:
         batch = pad(rows, self._filler)

@@ -80,17 +80,17 @@ class RowMaker:
     def rows(self, texts: Sequence[Text], *, truncate: bool, limit: int = 0) -> list[EncodeRow]:
         shortened = [self._begin(text) for text in texts if not isinstance(text, list)]
         encoded = iter(self._tokenizer.encode_batch(shortened))
-        found = []
+        rows = []
         for text in texts:
             if isinstance(text, list):
-                found.append(self._row(text, truncate))
+                rows.append(self._row(text, truncate))
                 continue
             encoding = next(encoded)
             if encoding.overflowing and not truncate:
                 raise TooLong
             segments = encoding.type_ids if self._segments and any(encoding.type_ids) else ()
-            found.append(EncodeRow(encoding.ids or [self._filler], segments))
-        return [self._limited(row, limit, truncate) for row in found] if 0 < limit < self._limit else found
+            rows.append(EncodeRow(encoding.ids or [self._filler], segments))
+        return [self._limited(row, limit, truncate) for row in rows] if 0 < limit < self._limit else rows
 
     def _limited(self, row: EncodeRow, limit: int, truncate: bool) -> EncodeRow:
         """The row of one text with at most `limit` tokens, its special tokens among them."""
@@ -148,7 +148,7 @@ def _special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
     """What the tokenizer puts before and behind a text."""
     plain = list(tokenizer.encode("a", add_special_tokens=False).ids)
     full = list(tokenizer.encode("a").ids)
-    start = next((at for at in range(len(full)) if full[at : at + len(plain)] == plain), 0)
+    start = next((index for index in range(len(full)) if full[index : index + len(plain)] == plain), 0)
     return full[:start], full[start + len(plain) :]
 
 
@@ -169,13 +169,13 @@ def pad(rows: Sequence[EncodeRow], filler: int) -> PaddedRows:
     tokens = np.full((len(rows), width), filler, dtype=np.int32)
     mask = np.zeros((len(rows), width), dtype=np.int32)
     segments = np.zeros((len(rows), width), dtype=np.int32)
-    for at, row in enumerate(rows):
-        tokens[at, : lengths[at]] = row.tokens
-        mask[at, : lengths[at]] = 1
+    for index, row in enumerate(rows):
+        tokens[index, : lengths[index]] = row.tokens
+        mask[index, : lengths[index]] = 1
         if row.segments:
-            segments[at, : lengths[at]] = row.segments
-    told = any(row.segments for row in rows)
-    return PaddedRows(mx.array(tokens), mx.array(mask), mx.array(segments) if told else None, mx.array(lengths))
+            segments[index, : lengths[index]] = row.segments
+    has_segments = any(row.segments for row in rows)
+    return PaddedRows(mx.array(tokens), mx.array(mask), mx.array(segments) if has_segments else None, mx.array(lengths))
 
 
 def to_host(values: mx.array) -> NDArray[np.float32]:

@@ -65,6 +65,16 @@ def split(pattern: str) -> list[str] | None:
     return [*others, *found, *([] if rest in _EVERYTHING | _NOT_EMPTY and (others or found) else [f"^{rest}"])]
 
 
+def without_names(pattern: str) -> tuple[str, list[str]] | None:
+    """What stands behind a look-ahead that excludes whole texts only, and these texts; None for other patterns."""
+    end = _end_of_group(pattern[1:]) if pattern.startswith("^(?!") else None
+    texts = _texts(pattern[4 : end + 1]) if end is not None else None
+    if end is None or not texts or not all(text.ends and not text.within for text in texts):
+        return None
+    rest = pattern[end + 2 :]
+    return (f"^{rest}", [text.text for text in texts]) if rest and "|" not in _outside_groups(rest) else None
+
+
 def lengths(pattern: str) -> tuple[str, dict[str, int]]:
     """`pattern` without a look-ahead that only counts characters, and what that says."""
     found = _LENGTHS.match(pattern)

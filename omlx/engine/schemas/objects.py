@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from omlx.engine.schemas.lookahead import without_names
 from omlx.engine.schemas.merged import Merged
 from omlx.engine.schemas.patterns import disjoint, matches, usable_alone
 from omlx.engine.schemas.refs import Place, SchemaError, place_of
@@ -34,22 +35,30 @@ class _Properties:
         self.additional: list[Place] | None = None
         if "additionalProperties" in schema:
             self.additional = [place_of(schema["additionalProperties"], place)]
+        closed = self.additional is not None and self.additional[0].schema is False
+        self.forbidden: dict[str, None] = {}
         loose = []
         for pattern, inner in _map(schema, "patternProperties").items():
             known = usable_alone(pattern)
+            excluding = without_names(pattern) if closed and known is None else None
+            if excluding and not self.listed.keys() & excluding[1]:
+                # The compiler joins properties and the patterns that match them: only what is forbidden can be listed.
+                known = usable_alone(excluding[0])
+                self.forbidden |= dict.fromkeys(excluding[1] if known else ())
             if known is None:
                 loose.append(place_of(inner, place))
             else:
                 self.patterns.setdefault(known, []).append(place_of(inner, place))
         if loose:
             # Which names these patterns match cannot be told: any other name may be one.
-            closed = self.additional is not None and self.additional[0].schema is False
             self.additional = [*([] if closed else self.additional or []), *loose]
 
     def of(self, name: str, compared: bool) -> list[Place]:
         """What its own lists say of a property; patterns that match a listed name hold as well."""
         if name in self.listed:
             return [self.listed[name]]
+        if name in self.forbidden:
+            return [Place(False, "")]
         if self.additional is None or (compared and any(matches(pattern, name) for pattern in self.patterns)):
             return []
         return self.additional
@@ -61,7 +70,8 @@ def merge_objects(merged: Merged, flat: Sequence[Place]) -> None:
         required = place.schema.get("required")
         if isinstance(required, list):  # draft 3 said it of the property itself
             merged.required |= dict.fromkeys(name for name in required if isinstance(name, str))
-    names = dict.fromkeys(itertools.chain(*(part.listed for part in parts), merged.required))
+    listed = (itertools.chain(part.listed, part.forbidden) for part in parts)
+    names = dict.fromkeys(itertools.chain(*listed, merged.required))
     if len(names) > MAX_PROPERTIES:
         raise SchemaError(TOO_MANY_PROPERTIES)
     # Where they are too many the others' schema is taken to hold as well.

@@ -39,7 +39,11 @@ class References:
 
     def __init__(self, root: dict[str, Any]) -> None:
         draft = root.get("$schema")
-        name = "id" if isinstance(draft, str) and ("draft-03" in draft or "draft-04" in draft) else "$id"
+        if isinstance(draft, str):
+            old = "draft-03" in draft or "draft-04" in draft
+        else:
+            old = "id" in root and "$id" not in root
+        name = "id" if old else "$id"
         self.root = Place(root, _own_uri(root, "", name), name=name)
         self._known: dict[str, Place] = {}
         for place in _schemas(root, name):
@@ -80,6 +84,8 @@ class References:
         place = self._known[resource]
         if place.schema is True:
             return place
+        if keyword != "$ref" and (outermost := self._outermost(keyword, place, unquote(fragment))):
+            return outermost
         ours = place.base == resource and metaschema(resource) is not None
         if fragment and not fragment.startswith("/"):
             found = self._known.get(f"{resource}#{unquote(fragment)}")
@@ -97,6 +103,16 @@ class References:
         if found is None:
             raise SchemaError(f'"{keyword}" leads to {shown}, which is not in the schema')
         return found
+
+    def _outermost(self, keyword: str, place: Place, name: str) -> Place | None:
+        """What a dynamic reference leads to where both what it names and the whole schema can be extended."""
+        if keyword == "$recursiveRef":
+            both = [one for one in (place.schema, self.root.schema) if isinstance(one, dict)]
+            return self.root if len(both) == 2 and all(one.get("$recursiveAnchor") is True for one in both) else None
+        places = [self._known.get(f"{start.base.partition('#')[0]}#{name}") for start in (place, self.root)]
+        if not all(found and found.schema.get("$dynamicAnchor") == name for found in places):
+            return None
+        return places[1]
 
 
 def _pointers(name: str) -> tuple[str, ...]:
@@ -117,7 +133,7 @@ def _schemas(root: Any, name: str) -> Iterator[Place]:
 
 def _own_uri(schema: dict[str, Any], base: str, name: str) -> str:
     own = schema.get(name)
-    if not isinstance(own, str) or not own or own.startswith("#"):
+    if not isinstance(own, str) or not own or own.startswith("#") or (name == "id" and "$ref" in schema):
         return base
     try:
         return urljoin(base, own)

@@ -62,8 +62,8 @@ class QwenVL(VideoFamily):
         fps, starts = timing.fps, range(0, timing.frames, 2)
         if self.config.model_type.startswith("qwen3"):
             # A moment is at the middle of its two frames; the last may be alone.
-            seconds = ((at + 0.5) / fps if at + 1 < timing.frames else at / fps for at in starts)
-            text = "".join(f"<{at:.1f} seconds>{self._open}{self._video}{self._close}" for at in seconds)
+            seconds = ((frame + 0.5) / fps if frame + 1 < timing.frames else frame / fps for frame in starts)
+            text = "".join(f"<{frame:.1f} seconds>{self._open}{self._video}{self._close}" for frame in seconds)
             return text, tuple(Part(moment) for moment in moments)
         step_s = 2 / fps
         rate = float(getattr(self.config.vision_config, "tokens_per_second", 1) or 1)
@@ -118,10 +118,10 @@ class Gemma3(Family):
         pixels = mx.array(np.concatenate([picture["pixels"] for picture in pictures])).transpose(0, 2, 3, 1)
         dtype = self.language_model.model.norm.weight.dtype
         hidden, _, _ = self.network.vision_tower(pixels.astype(dtype), output_hidden_states=True)
-        found = self.network.multi_modal_projector(hidden)
+        features = self.network.multi_modal_projector(hidden)
         # The text model scales all its embeddings up; a picture's are of the right size already.
-        found = found / (self.config.text_config.hidden_size**0.5)
-        return [(found[row],) for row in range(len(pictures))]
+        features = features / (self.config.text_config.hidden_size**0.5)
+        return [(features[row],) for row in range(len(pictures))]
 
     def __call__(
         self, tokens: mx.array, *, cache: list[Any], inputs: Inputs | None = None, positions: mx.array | None = None
@@ -177,13 +177,13 @@ class Idefics3(Family):
         hidden, *_ = self.network.vision_model(
             pixels.astype(dtype), patch_attention_mask=patches, output_hidden_states=True
         )
-        found = self.network.connector(hidden.astype(dtype))
+        features = self.network.connector(hidden.astype(dtype))
         ends = np.cumsum([len(picture["pixels"]) for picture in pictures])[:-1].tolist()
-        return [(tiles.reshape(-1, tiles.shape[-1]),) for tiles in mx.split(found, ends)]
+        return [(tiles.reshape(-1, tiles.shape[-1]),) for tiles in mx.split(features, ends)]
 
     def embed(self, tokens: mx.array) -> mx.array:
-        found: mx.array = self.language_model.embed_tokens(tokens)
-        return found
+        embedded: mx.array = self.language_model.embed_tokens(tokens)
+        return embedded
 
     def __call__(
         self, tokens: mx.array, *, cache: list[Any], inputs: Inputs | None = None, positions: mx.array | None = None
@@ -260,8 +260,8 @@ def _mask(cache: Any, inputs: Inputs, window: int | None) -> mx.array:
     count = inputs.embeds.shape[1]
     mask = cache.make_mask(count, return_array=True, window_size=window)
     number = np.zeros(count, np.int32)
-    for at, (start, end) in enumerate(inputs.spans, 1):
-        number[start:end] = at
+    for index, (start, end) in enumerate(inputs.spans, 1):
+        number[start:end] = index
     same = (number[:, None] == number[None]) & (number[:, None] > 0)
     if mask is None:  # a single token, which sees all
         return mx.ones((1, 1), mx.bool_)

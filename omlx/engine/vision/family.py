@@ -70,8 +70,8 @@ class Family(ABC):
         """The features of several pictures, computed together."""
 
     def embed(self, tokens: mx.array) -> mx.array:
-        found: mx.array = self.language_model.model.embed_tokens(tokens)
-        return found
+        embedded: mx.array = self.language_model.model.embed_tokens(tokens)
+        return embedded
 
     def make_cache(self) -> list[Any]:
         """mlx-lm's caches: the ones that batches are made of. mlx-vlm's are the same by another name."""

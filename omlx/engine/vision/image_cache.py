@@ -45,9 +45,9 @@ class ImageCache:
 
     def get(self, name: bytes, opened: Callable[[], Picture]) -> Picture:
         """The picture of that name, which `opened` makes where it is not known."""
-        found = self.find(name, lambda: opened().pixels())
-        if found is not None:
-            return found
+        features = self.find(name, lambda: opened().pixels())
+        if features is not None:
+            return features
         picture = opened()
         with self._lock:
             self.opened += 1

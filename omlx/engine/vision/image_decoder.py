@@ -57,16 +57,16 @@ def decode(data: bytes, check: Callable[[], None] = lambda: None) -> Image.Image
     if pictures.is_plain_bitmap(data):  # frames of videos, for one: nothing in them can take long
         return pictures.decode(data)
     pictures.check_bytes(data)
-    found = _ask(_Decode(data), PICTURE_SECONDS, check, _Picture)
-    return Image.frombytes("RGB", (found.width, found.height), found.pixels)
+    picture = _ask(_Decode(data), PICTURE_SECONDS, check, _Picture)
+    return Image.frombytes("RGB", (picture.width, picture.height), picture.pixels)
 
 
 def frames(
     data: bytes, fps: float, room: int = pictures.MOST_FRAME_PIXELS, check: Callable[[], None] = lambda: None
 ) -> tuple[list[bytes], float]:
     """As `pictures.frames`; `check` as in `decode`."""
-    found = _ask(_Frames(data, fps, room), ANIMATION_SECONDS, check, _Animation)
-    return [found.frames[number] for number in found.shown], found.fps
+    animation = _ask(_Frames(data, fps, room), ANIMATION_SECONDS, check, _Animation)
+    return [animation.frames[number] for number in animation.shown], animation.fps
 
 
 _pool = DecoderPool("omlx.engine.vision.image_decoder", _MEMORY_BYTES)
@@ -93,9 +93,9 @@ def _answer(order: _Decode | _Frames) -> _Picture | _Animation | _Refused:
         if isinstance(order, _Decode):
             image = pictures.decode(order.data)
             return _Picture(image.width, image.height, image.tobytes())
-        found, fps = pictures.frames(order.data, order.fps, order.room)
-        numbers = {id(frame): number for number, frame in enumerate({id(it): it for it in found}.values())}
-        return _Animation(list({id(it): it for it in found}.values()), [numbers[id(frame)] for frame in found], fps)
+        frames, fps = pictures.frames(order.data, order.fps, order.room)
+        numbers = {id(frame): number for number, frame in enumerate({id(it): it for it in frames}.values())}
+        return _Animation(list({id(it): it for it in frames}.values()), [numbers[id(frame)] for frame in frames], fps)
     except PictureError as error:
         return _Refused(str(error))
     except MemoryError:

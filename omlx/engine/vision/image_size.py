@@ -38,18 +38,18 @@ def _bmp(data: bytes) -> int | None:
 def _gif(data: bytes) -> int | None:
     """The larger of the screen and the first frame, for a decoder makes room for both."""
     width, height, flags = struct.unpack_from("<HHB", data, 6)
-    at = 13 + _colors(flags)
+    position = 13 + _colors(flags)
     for _ in range(_MOST_BLOCKS):
-        kind, at = data[at], at + 1
+        kind, position = data[position], position + 1
         if kind == 0x2C:
-            left, top, wide, high = struct.unpack_from("<HHHH", data, at)
+            left, top, wide, high = struct.unpack_from("<HHHH", data, position)
             return int(max(width, left + wide) * max(height, top + high))
         if kind != 0x21:
             return None
-        at += 1
-        while length := data[at]:
-            at += 1 + length
-        at += 1
+        position += 1
+        while length := data[position]:
+            position += 1 + length
+        position += 1
     return None
 
 
@@ -63,7 +63,7 @@ def _webp(data: bytes) -> int | None:
         return None
     kind = data[12:16]
     if kind == b"VP8X":
-        wide, high = (int.from_bytes(data[at : at + 3], "little") + 1 for at in (24, 27))
+        wide, high = (int.from_bytes(data[position : position + 3], "little") + 1 for position in (24, 27))
         return wide * high
     if kind == b"VP8L":
         (bits,) = struct.unpack_from("<I", data, 21)
@@ -75,15 +75,15 @@ def _webp(data: bytes) -> int | None:
 
 
 def _jpeg(data: bytes) -> int | None:
-    at = 2
+    position = 2
     for _ in range(_MOST_BLOCKS):
-        if data[at] != 0xFF:
+        if data[position] != 0xFF:
             return None
-        kind = data[at + 1]
+        kind = data[position + 1]
         if 0xC0 <= kind <= 0xCF and kind not in _NO_FRAME_HEADER:
-            height, width = struct.unpack_from(">HH", data, at + 5)
+            height, width = struct.unpack_from(">HH", data, position + 5)
             return int(width * height)
-        at += 2 + int(struct.unpack_from(">H", data, at + 2)[0])
+        position += 2 + int(struct.unpack_from(">H", data, position + 2)[0])
     return None
 
 

@@ -126,32 +126,32 @@ def frames(data: bytes, fps: float, room: int = MOST_FRAME_PIXELS) -> tuple[list
 
 def _sampled(file: Any, count: int, fps: float, room: int) -> tuple[list[bytes], float]:
     """The frames that are shown `fps` times a second, each as a file of its own. Raises PictureError."""
-    found: list[bytes] = []
+    frames: list[bytes] = []
     now, step_ms = 0.0, 1000 / fps
     for number in range(count):
         file.seek(number)
         file.load()
         now += max(float(file.info.get("duration") or 100), 1.0)
-        if len(found) * step_ms >= now:
+        if len(frames) * step_ms >= now:
             continue
         room -= file.width * file.height
         if room < 0:
             raise PictureError(_NO_ROOM)
         buffer = io.BytesIO()
         _upright_rgb(file).save(buffer, "BMP")
-        while len(found) * step_ms < now:
-            if len(found) == MOST_PICTURES:
-                found, step_ms = found[::2], step_ms * 2
+        while len(frames) * step_ms < now:
+            if len(frames) == MOST_PICTURES:
+                frames, step_ms = frames[::2], step_ms * 2
             else:
-                found.append(buffer.getvalue())
-    return found, 1000 / step_ms
+                frames.append(buffer.getvalue())
+    return frames, 1000 / step_ms
 
 
 def thinned(items: Sequence[T], most: int) -> list[T]:
     """At most `most` of them (0: all), evenly spread, the first among them."""
     if not 0 < most < len(items):
         return list(items)
-    return [items[at * len(items) // most] for at in range(most)]
+    return [items[index * len(items) // most] for index in range(most)]
 
 
 def digest(picture: Image.Image, salt: bytes = b"") -> bytes:

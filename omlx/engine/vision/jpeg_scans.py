@@ -20,12 +20,12 @@ def count_scans(data: bytes, most: int) -> int:
     """Scans of the first picture in a JPEG file, counted up to `most` + 1; 0 where it is none or damaged."""
     if not data.startswith(b"\xff\xd8"):
         return 0
-    at, count = 2, 0
-    while count <= most and (marker := _MARKER.search(data, at)) is not None:
-        kind, at = marker[1][0], marker.end()
+    position, count = 2, 0
+    while count <= most and (marker := _MARKER.search(data, position)) is not None:
+        kind, position = marker[1][0], marker.end()
         if kind == _END:
             break
         if kind not in _ALONE:
-            at += int.from_bytes(data[at : at + 2], "big")
+            position += int.from_bytes(data[position : position + 2], "big")
         count += kind == _SCAN
     return count

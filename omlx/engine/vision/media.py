@@ -172,7 +172,7 @@ def expand(
 ) -> tuple[list[int], list[Placement]]:
     """Each placeholder token repeated as often as its picture wants it, and where they stand now."""
     runs = [(number, count) for number, part in enumerate(parts) for count in part.picture.layout.runs]
-    found: list[list[tuple[int, int]]] = [[] for _ in parts]
+    pieces: list[list[tuple[int, int]]] = [[] for _ in parts]
     expanded: list[int] = []
     taken = 0
     for token in tokens:
@@ -182,12 +182,12 @@ def expand(
         if taken == len(runs):
             raise MarkerMismatch
         number, count = runs[taken]
-        found[number].append((len(expanded), count))
+        pieces[number].append((len(expanded), count))
         expanded += [token] * count
         taken += 1
     if taken < len(runs):
         raise MarkerMismatch
-    return expanded, [Placement(part, tuple(spans)) for part, spans in zip(parts, found, strict=True)]
+    return expanded, [Placement(part, tuple(spans)) for part, spans in zip(parts, pieces, strict=True)]
 
 
 def positions(length: int, placements: Sequence[Placement]) -> Positions:

@@ -86,9 +86,9 @@ def unreel(data: bytes, order: Order) -> Unreeled:
             raise _Unusable("is cut off: its head promises more than it has")
         count = max(1, math.ceil(length_s * order.fps - 1e-3))
         kept = min(count, order.most)
-        moments = (at * count // kept / order.fps for at in range(kept))
+        moments = (moment * count // kept / order.fps for moment in range(kept))
         # The times of frames are rounded to a tick.
-        wanted = [places[bisect_right(places, places[0] + Fraction(at) / tick + 0.5) - 1] for at in moments]
+        wanted = [places[bisect_right(places, places[0] + Fraction(moment) / tick + 0.5) - 1] for moment in moments]
         numbers = {place: number for number, place in enumerate(dict.fromkeys(wanted))}
         shape = Shape(stream.sample_aspect_ratio or 1, min(MOST_FRAME_PIXELS, MOST_PIXELS // len(numbers)))
         frames = list(_decoded(codec, packets, list(numbers), shape))
@@ -97,20 +97,20 @@ def unreel(data: bytes, order: Order) -> Unreeled:
 
 def _packets(container: Any, stream: Any) -> list[Any]:
     """The packets that become frames, in the order of decoding."""
-    found = [
+    packets = [
         packet
         for packet in itertools.islice(container.demux(stream), _MOST_PACKETS + 1)
         if packet.size and packet.pts is not None and not packet.is_corrupt
     ]
-    if len(found) > _MOST_PACKETS:
+    if len(packets) > _MOST_PACKETS:
         raise _Unusable(f"has more than {_MOST_PACKETS:,} frames")
-    if not any(packet.is_keyframe and not packet.is_discard for packet in found):
+    if not any(packet.is_keyframe and not packet.is_discard for packet in packets):
         raise _Unusable("is damaged or cut off: there is no whole frame in it")
-    return found
+    return packets
 
 
 def _stretches(packets: list[Any]) -> Iterator[_Stretch]:
-    starts = [at for at, packet in enumerate(packets) if packet.is_keyframe or at == 0]
+    starts = [index for index, packet in enumerate(packets) if packet.is_keyframe or index == 0]
     for start, end in itertools.pairwise([*starts, len(packets)]):
         part = packets[start:end]
         yield _Stretch(part, min(packet.pts for packet in part) < part[0].pts)
@@ -122,19 +122,19 @@ def _decoded(codec: Any, packets: list[Any], wanted: Sequence[int], shape: Shape
     stretches = list(_stretches(packets))
     places = [{packet.pts for packet in stretch.packets} for stretch in stretches]
     needed = [not own.isdisjoint(wanted) for own in places]
-    for at in range(len(stretches) - 1, 0, -1):
-        needed[at - 1] |= needed[at] and stretches[at].leads
-    at = 0
-    while at < len(stretches):
-        end = at
+    for position in range(len(stretches) - 1, 0, -1):
+        needed[position - 1] |= needed[position] and stretches[position].leads
+    position = 0
+    while position < len(stretches):
+        end = position
         while end < len(stretches) and needed[end]:
             end += 1
-        if end > at:
-            run = [packet for stretch in stretches[at:end] for packet in stretch.packets]
-            inside = set().union(*places[at:end])
+        if end > position:
+            run = [packet for stretch in stretches[position:end] for packet in stretch.packets]
+            inside = set().union(*places[position:end])
             yield from _decoded_run(codec, run, waiting, inside, shape)
             codec.flush_buffers()
-        at = max(end, at + 1)
+        position = max(end, position + 1)
 
 
 def _decoded_run(codec: Any, run: list[Any], waiting: list[int], inside: set[int], shape: Shape) -> Iterator[bytes]:

@@ -77,36 +77,36 @@ class Videos:
         name = _name(video)
         with self._lock:
             known = self._known.get(name)
-        found = self._remembered(video, known) if known is not None else None
-        if known is None or found is None:
-            known, found = self._opened(video, room, check)
+        shown = self._remembered(video, known) if known is not None else None
+        if known is None or shown is None:
+            known, shown = self._opened(video, room, check)
         with self._lock:
             self._known.put(name, known)
-        text, parts = self._family.show_video(found, known.timing)
+        text, parts = self._family.show_video(shown, known.timing)
         return Shown(text, parts, known.timing.frames)
 
     def _remembered(self, video: Video, known: _Known) -> list[Picture] | None:
         """The moments of a known video, unless one of them has to be opened."""
         again = _Again(lambda: self._frames(video, ImageBudget(), lambda: None))
         moments = []
-        for at, name in enumerate(known.moments):
-            moment = self._image_cache.find(name, partial(self._pixels_again, again, at))
+        for index, name in enumerate(known.moments):
+            moment = self._image_cache.find(name, partial(self._pixels_again, again, index))
             if moment is None:
                 return None
             moments.append(moment)
         return moments
 
-    def _pixels_again(self, again: _Again, at: int) -> Pixels:
-        return self._moment(again.frames, at).pixels()
+    def _pixels_again(self, again: _Again, index: int) -> Pixels:
+        return self._moment(again.frames, index).pixels()
 
     def _opened(self, video: Video, room: ImageBudget, check: Callable[[], None]) -> tuple[_Known, list[Picture]]:
         frames = self._frames(video, room, check)
         label = json.dumps([frames.options, frames.size], sort_keys=True).encode()
         names, moments = [], []
-        for at, group in enumerate(frames.groups):
+        for index, group in enumerate(frames.groups):
             check()
             names.append(hashlib.sha256(b"moment:%s" % label + b"".join(map(_sized, group))).digest())
-            moments.append(self._image_cache.get(names[-1], partial(self._moment, frames, at)))
+            moments.append(self._image_cache.get(names[-1], partial(self._moment, frames, index)))
         return _Known(tuple(names), frames.timing), moments
 
     def _frames(self, video: Video, room: ImageBudget, check: Callable[[], None]) -> _FrameGroups:
@@ -114,7 +114,8 @@ class Videos:
         clip = self._clip(video, room, check)
         count, each = len(clip.frames), self._family.frames_per_moment
         groups = [
-            tuple(clip.frames[min(at + behind, count - 1)] for behind in range(each)) for at in range(0, count, each)
+            tuple(clip.frames[min(start + behind, count - 1)] for behind in range(each))
+            for start in range(0, count, each)
         ]
         size = picture_decoder.decode(clip.frames[0]).size
         return _FrameGroups(
@@ -141,13 +142,13 @@ class Videos:
             room.take(kept)
         return Clip(kept, fps * len(kept) / len(frames), length_s)
 
-    def _moment(self, frames: _FrameGroups, at: int) -> Picture:
+    def _moment(self, frames: _FrameGroups, index: int) -> Picture:
         def pixels(images: Sequence[Image.Image]) -> tuple[Pixels, ImageLayout]:
             made = [self._process(image, frames.options) for image in images]
             return self._family.join_frames([pixels for pixels, _ in made]), made[0][1]
 
         def images() -> list[Image.Image]:
-            return [_fit(picture_decoder.decode(file), frames.size) for file in frames.groups[at]]
+            return [_fit(picture_decoder.decode(file), frames.size) for file in frames.groups[index]]
 
         shown = images()
         salt = self._salt + json.dumps(frames.options, sort_keys=True).encode()

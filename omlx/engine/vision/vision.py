@@ -158,14 +158,14 @@ class Vision:
             raise MarkerMismatch
         done = ""
         while True:
-            places = [(at, marker) for marker in waiting if (at := text.find(marker)) >= 0]
+            places = [(position, marker) for marker in waiting if (position := text.find(marker)) >= 0]
             if not places:
                 return done + text, parts
-            at, marker = min(places)
+            position, marker = min(places)
             shown_next = waiting[marker].pop()
-            done += text[:at] + shown_next.text
+            done += text[:position] + shown_next.text
             parts += shown_next.parts
-            text = text[at + len(marker) :]
+            text = text[position + len(marker) :]
 
     def media(self, tokens: Sequence[int], parts: Sequence[Part]) -> tuple[list[int], PromptMedia]:
         """The tokens of a placed prompt with as many for each picture as it takes. Raises MarkerMismatch."""
@@ -254,12 +254,12 @@ class Vision:
             self._encode(media, batch)
 
     def _encode(self, media: PromptMedia, batch: dict[bytes, Picture]) -> None:
-        found = self.family.encode([picture.pixels() for picture in batch.values()])
+        encoded = self.family.encode([picture.pixels() for picture in batch.values()])
         # Computed now: kept as a graph, a part of a batch would hold on to all of it.
-        found = [tuple(mx.contiguous(array) for array in features) for features in found]
-        mx.eval(found)
+        encoded = [tuple(mx.contiguous(array) for array in features) for features in encoded]
+        mx.eval(encoded)
         self.encoded += len(batch)
-        for (digest, picture), features in zip(batch.items(), found, strict=True):
+        for (digest, picture), features in zip(batch.items(), encoded, strict=True):
             media.features[digest] = features
             self.cache.put(digest, features)
             picture.release()

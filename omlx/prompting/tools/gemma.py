@@ -36,7 +36,7 @@ def _reader(*texts: str) -> Reader:
             return
         while True:
             if _PYTHON.match(cursor.text, cursor.position):
-                cursor.keep(offered_tools.call(*literals.read_call(cursor)))
+                cursor.keep(_python_call(cursor, offered_tools, marks))
                 cursor.blank()
                 cursor.maybe(marks.closing)
                 return
@@ -60,6 +60,17 @@ def _reader(*texts: str) -> Reader:
     return read
 
 
+def _python_call(cursor: Cursor, offered_tools: OfferedTools, marks: _Marks) -> ToolCall:
+    """`f(key=value)`, with Python's quotes or the family's."""
+    start = cursor.position
+    try:
+        return offered_tools.call(*literals.read_call(cursor))
+    except NotACall:
+        cursor.position = start
+    name = cursor.until("(")
+    return offered_tools.call(name, _items(cursor, marks, ")", 0))
+
+
 _PYTHON = re.compile(r"[\w.-]+\(")
 _KEY = re.compile(r"[^:={}\[\],<]*")
 
@@ -67,10 +78,15 @@ _KEY = re.compile(r"[^:={}\[\],<]*")
 def _object(cursor: Cursor, marks: _Marks, depth: int) -> dict[str, Any]:
     """`{key:value,…}`; some models write `=`, or leave the last brace out in front of the closing marker."""
     cursor.literal("{")
+    return _items(cursor, marks, "}", depth)
+
+
+def _items(cursor: Cursor, marks: _Marks, bracket: str, depth: int) -> dict[str, Any]:
+    """The rest of an object that `bracket` ends."""
     items: dict[str, Any] = {}
     while True:
         cursor.blank()
-        if cursor.maybe("}"):
+        if cursor.maybe(bracket):
             return items
         if cursor.maybe(marks.quote):
             name = cursor.until(marks.quote)
@@ -86,7 +102,7 @@ def _object(cursor: Cursor, marks: _Marks, depth: int) -> dict[str, Any]:
         cursor.blank()
         cursor.one_of(":", "=")
         items[name] = _value(cursor, marks, depth + 1)
-        if _ends(cursor, marks, "}"):
+        if _ends(cursor, marks, bracket):
             return items
 
 

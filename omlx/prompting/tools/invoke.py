@@ -16,6 +16,7 @@ from omlx.prompting.tools.rules import OfferedTool, Rules
 
 _QUOTED = re.compile(r"""\s*name\s*=\s*"[^"]*"(?:\s+\w+="[^"]*")*""")
 _REST = re.compile(r"""(?:\s+[\w-]+\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"']+))*\s*/?\s*""")
+_VALUE = re.compile(r"\svalue\s*=\s*\"([^\"]*)\"")
 _NAME = re.compile(r"""\s*name\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'<>]+))(.*)""", re.DOTALL)
 
 
@@ -91,7 +92,12 @@ def _call(cursor: Cursor, offered_tools: OfferedTools, tags: _Tags) -> ToolCall:
             break
         if cursor.maybe(f"<{tags.parameter}"):
             key, rest = _attributes(cursor)
-            value = cursor.value(f"</{tags.parameter}>", _sibling(tags, properties, arguments, key), _end(tags))
+            given = _VALUE.search(rest) if rest.rstrip().endswith("/") else None
+            value = (
+                given.group(1)
+                if given
+                else cursor.value(f"</{tags.parameter}>", _sibling(tags, properties, arguments, key), _end(tags))
+            )
             cdata = re.fullmatch(r"\s*<!\[CDATA\[(.*)\]\]>\s*", value, re.DOTALL)
             value = cdata.group(1) if cdata else value
             if not cursor.text.endswith(f"</{tags.parameter}>", 0, cursor.position):

@@ -26,44 +26,44 @@ NO_MESSAGES = "messages is required"
 NO_WEB_SEARCH = "web search is not available: it runs on Ollama's servers"
 
 
-def check(asked: wire.MessagesRequest) -> None:
+def check(body: wire.MessagesRequest) -> None:
     """Raises HTTPError."""
-    check_count(asked)
-    if asked.max_tokens <= 0:
+    check_count(body)
+    if body.max_tokens <= 0:
         raise HTTPError(400, "max_tokens is required and must be positive")
 
 
-def check_count(asked: wire.CountRequest) -> None:
+def check_count(body: wire.CountRequest) -> None:
     """Raises HTTPError."""
-    if not asked.model:
+    if not body.model:
         raise HTTPError(400, "model is required")
-    if not asked.messages:
+    if not body.messages:
         raise HTTPError(400, NO_MESSAGES)
 
 
-def read_chat(asked: wire.CountRequest) -> ChatInput:
+def read_chat(body: wire.CountRequest) -> ChatInput:
     """Messages, tools and thinking of a request. Raises HTTPError, Malformed."""
-    system = _join(asked.system if isinstance(asked.system, list) else [asked.system or ""]).text
+    system = _join(body.system if isinstance(body.system, list) else [body.system or ""]).text
     messages = [Message(role="system", content=system)] if system else []
-    for turn in asked.messages:
+    for turn in body.messages:
         messages += _turn(turn)
-    return ChatInput(messages, _choice(asked), _think(asked))
+    return ChatInput(messages, _choice(body), _think(body))
 
 
 def generation(
-    asked: wire.CountRequest, chat: ChatInput, model: ModelFacts, unsupported_tools: UnsupportedTools = "error"
+    body: wire.CountRequest, chat: ChatInput, model: ModelFacts, unsupported_tools: UnsupportedTools = "error"
 ) -> GenerateRequest:
     """The internal request. A model that cannot think is not asked to. Raises HTTPError, OptionError."""
     request = chat_request(
-        asked.model,
+        body.model,
         model,
         chat if "thinking" in model.capabilities else chat._replace(think=None),
-        options=_options(asked) if isinstance(asked, wire.MessagesRequest) else {},
-        format=_format(asked.output_config),
-        template_kwargs=asked.chat_template_kwargs,
+        options=_options(body) if isinstance(body, wire.MessagesRequest) else {},
+        format=_format(body.output_config),
+        template_kwargs=body.chat_template_kwargs,
         unsupported_tools=unsupported_tools,
-        truncate=not isinstance(asked, wire.MessagesRequest) or asked.truncate,
-        one_call=asked.tool_choice.get("disable_parallel_tool_use") is True,
+        truncate=not isinstance(body, wire.MessagesRequest) or body.truncate,
+        one_call=body.tool_choice.get("disable_parallel_tool_use") is True,
     )
     if request is None:
         raise HTTPError(400, NO_MESSAGES)
@@ -76,23 +76,23 @@ def counting(request: GenerateRequest, context: int) -> GenerateRequest:
     return msgspec.structs.replace(request, limits=limits, render_only=True)
 
 
-def _options(asked: wire.MessagesRequest) -> dict[str, Any]:
-    budget = asked.thinking.budget_tokens if asked.thinking else 0
+def _options(body: wire.MessagesRequest) -> dict[str, Any]:
+    budget = body.thinking.budget_tokens if body.thinking else 0
     return given_options(
-        num_predict=asked.max_tokens,
-        temperature=asked.temperature,
-        top_p=asked.top_p,
-        top_k=asked.top_k,
-        stop=asked.stop_sequences or None,
+        num_predict=body.max_tokens,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        top_k=body.top_k,
+        stop=body.stop_sequences or None,
         think_budget=budget if budget > 0 else None,
     )
 
 
-def _think(asked: wire.CountRequest) -> bool | str | None:
-    kind = asked.thinking.type if asked.thinking else ""
+def _think(body: wire.CountRequest) -> bool | str | None:
+    kind = body.thinking.type if body.thinking else ""
     if kind in {"enabled", "disabled"}:
         return kind == "enabled"
-    return _EFFORTS.get(asked.output_config.effort) if asked.output_config else None
+    return _EFFORTS.get(body.output_config.effort) if body.output_config else None
 
 
 def _format(config: wire.OutputConfig | None) -> Any:
@@ -101,10 +101,10 @@ def _format(config: wire.OutputConfig | None) -> Any:
     return config.format.get("schema")
 
 
-def _tools(asked: wire.CountRequest) -> list[dict[str, Any]]:
+def _tools(body: wire.CountRequest) -> list[dict[str, Any]]:
     """Tools in Ollama's form. Those Anthropic runs itself are refused or, where they are only helpers, left out."""
     tools = []
-    for tool in asked.tools:
+    for tool in body.tools:
         if tool.type.startswith("web_search"):
             raise HTTPError(400, NO_WEB_SEARCH)
         if tool.type not in {"", "custom"}:
@@ -116,12 +116,12 @@ def _tools(asked: wire.CountRequest) -> list[dict[str, Any]]:
     return tools
 
 
-def _choice(asked: wire.CountRequest) -> ToolChoice:
-    kind = asked.tool_choice.get("type")
+def _choice(body: wire.CountRequest) -> ToolChoice:
+    kind = body.tool_choice.get("type")
     if kind not in (None, "auto", "any", "tool", "none"):
         raise HTTPError(400, 'tool_choice.type must be "auto", "any", "tool" or "none"')
-    choice = {"name": asked.tool_choice.get("name")} if kind == "tool" else "required" if kind == "any" else kind
-    return read_choice(_tools(asked), choice)
+    choice = {"name": body.tool_choice.get("name")} if kind == "tool" else "required" if kind == "any" else kind
+    return read_choice(_tools(body), choice)
 
 
 def _turn(turn: wire.MessageParam) -> list[Message]:
@@ -138,11 +138,11 @@ def _turn(turn: wire.MessageParam) -> list[Message]:
                 calls.append(_call(block))
             case {"type": "thinking", "thinking": str(thought)}:
                 thoughts.append(thought)
-    said = _join(blocks)
-    if results and not (said.text or said.images or calls):
+    text = _join(blocks)
+    if results and not (text.text or text.images or calls):
         return results
     message = Message(
-        role=turn.role.lower(), content=said.text, thinking="".join(thoughts), images=said.images, tool_calls=calls
+        role=turn.role.lower(), content=text.text, thinking="".join(thoughts), images=text.images, tool_calls=calls
     )
     return [*results, message]
 
@@ -157,8 +157,8 @@ def _call(block: dict[str, Any]) -> ToolCall:
 
 def _result(block: dict[str, Any]) -> Message:
     content = block.get("content")
-    said = _join(content if isinstance(content, list) else [content])
-    return Message(role="tool", content=said.text, images=said.images, tool_call_id=str(block.get("tool_use_id") or ""))
+    text = _join(content if isinstance(content, list) else [content])
+    return Message(role="tool", content=text.text, images=text.images, tool_call_id=str(block.get("tool_use_id") or ""))
 
 
 def _join(blocks: Sequence[Any]) -> MessageContent:

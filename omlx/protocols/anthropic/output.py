@@ -21,15 +21,15 @@ _CHARACTERS_PER_TOKEN = 4
 class MessageAnswer:
     """Writes one message. `characters`: length of the prompt, from which `message_start` estimates its tokens."""
 
-    def __init__(self, asked: wire.MessagesRequest, *, characters: int) -> None:
+    def __init__(self, body: wire.MessagesRequest, *, characters: int) -> None:
         self._message = wire.AnthropicMessage(
             id=f"msg_{secrets.token_hex(12)}",
-            model=asked.model,
+            model=body.model,
             content=[],
             stop_reason=None,
             usage=wire.AnthropicUsage(input_tokens=max(1, characters // _CHARACTERS_PER_TOKEN)),
         )
-        self._stops = asked.stop_sequences
+        self._stops = body.stop_sequences
         self._blocks: list[wire.Block] = []
         self._open = False
         self._begun = False

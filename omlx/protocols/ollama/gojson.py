@@ -110,7 +110,7 @@ def first_value(body: bytes) -> Any:
         raise EmptyBody("missing request body")
     if b"\\ud" in body or b"\\uD" in body:
         with contextlib.suppress(msgspec.DecodeError, RecursionError):
-            return msgspec.json.decode(_ESCAPE.sub(lambda found: rb"\ufffd" if found[1] else found[0], body))
+            return msgspec.json.decode(_ESCAPE.sub(lambda match: rb"\ufffd" if match[1] else match[0], body))
     text = body.decode("utf-8", "replace")
     return _second_look(text) if len(body) <= _SECOND_LOOK else _quick_look(text)
 
@@ -122,10 +122,10 @@ def _quick_look(text: str) -> Any:
     except RecursionError:
         raise Malformed("exceeded max depth") from None
     except msgspec.DecodeError as error:
-        found = _PLACE.search(str(error))
-    if found is None:
+        match = _PLACE.search(str(error))
+    if match is None:
         raise Malformed("unexpected EOF")
-    character = text.encode()[int(found[1]) : int(found[1]) + 4].decode("utf-8", "replace")[:1]
+    character = text.encode()[int(match[1]) : int(match[1]) + 4].decode("utf-8", "replace")[:1]
     raise Malformed(f"invalid character '{character}' looking for beginning of value")
 
 
@@ -163,7 +163,7 @@ def _syntax_text(text: str, error: json.JSONDecodeError) -> str:
         "Invalid control": "in string literal",
         "Invalid \\": "in string escape code",
     }
-    situation = next((said for start, said in situations.items() if error.msg.startswith(start)), None)
+    situation = next((phrase for start, phrase in situations.items() if error.msg.startswith(start)), None)
     return f"invalid character '{shown}' {situation or 'looking for beginning of value'}"
 
 
@@ -232,12 +232,12 @@ def _custom_reader(parse: Callable[[Any], Any], go_type: str) -> _Reader:
 
 def _primitive_reader(kind: type, go_type: str) -> _Reader:
     def read(value: Any, where: _Where) -> Any:
-        given = type(value)
-        if given is kind:
+        actual = type(value)
+        if actual is kind:
             if kind is int and not -(2**63) <= value < 2**63:
                 _wrong(value, where, go_type)
             return value
-        if kind is float and given is int:
+        if kind is float and actual is int:
             return float(value)
         _wrong(value, where, go_type)
 
@@ -305,16 +305,16 @@ def _struct_reader(kind: type[msgspec.Struct], go_type: str) -> _Reader:
             return {} if value else {"not": {}}
         if type(value) is not dict:
             _wrong(value, where, go_type)
-        given = {}
+        values = {}
         for key, entry in value.items():
             field = fields.get(key) or folded.get(key.lower())
             if field is None and whole:
-                given[key] = entry
+                values[key] = entry
             elif field is not None and entry is not None:
                 name, wire, read_field = field
-                given[wire if kept else name] = read_field(entry, where.field(wire))
+                values[wire if kept else name] = read_field(entry, where.field(wire))
         if not kept:
-            return kind(**given)
-        return given | {name: default for name, default in always.items() if name not in given}
+            return kind(**values)
+        return values | {name: default for name, default in always.items() if name not in values}
 
     return read

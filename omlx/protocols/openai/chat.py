@@ -23,58 +23,58 @@ NO_MESSAGES = "[] is too short - 'messages'"
 
 
 # ---------------------------------------------------------------- requests
-def read_chat(asked: wire.ChatCompletionRequest) -> ChatInput:
+def read_chat(body: wire.ChatCompletionRequest) -> ChatInput:
     """Messages, tools and effort of a chat completion. Raises HTTPError."""
-    if not asked.messages:
+    if not body.messages:
         raise HTTPError(400, NO_MESSAGES)
-    effort = (asked.reasoning.effort if asked.reasoning else "") or asked.reasoning_effort
+    effort = (body.reasoning.effort if body.reasoning else "") or body.reasoning_effort
     return ChatInput(
-        [_message(message) for message in asked.messages],
+        [_message(message) for message in body.messages],
         think=common.read_effort(effort),
-        choice=read_choice(asked.tools, asked.tool_choice),
+        choice=read_choice(body.tools, body.tool_choice),
     )
 
 
 def generations(
-    asked: wire.ChatCompletionRequest,
+    body: wire.ChatCompletionRequest,
     chat: ChatInput,
     model: ModelFacts,
     unsupported_tools: UnsupportedTools = "error",
 ) -> list[GenerateRequest]:
     """The internal requests, one per choice. Raises HTTPError, OptionError."""
-    count = common.check_count(asked.n)
-    limit = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
+    count = common.check_count(body.n)
+    limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     request = chat_request(
-        asked.model,
+        body.model,
         model,
         chat,
-        options=options(asked, limit, think_budget=asked.reasoning.max_tokens if asked.reasoning else None),
-        format=_format(asked.response_format),
-        template_kwargs=asked.chat_template_kwargs,
+        options=options(body, limit, think_budget=body.reasoning.max_tokens if body.reasoning else None),
+        format=_format(body.response_format),
+        template_kwargs=body.chat_template_kwargs,
         unsupported_tools=unsupported_tools,
-        truncate=asked.truncate,
-        one_call=not asked.parallel_tool_calls,
-        logprobs=asked.logprobs,
-        top_logprobs=asked.top_logprobs,
-        render_only=asked.debug_render_only,
+        truncate=body.truncate,
+        one_call=not body.parallel_tool_calls,
+        logprobs=body.logprobs,
+        top_logprobs=body.top_logprobs,
+        render_only=body.debug_render_only,
     )
     if request is None:
         raise HTTPError(400, NO_MESSAGES)
-    return common.choices(common.bias(request, asked.logit_bias), 1 if request.render_only else count)
+    return common.choices(common.bias(request, body.logit_bias), 1 if request.render_only else count)
 
 
 def options(
-    asked: wire.ChatCompletionRequest | wire.CompletionRequest, limit: int | None, think_budget: int | None = None
+    body: wire.ChatCompletionRequest | wire.CompletionRequest, limit: int | None, think_budget: int | None = None
 ) -> dict[str, Any]:
     """Options by Ollama's names; temperature and top_p are 1 where they are not given, whatever the Modelfile says."""
-    stop = [asked.stop] if isinstance(asked.stop, str) else asked.stop
+    stop = [body.stop] if isinstance(body.stop, str) else body.stop
     return given_options(
         num_predict=limit,
-        temperature=1.0 if asked.temperature is None else asked.temperature,
-        top_p=1.0 if asked.top_p is None else asked.top_p,
-        frequency_penalty=asked.frequency_penalty,
-        presence_penalty=asked.presence_penalty,
-        seed=asked.seed,
+        temperature=1.0 if body.temperature is None else body.temperature,
+        top_p=1.0 if body.top_p is None else body.top_p,
+        frequency_penalty=body.frequency_penalty,
+        presence_penalty=body.presence_penalty,
+        seed=body.seed,
         stop=[item for item in stop if isinstance(item, str)] if isinstance(stop, list) else None,
         think_budget=think_budget,
     )
@@ -105,13 +105,13 @@ def _message(message: wire.OpenAIMessage) -> Message:
     )
 
 
-def _content(given: wire.OpenAIMessage) -> MessageContent:
-    content = given.content
+def _content(message: wire.OpenAIMessage) -> MessageContent:
+    content = message.content
     if isinstance(content, str):
         return MessageContent(content, [])
     if isinstance(content, list):
         return _join(content)
-    if content is None and given.tool_calls:
+    if content is None and message.tool_calls:
         return MessageContent("", [])
     kinds = {type(None): "<nil>", bool: "bool", int: "float64", float: "float64"}
     raise HTTPError(400, f"invalid message content type: {kinds.get(type(content), 'map[string]interface {}')}")
@@ -149,19 +149,19 @@ def _call(call: dict[str, Any]) -> ToolCall:
 class ChatCompletionAnswer:
     """Writes one chat completion, streamed (`delta`, `finish`, `end`) or `whole`."""
 
-    def __init__(self, asked: wire.ChatCompletionRequest) -> None:
+    def __init__(self, body: wire.ChatCompletionRequest) -> None:
         self.id = f"chatcmpl-{secrets.token_hex(12)}"
         self.created = int(time.time())
-        self.model = asked.model
+        self.model = body.model
         self._images = sum(
             1
-            for message in asked.messages
+            for message in body.messages
             if isinstance(message.content, list)
             for part in message.content
             if isinstance(part, dict) and part.get("type") == "image_url"
         )
-        self._logprobs = asked.logprobs
-        self._with_usage = asked.stream_options is not None and asked.stream_options.include_usage
+        self._logprobs = body.logprobs
+        self._with_usage = body.stream_options is not None and body.stream_options.include_usage
         self._begun: set[int] = set()
         self._calls: dict[int, int] = {}
         self._finishes: list[Finish] = []

@@ -54,19 +54,19 @@ def read_image(url: Any) -> bytes:
 def read_video(part: Mapping[str, Any]) -> Video:
     """A video part: `video` is a list of frames (data URIs), `video_url` one URI with a file, or with frames
     behind commas, as in vLLM. Raises HTTPError."""
-    given = part.get("video", part.get("video_url"))
-    given = given.get("url") if isinstance(given, Mapping) else given
-    if isinstance(given, str):
-        prefix = _DATA_URI.match(given, 0, _LONGEST_PREFIX)
+    source = part.get("video", part.get("video_url"))
+    source = source.get("url") if isinstance(source, Mapping) else source
+    if isinstance(source, str):
+        prefix = _DATA_URI.match(source, 0, _LONGEST_PREFIX)
         if prefix is None:
             raise HTTPError(400, NO_VIDEO_URLS)
-        given = ["data:;base64," + frame for frame in given[prefix.end() :].split(",")]
-    if not isinstance(given, list):
+        source = ["data:;base64," + frame for frame in source[prefix.end() :].split(",")]
+    if not isinstance(source, list):
         raise HTTPError(400, "a video must be a list of frames or a data URI")
     fps, most = part.get("fps", 2.0), part.get("max_frames", 0)
     if not isinstance(fps, (int, float)) or not isinstance(most, int):
         raise HTTPError(400, "fps and max_frames of a video must be numbers")
-    return media.read_video([read_image(frame) for frame in given], float(fps), most)
+    return media.read_video([read_image(frame) for frame in source], float(fps), most)
 
 
 def read_effort(effort: str) -> bool | str | None:
@@ -97,10 +97,10 @@ def bias(request: GenerateRequest, logit_bias: Mapping[str, float]) -> GenerateR
     if not logit_bias:
         return request
     try:
-        found = {int(token): min(100.0, max(-100.0, value)) for token, value in logit_bias.items()}
+        biases = {int(token): min(100.0, max(-100.0, value)) for token, value in logit_bias.items()}
     except ValueError:
         raise HTTPError(400, "logit_bias: the keys must be token ids") from None
-    sampling = msgspec.structs.replace(request.sampling, logit_bias=found)
+    sampling = msgspec.structs.replace(request.sampling, logit_bias=biases)
     return msgspec.structs.replace(request, sampling=sampling)
 
 

@@ -55,37 +55,37 @@ def _are_tokens(value: Any) -> bool:
     return isinstance(value, list) and all(type(token) is int and 0 <= token < 1 << 31 for token in value)
 
 
-def completions(asked: wire.CompletionRequest, prompts: Sequence[Input], model: ModelFacts) -> list[GenerateRequest]:
+def completions(body: wire.CompletionRequest, prompts: Sequence[Input], model: ModelFacts) -> list[GenerateRequest]:
     """The internal requests: `n` for each prompt; none where the model is only to be loaded. Raises HTTPError."""
-    count = common.check_count(asked.n)
+    count = common.check_count(body.n)
     if count * len(prompts) > common.MOST_CHOICES:
         raise HTTPError(400, f"n times the number of prompts must be at most {common.MOST_CHOICES}")
-    found: list[GenerateRequest] = []
+    requests: list[GenerateRequest] = []
     for prompt in prompts:
-        wanted = _generation(asked, prompt, model)
+        wanted = _generation(body, prompt, model)
         if wanted is not None:
-            found += common.choices(common.bias(wanted, asked.logit_bias), count)
-    return found
+            requests += common.choices(common.bias(wanted, body.logit_bias), count)
+    return requests
 
 
-def _generation(asked: wire.CompletionRequest, prompt: Input, model: ModelFacts) -> GenerateRequest | None:
-    _check_stop(asked.stop)
-    if not isinstance(prompt, str) and (asked.echo or asked.suffix):
+def _generation(body: wire.CompletionRequest, prompt: Input, model: ModelFacts) -> GenerateRequest | None:
+    _check_stop(body.stop)
+    if not isinstance(prompt, str) and (body.echo or body.suffix):
         raise HTTPError(400, "echo and suffix need the prompt as text, not as tokens")
-    check_capabilities(asked.model, model, "generate", ["insert"] if asked.suffix else [])
-    sampling, limits = parse_options(options(asked, asked.max_tokens), model.parameters, truncate=asked.truncate)
-    kwargs = read_template_kwargs(asked.chat_template_kwargs)
+    check_capabilities(body.model, model, "generate", ["insert"] if body.suffix else [])
+    sampling, limits = parse_options(options(body, body.max_tokens), model.parameters, truncate=body.truncate)
+    kwargs = read_template_kwargs(body.chat_template_kwargs)
     if not prompt:
         return None
     request = GenerateRequest(
         id=0,
-        suffix=asked.suffix or None,
+        suffix=body.suffix or None,
         think=think_level(thinking_wanted(None, kwargs, model), model),
         template_kwargs=kwargs,
         sampling=sampling,
         limits=limits,
-        logprobs=asked.logprobs is not None,
-        top_logprobs=asked.logprobs or 0,
+        logprobs=body.logprobs is not None,
+        top_logprobs=body.logprobs or 0,
     )
     if isinstance(prompt, str):
         system = [Message(role="system", content=model.system)] if model.system else []
@@ -106,14 +106,14 @@ def _check_stop(stop: Any) -> None:
 class CompletionAnswer:
     """Writes one completion, streamed (`delta`, `finish`, `end`) or `whole`. Thoughts are left out."""
 
-    def __init__(self, asked: wire.CompletionRequest, prompts: Sequence[Input]) -> None:
+    def __init__(self, body: wire.CompletionRequest, prompts: Sequence[Input]) -> None:
         self.id = f"cmpl-{secrets.token_hex(12)}"
         self.created = int(time.time())
-        self.model = asked.model
-        self._count = asked.n or 1
-        self._prompts = prompts if asked.echo else None
-        self._logprobs = asked.logprobs
-        self._with_usage = asked.stream_options is not None and asked.stream_options.include_usage
+        self.model = body.model
+        self._count = body.n or 1
+        self._prompts = prompts if body.echo else None
+        self._logprobs = body.logprobs
+        self._with_usage = body.stream_options is not None and body.stream_options.include_usage
         self._written: dict[int, int] = {}
         """Characters of each choice so far."""
         self._finishes: dict[int, Finish] = {}
@@ -164,11 +164,11 @@ class CompletionAnswer:
     def _usage(self) -> wire.CompletionUsage:
         """The `n` choices of one prompt share it."""
         finishes = [self._finishes[choice] for choice in sorted(self._finishes)]
-        found, prompts = common.usage(finishes), common.usage(finishes[:: self._count])
+        usage, prompts = common.usage(finishes), common.usage(finishes[:: self._count])
         return msgspec.structs.replace(
-            found,
+            usage,
             prompt_tokens=prompts.prompt_tokens,
-            total_tokens=prompts.prompt_tokens + found.completion_tokens,
+            total_tokens=prompts.prompt_tokens + usage.completion_tokens,
             prompt_tokens_details=prompts.prompt_tokens_details,
         )
 
@@ -220,15 +220,15 @@ def check_encoding(name: str) -> None:
 
 
 def embedding_list(
-    asked: wire.EmbeddingsRequest, vectors: Sequence[bytes], numbers: Callable[[bytes], list[float]], tokens: int
+    body: wire.EmbeddingsRequest, vectors: Sequence[bytes], numbers: Callable[[bytes], list[float]], tokens: int
 ) -> wire.EmbeddingList:
     """`vectors`: float32 each; `numbers` makes a list of one."""
-    in_base64 = asked.encoding_format.lower() == "base64"
+    in_base64 = body.encoding_format.lower() == "base64"
     data = [
         wire.Embedding(embedding=base64.b64encode(vector).decode() if in_base64 else numbers(vector), index=index)
         for index, vector in enumerate(vectors)
     ]
-    return wire.EmbeddingList(data=data, model=asked.model, usage=wire.EmbedUsage(tokens, tokens))
+    return wire.EmbeddingList(data=data, model=body.model, usage=wire.EmbedUsage(tokens, tokens))
 
 
 def model_entry(name: str, full_name: str, modified: float) -> wire.Model:

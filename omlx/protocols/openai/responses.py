@@ -25,42 +25,42 @@ _SKIPPED = frozenset({"item_reference", "compaction", "mcp_list_tools", "additio
 _ROLES = {"developer": "system"}
 
 
-def read_chat(asked: wire.ResponsesRequest, messages: Sequence[Message]) -> ChatInput:
+def read_chat(body: wire.ResponsesRequest, messages: Sequence[Message]) -> ChatInput:
     """What is asked for; `messages` is the conversation without instructions. Raises HTTPError."""
-    system = [Message(role="system", content=asked.instructions)] if asked.instructions else []
+    system = [Message(role="system", content=body.instructions)] if body.instructions else []
     if not messages:
         raise HTTPError(400, NO_INPUT)
-    if asked.background:
+    if body.background:
         raise HTTPError(400, "background is not supported: ask without it, and stream the answer")
     return ChatInput(
         [*system, *messages],
-        think=common.read_effort(asked.reasoning.effort if asked.reasoning else ""),
-        choice=read_choice(read_tools(asked.tools), asked.tool_choice),
+        think=common.read_effort(body.reasoning.effort if body.reasoning else ""),
+        choice=read_choice(read_tools(body.tools), body.tool_choice),
     )
 
 
 def generation(
-    asked: wire.ResponsesRequest,
+    body: wire.ResponsesRequest,
     chat: ChatInput,
     model: ModelFacts,
     unsupported_tools: UnsupportedTools = "error",
 ) -> GenerateRequest:
     """The internal request. Raises HTTPError, OptionError."""
     request = chat_request(
-        asked.model,
+        body.model,
         model,
         chat,
         options=given_options(
-            num_predict=asked.max_output_tokens,
-            temperature=1.0 if asked.temperature is None else asked.temperature,
-            top_p=asked.top_p,
-            think_budget=asked.reasoning.max_tokens if asked.reasoning else None,
+            num_predict=body.max_output_tokens,
+            temperature=1.0 if body.temperature is None else body.temperature,
+            top_p=body.top_p,
+            think_budget=body.reasoning.max_tokens if body.reasoning else None,
         ),
-        format=_format(asked.text),
-        template_kwargs=asked.chat_template_kwargs,
+        format=_format(body.text),
+        template_kwargs=body.chat_template_kwargs,
         unsupported_tools=unsupported_tools,
-        truncate=asked.truncate,
-        one_call=not asked.parallel_tool_calls,
+        truncate=body.truncate,
+        one_call=not body.parallel_tool_calls,
     )
     if request is None:
         raise HTTPError(400, NO_INPUT)
@@ -76,7 +76,7 @@ def _format(text: wire.ResponseTextConfig | None) -> Any:
 
 def read_tools(tools: Sequence[dict[str, Any]], prefix: str = "") -> list[dict[str, Any]]:
     """The functions among `tools` as Ollama writes tools; those of a namespace are called `namespace.name`."""
-    found: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
     for tool in tools:
         match tool:
             case {"type": "function", "name": str(name)}:
@@ -84,22 +84,22 @@ def read_tools(tools: Sequence[dict[str, Any]], prefix: str = "") -> list[dict[s
                 function = {key: tool[key] for key in keys if tool.get(key) is not None}
                 value = {"type": "function", "function": {"name": prefix + name, **function}}
                 # A schema reads to a plain object, checked as in Ollama's API.
-                found.append(cast(dict[str, Any], gojson.read(value, Tool)))
+                result.append(cast(dict[str, Any], gojson.read(value, Tool)))
             case {"type": "namespace", "name": str(name), "tools": list(inner)}:
-                found += read_tools([item for item in inner if isinstance(item, dict)], f"{prefix}{name}.")
-    return found
+                result += read_tools([item for item in inner if isinstance(item, dict)], f"{prefix}{name}.")
+    return result
 
 
 def namespaces(tools: Sequence[dict[str, Any]], prefix: str = "") -> dict[str, tuple[str, str]]:
     """The functions that live in a namespace: what the model calls them → namespace and name, as clients know them."""
-    found: dict[str, tuple[str, str]] = {}
+    result: dict[str, tuple[str, str]] = {}
     for tool in tools:
         match tool:
             case {"type": "namespace", "name": str(name), "tools": list(inner)}:
-                found |= namespaces([item for item in inner if isinstance(item, dict)], f"{prefix}{name}.")
+                result |= namespaces([item for item in inner if isinstance(item, dict)], f"{prefix}{name}.")
             case {"type": "function", "name": str(name)} if prefix:
-                found[prefix + name] = (prefix.removesuffix("."), name)
-    return found
+                result[prefix + name] = (prefix.removesuffix("."), name)
+    return result
 
 
 def read_input(value: Any) -> list[Message]:
@@ -184,9 +184,9 @@ class _InputReader:
         """Belongs to what the assistant says next."""
         summary = item.get("summary")
         parts = summary if isinstance(summary, list) else []
-        told = "\n".join(str(part.get("text") or "") for part in parts if isinstance(part, dict))
+        text = "\n".join(str(part.get("text") or "") for part in parts if isinstance(part, dict))
         self._close()
-        self._open().thinking = str(item.get("encrypted_content") or told)
+        self._open().thinking = str(item.get("encrypted_content") or text)
 
     def _open(self) -> Message:
         if self._turn is None:

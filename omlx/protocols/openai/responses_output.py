@@ -28,10 +28,10 @@ Keep = Callable[[wire.Response, Message], None]
 class ResponseAnswer:
     """Writes one response: streamed (`delta`, `finish`, `end`; `failed` in mid-stream) or `whole`."""
 
-    def __init__(self, asked: wire.ResponsesRequest, keep: Keep) -> None:
+    def __init__(self, body: wire.ResponsesRequest, keep: Keep) -> None:
         self._keep = keep
-        self._namespaces = namespaces(asked.tools)
-        self._response = _empty(asked)
+        self._namespaces = namespaces(body.tools)
+        self._response = _empty(body)
         self._items: list[wire.Item] = []
         self._calls: list[ToolCall] = []
         self._open = False
@@ -112,8 +112,8 @@ class ResponseAnswer:
                 self._event("response.reasoning_summary_part.added", **self._place(), summary_index=0, part=part)
             )
         self._pieces.append(text)
-        told = {**self._place(), "summary_index": 0, "delta": text}
-        return [*events, self._event("response.reasoning_summary_text.delta", **told)]
+        fields = {**self._place(), "summary_index": 0, "delta": text}
+        return [*events, self._event("response.reasoning_summary_text.delta", **fields)]
 
     def _say(self, text: str) -> list[StreamEvent]:
         events: list[StreamEvent] = []
@@ -122,8 +122,8 @@ class ResponseAnswer:
             part = wire.OutputText(text="")
             events.append(self._event("response.content_part.added", **self._place(), content_index=0, part=part))
         self._pieces.append(text)
-        told = {**self._place(), "content_index": 0, "delta": text, "logprobs": []}
-        return [*events, self._event("response.output_text.delta", **told)]
+        fields = {**self._place(), "content_index": 0, "delta": text, "logprobs": []}
+        return [*events, self._event("response.output_text.delta", **fields)]
 
     def _call(self, call: ToolCall) -> list[StreamEvent]:
         arguments, call_id = arguments_text(call), call.id or new_call_id()
@@ -153,18 +153,18 @@ class ResponseAnswer:
         events: list[StreamEvent] = []
         match item:
             case wire.ReasoningItem():
-                told = {**place, "summary_index": 0, "text": item.encrypted_content}
-                events.append(self._event("response.reasoning_summary_text.done", **told))
+                fields = {**place, "summary_index": 0, "text": item.encrypted_content}
+                events.append(self._event("response.reasoning_summary_text.done", **fields))
                 part = item.summary[0]
                 events.append(self._event("response.reasoning_summary_part.done", **place, summary_index=0, part=part))
             case wire.MessageItem():
-                said = item.content[0]
-                told = {**place, "content_index": 0, "text": said.text, "logprobs": []}
-                events.append(self._event("response.output_text.done", **told))
-                events.append(self._event("response.content_part.done", **place, content_index=0, part=said))
+                content = item.content[0]
+                fields = {**place, "content_index": 0, "text": content.text, "logprobs": []}
+                events.append(self._event("response.output_text.done", **fields))
+                events.append(self._event("response.content_part.done", **place, content_index=0, part=content))
             case wire.FunctionCallItem():
-                told = {**place, "name": item.name, "arguments": item.arguments}
-                events.append(self._event("response.function_call_arguments.done", **told))
+                fields = {**place, "name": item.name, "arguments": item.arguments}
+                events.append(self._event("response.function_call_arguments.done", **fields))
         done = self._event("response.output_item.done", output_index=len(self._items) - 1, item=item)
         return [*events, done]
 
@@ -203,30 +203,30 @@ def _new_id(prefix: str) -> str:
     return f"{prefix}_{secrets.token_hex(12)}"
 
 
-def _empty(asked: wire.ResponsesRequest) -> wire.Response:
+def _empty(body: wire.ResponsesRequest) -> wire.Response:
     reasoning = None
-    if asked.reasoning is not None:
-        reasoning = wire.ReasoningEcho(effort=asked.reasoning.effort or UNSET, summary=asked.reasoning.summary or UNSET)
-    wanted = asked.text.format if asked.text and asked.text.format else {"type": "text"}
+    if body.reasoning is not None:
+        reasoning = wire.ReasoningEcho(effort=body.reasoning.effort or UNSET, summary=body.reasoning.summary or UNSET)
+    wanted = body.text.format if body.text and body.text.format else {"type": "text"}
     return wire.Response(
         id=_new_id("resp"),
         created_at=int(time.time()),
-        model=asked.model,
-        previous_response_id=asked.previous_response_id or None,
-        instructions=asked.instructions or None,
+        model=body.model,
+        previous_response_id=body.previous_response_id or None,
+        instructions=body.instructions or None,
         output=[],
-        tools=asked.tools,
-        tool_choice="auto" if asked.tool_choice is None else asked.tool_choice,
-        truncation=asked.truncation or "disabled",
-        parallel_tool_calls=asked.parallel_tool_calls,
+        tools=body.tools,
+        tool_choice="auto" if body.tool_choice is None else body.tool_choice,
+        truncation=body.truncation or "disabled",
+        parallel_tool_calls=body.parallel_tool_calls,
         text={"format": wanted},
-        top_p=1.0 if asked.top_p is None else asked.top_p,
-        temperature=1.0 if asked.temperature is None else asked.temperature,
+        top_p=1.0 if body.top_p is None else body.top_p,
+        temperature=1.0 if body.temperature is None else body.temperature,
         reasoning=reasoning,
-        max_output_tokens=asked.max_output_tokens,
-        store=asked.store,
-        background=asked.background,
-        metadata=asked.metadata,
-        safety_identifier=asked.safety_identifier or None,
-        prompt_cache_key=asked.prompt_cache_key or None,
+        max_output_tokens=body.max_output_tokens,
+        store=body.store,
+        background=body.background,
+        metadata=body.metadata,
+        safety_identifier=body.safety_identifier or None,
+        prompt_cache_key=body.prompt_cache_key or None,
     )

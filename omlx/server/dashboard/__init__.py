@@ -42,14 +42,14 @@ class _StaticFile(NamedTuple):
 
 @cache
 def _files() -> dict[str, _StaticFile]:
-    found = {}
+    files = {}
     for path in sorted(_FOLDER.iterdir()):
         if path.suffix in _TYPES:
             content = path.read_bytes()
-            found[path.name] = _StaticFile(
+            files[path.name] = _StaticFile(
                 content, _TYPES[path.suffix], f'"{hashlib.sha256(content).hexdigest()[:20]}"'
             )
-    return found
+    return files
 
 
 def page() -> Complete:
@@ -59,13 +59,13 @@ def page() -> Complete:
 
 def file(name: str, known_tag: str) -> Complete | None:
     """A file of the page, or None; `known_tag` is the caller's If-None-Match."""
-    found = _files().get(name)
-    if found is None:
+    static = _files().get(name)
+    if static is None:
         return None
-    if known_tag == found.tag:
-        return Complete(status=304, headers=(*_HEADERS, ("etag", found.tag)))
-    return _answer(found)
+    if known_tag == static.tag:
+        return Complete(status=304, headers=(*_HEADERS, ("etag", static.tag)))
+    return _answer(static)
 
 
-def _answer(found: _StaticFile, *more: tuple[str, str]) -> Complete:
-    return Complete(found.content, content_type=found.type, headers=(*_HEADERS, ("etag", found.tag), *more))
+def _answer(static: _StaticFile, *more: tuple[str, str]) -> Complete:
+    return Complete(static.content, content_type=static.type, headers=(*_HEADERS, ("etag", static.tag), *more))

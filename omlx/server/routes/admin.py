@@ -32,7 +32,7 @@ _LONGEST_DETAIL = 500
 _BLOCK = 4 << 20
 
 
-@get("/health", opt=route_opt("omlx"))
+@get("/health", opt=route_opt("omlx", needs_key=False))
 async def health() -> Answer:
     """The process lives."""
     return as_json({"status": "ok"})
@@ -86,11 +86,11 @@ async def aliases(registry: GivenRegistry) -> Answer:
 
 @post("/api/omlx/aliases", status_code=200, opt=route_opt("omlx"))
 async def set_alias(request: HttpRequest, registry: GivenRegistry, settings: GivenSettings) -> Answer:
-    asked = await read_json(request, wire.AliasRequest, settings.max_body)
-    if asked.target:
-        await asyncio.to_thread(registry.aliases.set, asked.name, asked.target)
+    body = await read_json(request, wire.AliasRequest, settings.max_body)
+    if body.target:
+        await asyncio.to_thread(registry.aliases.set, body.name, body.target)
     else:
-        await asyncio.to_thread(registry.aliases.remove, asked.name)
+        await asyncio.to_thread(registry.aliases.remove, body.name)
     return Complete()
 
 
@@ -98,8 +98,8 @@ async def set_alias(request: HttpRequest, registry: GivenRegistry, settings: Giv
 async def search(registry: GivenRegistry, q: FromQuery[str] = "", limit: FromQuery[int] = 20) -> Answer:
     if not q.strip():
         raise HTTPError(400, "say what to search for: /api/omlx/search?q=TEXT")
-    found = await registry.search(q.strip(), max(1, min(limit, _MOST_HITS)))
-    hits = [wire.SearchHit(model.repository, model.downloads, model.size) for model in found]
+    repositories = await registry.search(q.strip(), max(1, min(limit, _MOST_HITS)))
+    hits = [wire.SearchHit(model.repository, model.downloads, model.size) for model in repositories]
     return as_json(wire.SearchResponse(hits))
 
 
@@ -122,21 +122,21 @@ async def outdated(registry: GivenRegistry) -> Answer:
 
 @post("/api/omlx/import", status_code=200, opt=route_opt("omlx", "each"))
 async def import_found(request: HttpRequest, registry: GivenRegistry, settings: GivenSettings) -> Answer:
-    asked = await read_json(request, wire.ImportRequest, settings.max_body)
-    if asked.source not in ("huggingface", "ollama"):
+    body = await read_json(request, wire.ImportRequest, settings.max_body)
+    if body.source not in ("huggingface", "ollama"):
         raise HTTPError(400, "source must be huggingface or ollama")
-    if asked.source != "ollama":
+    if body.source != "ollama":
         return progress(registry.imports.import_found(), stream=True)
-    if asked.prefer not in ("convert", "pull"):
+    if body.prefer not in ("convert", "pull"):
         raise HTTPError(400, "prefer must be convert or pull")
     wanted = ImportSpec(
-        models=asked.models,
-        link=asked.link,
-        pull=asked.prefer == "pull",
-        dry_run=asked.dry_run,
-        verbose=asked.verbose,
+        models=body.models,
+        link=body.link,
+        pull=body.prefer == "pull",
+        dry_run=body.dry_run,
+        verbose=body.verbose,
     )
-    return progress(registry.imports.import_ollama(wanted, asked.folder), stream=True)
+    return progress(registry.imports.import_ollama(wanted, body.folder), stream=True)
 
 
 @get("/api/omlx/export", opt=route_opt("omlx"))
@@ -165,30 +165,30 @@ async def _blocks(file: BinaryIO) -> AsyncIterator[bytes]:
 
 @post("/api/omlx/pin", status_code=200, opt=route_opt("omlx", "each"))
 async def pin(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
-    asked = await read_json(request, wire.PinRequest, settings.max_body)
-    spec = await asyncio.to_thread(registry.resolve, asked.model)
-    pool.pin(spec, asked.pinned)
-    return as_json(wire.PinResponse(await asyncio.to_thread(_pin_warning, pool, registry) if asked.pinned else ""))
+    body = await read_json(request, wire.PinRequest, settings.max_body)
+    spec = await asyncio.to_thread(registry.resolve, body.model)
+    pool.pin(spec, body.pinned)
+    return as_json(wire.PinResponse(await asyncio.to_thread(_pin_warning, pool, registry) if body.pinned else ""))
 
 
 @post("/api/omlx/selftest", status_code=200, opt=route_opt("omlx"))
 async def selftest(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     """Keep what a self-test found of a model, by its digest."""
-    asked = await read_json(request, SelfTestRequest, settings.max_body)
-    spec = await find(registry, required(asked.model))
-    at = datetime.now().astimezone().isoformat(timespec="seconds")
+    body = await read_json(request, SelfTestRequest, settings.max_body)
+    spec = await find(registry, required(body.model))
+    now = datetime.now().astimezone().isoformat(timespec="seconds")
     versions = f"omlx {__version__}, mlx {metadata.version('mlx')}"
-    checks = _checks(asked.checks)
-    found = SelfTest(at=at, versions=versions, checks=checks) if checks else None
+    checks = _checks(body.checks)
+    result = SelfTest(at=now, versions=versions, checks=checks) if checks else None
     before = pool.selftest(spec.digest)
-    await pool.keep_selftest(spec, found)
-    off = list(found.off) if found else []
-    return as_json(SelfTestResponse(model=spec.name, digest=spec.digest, off=off, result=found, before=before))
+    await pool.keep_selftest(spec, result)
+    off = list(result.off) if result else []
+    return as_json(SelfTestResponse(model=spec.name, digest=spec.digest, off=off, result=result, before=before))
 
 
-def _checks(told: list[Any]) -> list[Check]:
+def _checks(items: list[Any]) -> list[Check]:
     try:
-        checks = msgspec.convert(told[:_MOST_CHECKS], list[Check])
+        checks = msgspec.convert(items[:_MOST_CHECKS], list[Check])
     except msgspec.ValidationError as error:
         raise HTTPError(400, f"checks: {error}") from None
     # A caller's sentence goes to other users' terminals: one line of bounded length.
@@ -201,16 +201,14 @@ def _one_line(text: str) -> str:
 
 @post("/api/omlx/prune", status_code=200, opt=route_opt("omlx"))
 async def prune(request: HttpRequest, registry: GivenRegistry, settings: GivenSettings) -> Answer:
-    asked = await read_json(request, wire.PruneRequest, settings.max_body)
-    report = await asyncio.to_thread(
-        lambda: registry.prune(now=asked.now, partial=asked.partial, dry_run=asked.dry_run)
-    )
+    body = await read_json(request, wire.PruneRequest, settings.max_body)
+    report = await asyncio.to_thread(lambda: registry.prune(now=body.now, partial=body.partial, dry_run=body.dry_run))
     return as_json(wire.PruneResponse(report.removed, report.freed, report.busy))
 
 
 @post("/api/omlx/verify", status_code=200, opt=route_opt("omlx"))
 async def verify(request: HttpRequest, registry: GivenRegistry, settings: GivenSettings) -> Answer:
-    asked = await read_json(request, wire.VerifyRequest, settings.max_body)
-    report = await asyncio.to_thread(lambda: registry.verify(repair=asked.repair))
-    damaged = [wire.DamagedBlob(found.digest, found.reason, found.models) for found in report.damaged]
+    body = await read_json(request, wire.VerifyRequest, settings.max_body)
+    report = await asyncio.to_thread(lambda: registry.verify(repair=body.repair))
+    damaged = [wire.DamagedBlob(damage.digest, damage.reason, damage.models) for damage in report.damaged]
     return as_json(wire.VerifyResponse(report.checked, report.bytes, damaged, report.repaired))

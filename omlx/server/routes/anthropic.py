@@ -21,20 +21,20 @@ from omlx.server.stream import Answer, LiveObject, LiveStream, event
 
 @post("/v1/messages", status_code=200, opt=route_opt("anthropic", "passed", body="media"))
 async def messages(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
-    asked = await read_json(request, wire.MessagesRequest, settings.max_body)
-    await inline_images([message.content for message in asked.messages], settings)
-    dialect.check(asked)
-    chat = await aside(lambda: dialect.read_chat(asked))
+    body = await read_json(request, wire.MessagesRequest, settings.max_body)
+    await inline_images([message.content for message in body.messages], settings)
+    dialect.check(body)
+    chat = await aside(lambda: dialect.read_chat(body))
 
     def made(spec: ModelSpec) -> Answer:
-        wanted = prepared(dialect.generation(asked, chat, spec, settings.unsupported_tools), settings)
-        answer = MessageAnswer(asked, characters=_characters(wanted))
+        wanted = prepared(dialect.generation(body, chat, spec, settings.unsupported_tools), settings)
+        answer = MessageAnswer(body, characters=_characters(wanted))
         job = GenerationJob(spec, [wanted])
-        if asked.stream:
+        if body.stream:
             return LiveStream(stream(pool, job, answer, _named), ANTHROPIC)
-        return LiveObject(whole(pool, job, lambda found, _: answer.whole(found)))
+        return LiveObject(whole(pool, job, lambda results, _: answer.whole(results)))
 
-    return await served(registry, asked.model, made)
+    return await served(registry, body.model, made)
 
 
 @post("/v1/messages/count_tokens", status_code=200, opt=route_opt("anthropic", "passed", body="media"))
@@ -42,21 +42,21 @@ async def count_tokens(
     request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings
 ) -> Answer:
     """Exact: the prompt is rendered and tokenized by the model's own runner, which is loaded for it."""
-    asked = await read_json(request, wire.CountRequest, settings.max_body)
-    await inline_images([message.content for message in asked.messages], settings)
-    dialect.check_count(asked)
-    chat = await aside(lambda: dialect.read_chat(asked))
+    body = await read_json(request, wire.CountRequest, settings.max_body)
+    await inline_images([message.content for message in body.messages], settings)
+    dialect.check_count(body)
+    chat = await aside(lambda: dialect.read_chat(body))
 
     def made(spec: ModelSpec) -> Answer:
-        wanted = prepared(dialect.generation(asked, chat, spec, settings.unsupported_tools), settings)
+        wanted = prepared(dialect.generation(body, chat, spec, settings.unsupported_tools), settings)
         job = GenerationJob(spec, [dialect.counting(wanted, spec.context_length)])
-        return LiveObject(whole(pool, job, lambda found, _: wire.TokenCount(found[0].finish.prompt_tokens)))
+        return LiveObject(whole(pool, job, lambda results, _: wire.TokenCount(results[0].finish.prompt_tokens)))
 
-    return await served(registry, asked.model, made)
+    return await served(registry, body.model, made)
 
 
-def _named(said: wire.StreamEvent) -> bytes:
-    return event(said, said.type)
+def _named(item: wire.StreamEvent) -> bytes:
+    return event(item, item.type)
 
 
 def _characters(request: GenerateRequest) -> int:

@@ -39,8 +39,8 @@ _LONGEST_NAME = 200
 @get("/api/omlx/cache", opt=route_opt("omlx"))
 async def stats(pool: GivenPool) -> Answer:
     ready = [model.spec for model in pool.loaded() if model.state == "ready"]
-    found = [(spec, await pool.cache(spec.digest, "stats")) for spec in ready]
-    return as_json(wire.CacheResponse([_stats(spec, body) for spec, body in found if body is not None]))
+    replies = [(spec, await pool.cache(spec.digest, "stats")) for spec in ready]
+    return as_json(wire.CacheResponse([_stats(spec, body) for spec, body in replies if body is not None]))
 
 
 def _stats(spec: ModelSpec, body: dict[str, Any]) -> wire.CacheStats:
@@ -49,11 +49,11 @@ def _stats(spec: ModelSpec, body: dict[str, Any]) -> wire.CacheStats:
 
 @get("/api/omlx/cache/folder", opt=route_opt("omlx"))
 async def folder(registry: GivenRegistry, settings: GivenSettings) -> Answer:
-    found = await _in_folder(settings, operate.show)
+    contents = await _in_folder(settings, operate.show)
     registered = await asyncio.to_thread(registry.list)
     path, most = settings.paged_ssd_cache_dir, cold_bytes(settings)
-    models = [msgspec.to_builtins(use) | {"names": _names_of(use, registered)} for use in found.models]
-    shown = msgspec.to_builtins(found) | {"path": path, "max_bytes": most, "models": models}
+    models = [msgspec.to_builtins(use) | {"names": _names_of(use, registered)} for use in contents.models]
+    shown = msgspec.to_builtins(contents) | {"path": path, "max_bytes": most, "models": models}
     return as_json(msgspec.convert(shown, wire.CacheFolder))
 
 
@@ -74,8 +74,8 @@ async def _in_folder(settings: Settings, do: Callable[[Path], T]) -> T:
 
 @post("/api/omlx/cache/clear", status_code=200, opt=route_opt("omlx"))
 async def clear(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
-    asked = await read_json(request, wire.CacheClearRequest, settings.max_body)
-    chosen = await _chosen(registry, settings, asked.model) if asked.model else None
+    body = await read_json(request, wire.CacheClearRequest, settings.max_body)
+    chosen = await _chosen(registry, settings, body.model) if body.model else None
     # First in the runners, which hold records in RAM and would write them.
     loaded = [model.spec for model in pool.loaded() if model.state == "ready"]
     cleared = 0
@@ -112,23 +112,23 @@ async def _chosen(registry: Registry, settings: Settings, name: str) -> _Chosen:
 
 @post("/api/omlx/cache/verify", status_code=200, opt=route_opt("omlx"))
 async def verify(settings: GivenSettings) -> Answer:
-    found = await _in_folder(settings, operate.verify)
-    return as_json(msgspec.convert(msgspec.to_builtins(found), wire.CacheVerified))
+    report = await _in_folder(settings, operate.verify)
+    return as_json(msgspec.convert(msgspec.to_builtins(report), wire.CacheVerified))
 
 
 @post("/api/omlx/cache/explain", status_code=200, opt=route_opt("omlx", body="texts"))
 async def explain(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
-    asked = await read_json(request, wire.CacheExplainRequest, settings.max_body)
-    return await served(registry, asked.model, lambda spec: LiveObject(_explain(pool, spec, asked)))
+    body = await read_json(request, wire.CacheExplainRequest, settings.max_body)
+    return await served(registry, body.model, lambda spec: LiveObject(_explain(pool, spec, body)))
 
 
-async def _explain(pool: Pool, spec: ModelSpec, asked: wire.CacheExplainRequest) -> bytes:
+async def _explain(pool: Pool, spec: ModelSpec, body: wire.CacheExplainRequest) -> bytes:
     async with await pool.acquire(spec) as lease:
-        text = await _prompt(lease, spec, asked.prompt, raw=asked.raw)
-        found = await lease.cache("explain", text)
-        if "error" in found:
-            raise HTTPError(400, found["error"])
-        return encode(msgspec.convert(found, wire.CacheExplanation))
+        text = await _prompt(lease, spec, body.prompt, raw=body.raw)
+        reply = await lease.cache("explain", text)
+        if "error" in reply:
+            raise HTTPError(400, reply["error"])
+        return encode(msgspec.convert(reply, wire.CacheExplanation))
 
 
 async def _prompt(lease: Lease, spec: ModelSpec, prompt: str, *, raw: bool) -> str:
@@ -148,21 +148,21 @@ async def _prompt(lease: Lease, spec: ModelSpec, prompt: str, *, raw: bool) -> s
 
 @post("/api/omlx/cache/save", status_code=200, opt=route_opt("omlx", body="texts"))
 async def save(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
-    asked = await read_json(request, wire.CacheSaveRequest, settings.max_body)
-    name = _session_name(asked.name)
-    return await served(registry, required(asked.model), lambda spec: LiveObject(_save(pool, spec, asked, name)))
+    body = await read_json(request, wire.CacheSaveRequest, settings.max_body)
+    name = _session_name(body.name)
+    return await served(registry, required(body.model), lambda spec: LiveObject(_save(pool, spec, body, name)))
 
 
-async def _save(pool: Pool, spec: ModelSpec, asked: wire.CacheSaveRequest, name: str) -> bytes:
+async def _save(pool: Pool, spec: ModelSpec, body: wire.CacheSaveRequest, name: str) -> bytes:
     async with await pool.acquire(spec) as lease:
-        text = await _prompt(lease, spec, asked.prompt, raw=asked.raw)
+        text = await _prompt(lease, spec, body.prompt, raw=body.raw)
         return encode(wire.CacheSaved(_done(await lease.cache("save", text, session=name))["tokens"]))
 
 
 @post("/api/omlx/cache/load", status_code=200, opt=route_opt("omlx"))
 async def load(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
-    asked = await read_json(request, wire.CacheSessionRequest, settings.max_body)
-    name = _session_name(asked.name)
+    body = await read_json(request, wire.CacheSessionRequest, settings.max_body)
+    name = _session_name(body.name)
     sessions = (await _in_folder(settings, operate.show)).sessions
     model = next((session.model for session in sessions if session.name == name), None)
     if model is None:
@@ -177,8 +177,8 @@ async def _load(pool: Pool, spec: ModelSpec, name: str) -> bytes:
 
 @post("/api/omlx/cache/rm", status_code=200, opt=route_opt("omlx"))
 async def remove(request: HttpRequest, settings: GivenSettings) -> Answer:
-    asked = await read_json(request, wire.CacheSessionRequest, settings.max_body)
-    name = _session_name(asked.name)
+    body = await read_json(request, wire.CacheSessionRequest, settings.max_body)
+    name = _session_name(body.name)
     if not await _in_folder(settings, lambda path: operate.remove_session(path, name)):
         raise _no_session(name)
     return Complete()

@@ -32,8 +32,8 @@ _MOST_WATCHERS = 32
 _UNCACHED = (("cache-control", "no-store"),)
 
 
-def _broken(found: Problem) -> bytes:
-    return b"event: error\ndata: " + msgspec.json.encode(native_error(found)) + b"\n\n"
+def _broken(problem: Problem) -> bytes:
+    return b"event: error\ndata: " + msgspec.json.encode(native_error(problem)) + b"\n\n"
 
 
 _EVENTS = Framing(EVENT_STREAM, _broken, ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")))
@@ -45,12 +45,12 @@ async def metrics(request: HttpRequest, telemetry: GivenTelemetry) -> Answer:
     return Complete(text, content_type=content_type)
 
 
-@get("/dashboard/{name:str}", opt=route_opt("omlx"))
+@get("/dashboard/{name:str}", opt=route_opt("omlx", needs_key=False))
 async def file(request: HttpRequest, name: FromPath[str]) -> Answer:
-    found = dashboard.file(name, request.headers.get("if-none-match", ""))
-    if found is None:
+    answer = dashboard.file(name, request.headers.get("if-none-match", ""))
+    if answer is None:
         raise HTTPError(404, f"the dashboard has no file {name}")
-    return found
+    return answer
 
 
 @get("/api/omlx/overview", opt=route_opt("omlx"))
@@ -79,19 +79,19 @@ async def events(telemetry: GivenTelemetry) -> Answer:
 async def _watch(telemetry: Telemetry) -> AsyncIterator[bytes]:
     telemetry.watchers += 1
     try:
-        said, shown, ended, spoke = b"", b"", 0.0, time.monotonic()
+        sent, shown, ended, spoke = b"", b"", 0.0, time.monotonic()
         drawn = None
         while not telemetry.closing.is_set():
             news = telemetry.news  # taken before the look: nothing is missed
             chunk = b""
             now = telemetry.overview()
             # The clock alone is no news.
-            told = msgspec.json.encode(msgspec.structs.replace(now, uptime=0.0))
-            if told != said:
-                said, chunk = told, event(now, "overview")
-            asked = time.monotonic()
+            current = msgspec.json.encode(msgspec.structs.replace(now, uptime=0.0))
+            if current != sent:
+                sent, chunk = current, event(now, "overview")
+            body = time.monotonic()
             rows = telemetry.journal.rows(newer_than=ended)
-            ended = asked
+            ended = body
             listed = msgspec.json.encode(rows)
             if rows and listed != shown:
                 chunk += event(wire.RequestList(rows), "requests")
@@ -136,8 +136,8 @@ async def start_pull(
     telemetry: GivenTelemetry,
     settings: GivenSettings,
 ) -> Answer:
-    asked = await read_json(request, wire.PullStart, settings.max_body)
-    name = required(asked.model.strip())
+    body = await read_json(request, wire.PullStart, settings.max_body)
+    name = required(body.model.strip())
     refuse_cloud(name, "remote model is unavailable")
     return as_json(wire.PullStarted(telemetry.pulls.start(name, replacing(registry.pull(name), registry, pool))))
 

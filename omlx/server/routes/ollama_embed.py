@@ -25,29 +25,29 @@ from omlx.server.vectors import json_numbers, written
 @post("/api/embed", status_code=200, opt=route_opt("ollama", "passed", body="texts"))
 async def embed(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     started = time.monotonic_ns()
-    asked = await read_json(request, wire.EmbedRequest, settings.max_body)
-    texts = read_input(asked.input)
-    if not asked.model:
+    body = await read_json(request, wire.EmbedRequest, settings.max_body)
+    texts = read_input(body.input)
+    if not body.model:
         raise HTTPError(404, single_quoted(""))
 
     def made(spec: ModelSpec) -> Answer:
-        check_embedding(asked.model, spec)
-        num_ctx = parse_options(asked.options).limits.num_ctx
-        return LiveObject(_embed(pool, spec, asked, texts, num_ctx, started))
+        check_embedding(body.model, spec)
+        num_ctx = parse_options(body.options).limits.num_ctx
+        return LiveObject(_embed(pool, spec, body, texts, num_ctx, started))
 
-    return await served(registry, asked.model, made, double_quoted)
+    return await served(registry, body.model, made, double_quoted)
 
 
 @post("/api/embeddings", status_code=200, opt=route_opt("ollama", "passed", body="texts"))
 async def embeddings(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
-    asked = await read_json(request, wire.EmbeddingRequest, settings.max_body)
+    body = await read_json(request, wire.EmbeddingRequest, settings.max_body)
 
     def made(spec: ModelSpec) -> Answer:
-        check_embedding(asked.model, spec)
-        num_ctx = parse_options(asked.options).limits.num_ctx
-        return LiveObject(_embed_one(pool, spec, asked, num_ctx))
+        check_embedding(body.model, spec)
+        num_ctx = parse_options(body.options).limits.num_ctx
+        return LiveObject(_embed_one(pool, spec, body, num_ctx))
 
-    return await served(registry, required(asked.model), made, double_quoted)
+    return await served(registry, required(body.model), made, double_quoted)
 
 
 def read_input(value: Any) -> list[str]:
@@ -62,14 +62,14 @@ def read_input(value: Any) -> list[str]:
 
 
 async def _embed(
-    pool: Pool, spec: ModelSpec, asked: wire.EmbedRequest, texts: list[str], num_ctx: int, started: int
+    pool: Pool, spec: ModelSpec, body: wire.EmbedRequest, texts: list[str], num_ctx: int, started: int
 ) -> bytes:
-    async with await pool.acquire(spec, keep_alive=asked.keep_alive) as lease:
+    async with await pool.acquire(spec, keep_alive=body.keep_alive) as lease:
         if not texts:
-            return encode(wire.EmbedResponse(model=asked.model, embeddings=[]))
+            return encode(wire.EmbedResponse(model=body.model, embeddings=[]))
         try:
-            found = await lease.embed(
-                texts, truncate=asked.truncate, num_ctx=num_ctx, dimensions=max(0, asked.dimensions)
+            embedded = await lease.embed(
+                texts, truncate=body.truncate, num_ctx=num_ctx, dimensions=max(0, body.dimensions)
             )
         except RequestFailed as failure:
             # Whatever goes wrong with a text is the request's fault here; only a dead runner is not.
@@ -79,23 +79,23 @@ async def _embed(
         def write() -> bytes:
             return encode(
                 wire.EmbedResponse(
-                    model=asked.model,
-                    embeddings=[json_numbers(vector) for vector in found.vectors],
+                    model=body.model,
+                    embeddings=[json_numbers(vector) for vector in embedded.vectors],
                     total_duration=max(1, time.monotonic_ns() - started),
                     load_duration=max(1, load_ns),
-                    prompt_eval_count=found.prompt_tokens,
+                    prompt_eval_count=embedded.prompt_tokens,
                 )
             )
 
-        return await written(write, found.vectors)
+        return await written(write, embedded.vectors)
 
 
-async def _embed_one(pool: Pool, spec: ModelSpec, asked: wire.EmbeddingRequest, num_ctx: int) -> bytes:
-    async with await pool.acquire(spec, keep_alive=asked.keep_alive) as lease:
-        if not asked.prompt:
+async def _embed_one(pool: Pool, spec: ModelSpec, body: wire.EmbeddingRequest, num_ctx: int) -> bytes:
+    async with await pool.acquire(spec, keep_alive=body.keep_alive) as lease:
+        if not body.prompt:
             return encode(wire.EmbeddingResponse([]))
         try:
-            found = await lease.embed([asked.prompt], truncate=asked.truncate, num_ctx=num_ctx)
+            embedded = await lease.embed([body.prompt], truncate=body.truncate, num_ctx=num_ctx)
         except RequestFailed as failure:
             raise failure if failure.kind == "crashed" else HTTPError(500, failure.message) from None
-        return encode(wire.EmbeddingResponse([*memoryview(found.vectors[0]).cast("f")]))
+        return encode(wire.EmbeddingResponse([*memoryview(embedded.vectors[0]).cast("f")]))

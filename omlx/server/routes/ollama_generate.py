@@ -29,43 +29,43 @@ from omlx.settings import Settings
 @post("/api/generate", status_code=200, opt=route_opt("ollama", "passed", body="media"))
 async def generate(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     started = time.monotonic_ns()
-    asked = await read_json(request, wire.OllamaGenerateRequest, settings.max_body)
-    check_top_logprobs(asked.top_logprobs)
-    if not asked.model:
+    body = await read_json(request, wire.OllamaGenerateRequest, settings.max_body)
+    check_top_logprobs(body.top_logprobs)
+    if not body.model:
         raise HTTPError(404, single_quoted(""))
-    if asked.template:
+    if body.template:
         takes_long()
-    answer = dialect.GenerateAnswer(asked.model, started, len(asked.images))
-    if dialect.unloads(asked):
-        return await _unload(pool, await find(registry, asked.model), answer)
+    answer = dialect.GenerateAnswer(body.model, started, len(body.images))
+    if dialect.unloads(body):
+        return await _unload(pool, await find(registry, body.model), answer)
     return await served(
         registry,
-        asked.model,
-        lambda spec: _answer(pool, spec, asked, dialect.generation(asked, spec), answer),
+        body.model,
+        lambda spec: _answer(pool, spec, body, dialect.generation(body, spec), answer),
     )
 
 
 @post("/api/chat", status_code=200, opt=route_opt("ollama", "passed", body="media"))
 async def chat(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
     started = time.monotonic_ns()
-    asked = await read_json(request, wire.ChatRequest, settings.max_body)
-    check_top_logprobs(asked.top_logprobs)
-    model = required(asked.model)
-    images = sum(len(message.images) for message in asked.messages)
-    answer = dialect.ChatAnswer(asked.model, started, images)
-    if dialect.unloads(asked):
+    body = await read_json(request, wire.ChatRequest, settings.max_body)
+    check_top_logprobs(body.top_logprobs)
+    model = required(body.model)
+    images = sum(len(message.images) for message in body.messages)
+    answer = dialect.ChatAnswer(body.model, started, images)
+    if dialect.unloads(body):
         return await _unload(pool, await find(registry, model), answer)
     return await served(
         registry,
         model,
-        lambda spec: _answer(pool, spec, asked, _prepared(asked, spec, settings), answer),
+        lambda spec: _answer(pool, spec, body, _prepared(body, spec, settings), answer),
     )
 
 
-def _prepared(asked: wire.ChatRequest, spec: ModelSpec, settings: Settings) -> GenerateRequest | None:
+def _prepared(body: wire.ChatRequest, spec: ModelSpec, settings: Settings) -> GenerateRequest | None:
     """The request, its prefix made stable where the client or the settings ask for it."""
-    wanted = dialect.conversation(asked, spec, settings.unsupported_tools)
-    stable = asked.options.get("stable_prefix", settings.stable_prefix_native) is True
+    wanted = dialect.conversation(body, spec, settings.unsupported_tools)
+    stable = body.options.get("stable_prefix", settings.stable_prefix_native) is True
     return with_stable_prefix(wanted) if wanted is not None and stable else wanted
 
 
@@ -77,17 +77,19 @@ async def _unload(pool: Pool, spec: ModelSpec, answer: dialect.Answer) -> Answer
 def _answer(
     pool: Pool,
     spec: ModelSpec,
-    asked: wire.OllamaGenerateRequest | wire.ChatRequest,
+    body: wire.OllamaGenerateRequest | wire.ChatRequest,
     wanted: GenerateRequest | None,
     answer: dialect.Answer,
 ) -> Answer:
     if wanted is None:
-        num_ctx = parse_options(asked.options, spec.parameters).limits.num_ctx
-        return LiveObject(load(pool, spec, answer.empty("load"), asked.keep_alive, num_ctx))
-    job = GenerationJob(spec, [wanted], asked.keep_alive)
-    if asked.stream and not wanted.render_only:
+        num_ctx = parse_options(body.options, spec.parameters).limits.num_ctx
+        return LiveObject(load(pool, spec, answer.empty("load"), body.keep_alive, num_ctx))
+    job = GenerationJob(spec, [wanted], body.keep_alive)
+    if body.stream and not wanted.render_only:
         return LiveStream(stream(pool, job, _StreamLines(answer), line))
-    return LiveObject(whole(pool, job, lambda found, load_ns: answer.final(found[0].finish, load_ns, found[0].delta)))
+    return LiveObject(
+        whole(pool, job, lambda choices, load_ns: answer.final(choices[0].finish, load_ns, choices[0].delta))
+    )
 
 
 class _StreamLines:

@@ -24,7 +24,7 @@ _READ = [HttpMethod.GET, HttpMethod.HEAD]
 PROJECT_HEADER = "x-omlx-version"
 
 
-@route("/", http_method=_READ, status_code=200, opt=route_opt("omlx"))
+@route("/", http_method=_READ, status_code=200, opt=route_opt("omlx", needs_key=False))
 async def root(request: HttpRequest) -> Answer:
     """The dashboard for a browser, Ollama's words for everybody else."""
     if "text/html" in request.headers.get("accept", ""):
@@ -33,7 +33,7 @@ async def root(request: HttpRequest) -> Answer:
     return Complete(b"Ollama is running", content_type="text/plain; charset=utf-8", headers=headers)
 
 
-@route("/api/version", http_method=_READ, status_code=200, opt=route_opt("ollama"))
+@route("/api/version", http_method=_READ, status_code=200, opt=route_opt("ollama", needs_key=False))
 async def version(settings: GivenSettings) -> Answer:
     """The Ollama version this server is compatible with (clients compare it), and its own."""
     body = models_wire.VersionResponse(settings.ollama_version, __version__)
@@ -45,13 +45,13 @@ async def status() -> Answer:
     return as_json(models_wire.CloudStatusResponse(models_wire.CloudStatus(disabled=True, source="env")))
 
 
-@route("/api/tags", http_method=_READ, status_code=200, opt=route_opt("ollama", "united"))
+@route("/api/tags", http_method=_READ, status_code=200, opt=route_opt("ollama", "tags"))
 async def tags(registry: GivenRegistry) -> Answer:
     specs = await asyncio.to_thread(registry.list)
     return as_json(models_wire.ListResponse([_listed(spec) for spec in specs]))
 
 
-@get("/api/ps", opt=route_opt("ollama", "united"))
+@get("/api/ps", opt=route_opt("ollama", "running"))
 async def ps(pool: GivenPool) -> Answer:
     """The loaded models, the one that stays longest first; one that is just being unloaded counts as gone."""
     return as_json(models_wire.ProcessResponse([_loaded(model) for model in pool.loaded() if model.state != "leaving"]))
@@ -59,23 +59,23 @@ async def ps(pool: GivenPool) -> Answer:
 
 @post("/api/show", status_code=200, opt=route_opt("ollama", "passed"))
 async def show(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
-    asked = await read_json(request, models_wire.ShowRequest, settings.max_body)
-    name = required(asked.wanted)
+    body = await read_json(request, models_wire.ShowRequest, settings.max_body)
+    name = required(body.wanted)
     current().names(name)
     refuse_cloud(name, "remote model details are unavailable")
     try:
         shown = await asyncio.to_thread(
-            registry.show, name, verbose=asked.verbose, system=asked.system, options=asked.options
+            registry.show, name, verbose=body.verbose, system=body.system, options=body.options
         )
     except NotFound as error:
         raise HTTPError(404, single_quoted(error.normalized)) from None
     answer = _shown(shown)
     loaded = (model for model in pool.loaded() if model.state != "leaving")
-    found = pool.selftest(shown.spec.digest)
-    if found is not None:
-        answer.capabilities = [name for name in answer.capabilities if name not in found.off]
+    result = pool.selftest(shown.spec.digest)
+    if result is not None:
+        answer.capabilities = [name for name in answer.capabilities if name not in result.off]
     checks = pool.load_checks(shown.spec)
-    answer.notes = [*(found.notes if found is not None else ()), *(checks.notes if checks is not None else ())]
+    answer.notes = [*(result.notes if result is not None else ()), *(checks.notes if checks is not None else ())]
     answer.weights = next((model.weights for model in loaded if model.spec.digest == shown.spec.digest), "")
     if request.headers.get("user-agent", "").startswith("GitHubCopilotChat/"):
         answer.model_info = {**answer.model_info, "general.basename": name}
@@ -133,14 +133,14 @@ def _shown(shown: ModelShow) -> models_wire.ShowResponse:
     )
 
 
-def details(found: Details, *, context_length: int = 0, embedding_length: int = 0) -> models_wire.ModelDetails:
+def details(source: Details, *, context_length: int = 0, embedding_length: int = 0) -> models_wire.ModelDetails:
     return models_wire.ModelDetails(
-        parent_model=found.parent_model,
-        format=found.format,
-        family=found.family,
-        families=found.families,
-        parameter_size=found.parameter_size,
-        quantization_level=found.quantization_level,
+        parent_model=source.parent_model,
+        format=source.format,
+        family=source.family,
+        families=source.families,
+        parameter_size=source.parameter_size,
+        quantization_level=source.quantization_level,
         context_length=context_length,
         embedding_length=embedding_length,
     )

@@ -28,24 +28,24 @@ _BLOCK = 4 << 20
 
 @post("/api/copy", status_code=200, opt=route_opt("ollama", "each"))
 async def copy(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
-    asked = await read_json(request, models_wire.CopyRequest, settings.max_body)
-    for field, name in (("source", asked.source), ("destination", asked.destination)):
+    body = await read_json(request, models_wire.CopyRequest, settings.max_body)
+    for field, name in (("source", body.source), ("destination", body.destination)):
         try:
             parse_name(name)
         except InvalidName:
             raise HTTPError(400, f'{field} "{name}" is invalid') from None
     try:
-        await asyncio.to_thread(registry.copy, asked.source, asked.destination)
+        await asyncio.to_thread(registry.copy, body.source, body.destination)
     except NotFound:
-        raise HTTPError(404, f'model "{asked.source}" not found') from None
+        raise HTTPError(404, f'model "{body.source}" not found') from None
     await _names_changed(registry, pool)
     return Complete()
 
 
 @delete("/api/delete", status_code=200, opt=route_opt("ollama", "each"))
 async def remove(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
-    asked = await read_json(request, models_wire.DeleteRequest, settings.max_body)
-    name = required(asked.wanted)
+    body = await read_json(request, models_wire.DeleteRequest, settings.max_body)
+    name = required(body.wanted)
     try:
         freed = await asyncio.to_thread(registry.delete, name)
     except InvalidName:
@@ -78,50 +78,50 @@ async def pull(
     settings: GivenSettings,
     telemetry: GivenTelemetry,
 ) -> Answer:
-    asked = await read_json(request, models_wire.PullRequest, settings.max_body)
-    refuse_cloud(asked.wanted, "remote model is unavailable")
-    pulled = replacing(registry.pull(asked.wanted, revision=asked.revision, insecure=asked.insecure), registry, pool)
-    steps = telemetry.pulls.follow(asked.wanted, pulled)
-    return progress(steps, stream=asked.stream)
+    body = await read_json(request, models_wire.PullRequest, settings.max_body)
+    refuse_cloud(body.wanted, "remote model is unavailable")
+    pulled = replacing(registry.pull(body.wanted, revision=body.revision, insecure=body.insecure), registry, pool)
+    steps = telemetry.pulls.follow(body.wanted, pulled)
+    return progress(steps, stream=body.stream)
 
 
 @post("/api/push", status_code=200, opt=route_opt("ollama", "each"))
 async def push(request: HttpRequest, registry: GivenRegistry, settings: GivenSettings) -> Answer:
-    asked = await read_json(request, models_wire.PushRequest, settings.max_body)
-    name = required(asked.wanted)
+    body = await read_json(request, models_wire.PushRequest, settings.max_body)
+    name = required(body.wanted)
     parse_name(name)
-    return progress(registry.push(name), stream=asked.stream)
+    return progress(registry.push(name), stream=body.stream)
 
 
 @post("/api/create", status_code=200, opt=route_opt("ollama", "each", body="texts"))
 async def create(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
-    asked = await read_json(request, models_wire.CreateRequest, settings.max_body)
-    parse_name(asked.wanted)
+    body = await read_json(request, models_wire.CreateRequest, settings.max_body)
+    parse_name(body.wanted)
     return progress(
-        replacing(registry.create(await aside(lambda: _to_create(asked))), registry, pool), stream=asked.stream
+        replacing(registry.create(await aside(lambda: _to_create(body))), registry, pool), stream=body.stream
     )
 
 
-def _to_create(asked: models_wire.CreateRequest) -> CreateSpec:
+def _to_create(body: models_wire.CreateRequest) -> CreateSpec:
     return CreateSpec(
-        model=asked.wanted,
-        source=asked.from_,
-        files=asked.files,
-        adapters=asked.adapters,
-        draft=asked.draft,
-        draft_files=asked.draft_files,
-        template=asked.template,
-        system=asked.system,
-        renderer=asked.renderer,
-        parser=asked.parser,
-        requires=asked.requires,
-        license=asked.license,
-        parameters=asked.parameters,
-        messages=[{"role": message.role, "content": message.content} for message in asked.messages],
-        quantize=asked.quantize or asked.quantization,
-        draft_quantize=asked.draft_quantize,
-        remote_host=asked.remote_host,
-        info=Info(**msgspec.structs.asdict(asked.info)),
+        model=body.wanted,
+        source=body.from_,
+        files=body.files,
+        adapters=body.adapters,
+        draft=body.draft,
+        draft_files=body.draft_files,
+        template=body.template,
+        system=body.system,
+        renderer=body.renderer,
+        parser=body.parser,
+        requires=body.requires,
+        license=body.license,
+        parameters=body.parameters,
+        messages=[{"role": message.role, "content": message.content} for message in body.messages],
+        quantize=body.quantize or body.quantization,
+        draft_quantize=body.draft_quantize,
+        remote_host=body.remote_host,
+        info=Info(**msgspec.structs.asdict(body.info)),
     )
 
 

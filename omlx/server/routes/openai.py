@@ -32,70 +32,70 @@ DONE = b"data: [DONE]\n\n"
 async def chat_completions(
     request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings
 ) -> Answer:
-    asked = await read_json(request, wire.ChatCompletionRequest, settings.max_body)
-    await inline_images([message.content for message in asked.messages], settings)
-    chat = await aside(lambda: dialect.read_chat(asked))
-    check_top_logprobs(asked.top_logprobs)
+    body = await read_json(request, wire.ChatCompletionRequest, settings.max_body)
+    await inline_images([message.content for message in body.messages], settings)
+    chat = await aside(lambda: dialect.read_chat(body))
+    check_top_logprobs(body.top_logprobs)
 
     def made(spec: ModelSpec) -> Answer:
-        wanted = dialect.generations(asked, chat, spec, settings.unsupported_tools)
+        wanted = dialect.generations(body, chat, spec, settings.unsupported_tools)
         job = GenerationJob(spec, [prepared(one, settings) for one in wanted])
-        answer = dialect.ChatCompletionAnswer(asked)
-        if asked.stream and not asked.debug_render_only:
+        answer = dialect.ChatCompletionAnswer(body)
+        if body.stream and not body.debug_render_only:
             return LiveStream(stream(pool, job, answer, event, DONE), OPENAI)
-        return LiveObject(whole(pool, job, lambda found, _: answer.whole(found)))
+        return LiveObject(whole(pool, job, lambda results, _: answer.whole(results)))
 
-    return await served(registry, required(asked.model), made)
+    return await served(registry, required(body.model), made)
 
 
 @post("/v1/completions", status_code=200, opt=route_opt("openai", "passed", body="texts"))
 async def completions(
     request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings
 ) -> Answer:
-    asked = await read_json(request, wire.CompletionRequest, settings.max_body)
-    prompts = await aside(lambda: completions_dialect.read_prompts(asked.prompt))
-    check_top_logprobs(asked.logprobs or 0)
+    body = await read_json(request, wire.CompletionRequest, settings.max_body)
+    prompts = await aside(lambda: completions_dialect.read_prompts(body.prompt))
+    check_top_logprobs(body.logprobs or 0)
 
     def made(spec: ModelSpec) -> Answer:
-        wanted = completions_dialect.completions(asked, prompts, spec)
-        answer = completions_dialect.CompletionAnswer(asked, prompts)
+        wanted = completions_dialect.completions(body, prompts, spec)
+        answer = completions_dialect.CompletionAnswer(body, prompts)
         if not wanted:
             return LiveObject(load(pool, spec, answer.loaded()))
         job = GenerationJob(spec, wanted)
-        if asked.stream:
+        if body.stream:
             return LiveStream(stream(pool, job, answer, event, DONE), OPENAI)
-        return LiveObject(whole(pool, job, lambda found, _: answer.whole(found)))
+        return LiveObject(whole(pool, job, lambda results, _: answer.whole(results)))
 
-    return await served(registry, required(asked.model), made)
+    return await served(registry, required(body.model), made)
 
 
 @post("/v1/embeddings", status_code=200, opt=route_opt("openai", "passed", body="texts"))
 async def embeddings(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
-    asked = await read_json(request, wire.EmbeddingsRequest, settings.max_body)
-    inputs = await aside(lambda: completions_dialect.read_inputs(asked.input))
-    completions_dialect.check_encoding(asked.encoding_format)
+    body = await read_json(request, wire.EmbeddingsRequest, settings.max_body)
+    inputs = await aside(lambda: completions_dialect.read_inputs(body.input))
+    completions_dialect.check_encoding(body.encoding_format)
 
     def made(spec: ModelSpec) -> Answer:
-        check_embedding(asked.model, spec)
-        return LiveObject(_embed(pool, spec, asked, inputs))
+        check_embedding(body.model, spec)
+        return LiveObject(_embed(pool, spec, body, inputs))
 
-    return await served(registry, required(asked.model), made, double_quoted)
+    return await served(registry, required(body.model), made, double_quoted)
 
 
 async def _embed(
-    pool: Pool, spec: ModelSpec, asked: wire.EmbeddingsRequest, inputs: list[completions_dialect.Input]
+    pool: Pool, spec: ModelSpec, body: wire.EmbeddingsRequest, inputs: list[completions_dialect.Input]
 ) -> bytes:
     async with await pool.acquire(spec) as lease:
         try:
-            found = await lease.embed(inputs, dimensions=max(0, asked.dimensions))
+            embedded = await lease.embed(inputs, dimensions=max(0, body.dimensions))
         except RequestFailed as failure:
             # Whatever goes wrong with a text is the request's fault here; only a dead runner is not.
             raise failure if failure.kind == "crashed" else HTTPError(400, failure.message) from None
 
     def write() -> bytes:
-        return encode(completions_dialect.embedding_list(asked, found.vectors, json_numbers, found.prompt_tokens))
+        return encode(completions_dialect.embedding_list(body, embedded.vectors, json_numbers, embedded.prompt_tokens))
 
-    return await written(write, found.vectors)
+    return await written(write, embedded.vectors)
 
 
 @get("/v1/models", opt=route_opt("openai", "passed"))
@@ -107,8 +107,8 @@ async def models(registry: GivenRegistry) -> Answer:
 @get("/v1/models/{name:path}", opt=route_opt("openai", "passed"))
 async def model(name: FromPath[Path], registry: GivenRegistry) -> Answer:
     """`name` may hold slashes (hf.co/org/model)."""
-    asked = name.as_posix().strip("/")
-    return as_json(_entry(await find(registry, asked), asked))
+    body = name.as_posix().strip("/")
+    return as_json(_entry(await find(registry, body), body))
 
 
 def _entry(spec: ModelSpec, name: str) -> wire.Model:

@@ -31,25 +31,25 @@ GivenStore = NamedDependency[ResponsesStore]
 async def create(
     request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings, responses: GivenStore
 ) -> Answer:
-    asked = await read_json(request, wire.ResponsesRequest, settings.max_body)
-    await inline_images(asked.input, settings)
+    body = await read_json(request, wire.ResponsesRequest, settings.max_body)
+    await inline_images(body.input, settings)
     messages = [
-        *_previous(responses, asked.previous_response_id),
-        *await aside(lambda: dialect.read_input(asked.input)),
+        *_previous(responses, body.previous_response_id),
+        *await aside(lambda: dialect.read_input(body.input)),
     ]
-    chat = await aside(lambda: dialect.read_chat(asked, messages))
+    chat = await aside(lambda: dialect.read_chat(body, messages))
 
     def made(spec: ModelSpec) -> Answer:
         job = GenerationJob(
-            spec, [prepared(dialect.generation(asked, chat, spec, settings.unsupported_tools), settings)]
+            spec, [prepared(dialect.generation(body, chat, spec, settings.unsupported_tools), settings)]
         )
-        answer = ResponseAnswer(asked, _keeper(responses, messages))
-        if asked.stream:
-            framing = Framing(EVENT_STREAM, lambda found: _named(answer.failed(found.message)))
+        answer = ResponseAnswer(body, _keeper(responses, messages))
+        if body.stream:
+            framing = Framing(EVENT_STREAM, lambda results: _named(answer.failed(results.message)))
             return LiveStream(stream(pool, job, answer, _named), framing)
-        return LiveObject(whole(pool, job, lambda found, _: answer.whole(found)))
+        return LiveObject(whole(pool, job, lambda results, _: answer.whole(results)))
 
-    return await served(registry, required(asked.model), made)
+    return await served(registry, required(body.model), made)
 
 
 @get("/v1/responses/{name:str}", opt=route_opt("openai", "passed"))
@@ -67,22 +67,22 @@ async def remove(name: FromPath[str], responses: GivenStore) -> Answer:
 def _previous(responses: ResponsesStore, name: str) -> Sequence[Message]:
     if not name:
         return ()
-    found = responses.get(name)
-    if found is None:
+    stored = responses.get(name)
+    if stored is None:
         raise HTTPError(
             400,
             f"Previous response with id '{name}' not found.",
             param="previous_response_id",
             code="previous_response_not_found",
         )
-    return found.messages
+    return stored.messages
 
 
 def _stored(responses: ResponsesStore, name: str) -> StoredResponse:
-    found = responses.get(name)
-    if found is None:
+    stored = responses.get(name)
+    if stored is None:
         raise HTTPError(404, f"Response with id '{name}' not found.")
-    return found
+    return stored
 
 
 def _keeper(responses: ResponsesStore, messages: Sequence[Message]) -> Keep:
@@ -93,8 +93,8 @@ def _keeper(responses: ResponsesStore, messages: Sequence[Message]) -> Keep:
     return keep
 
 
-def _named(said: StreamEvent) -> bytes:
-    return event(said, said["type"])
+def _named(item: StreamEvent) -> bytes:
+    return event(item, item["type"])
 
 
 HANDLERS = (create, retrieve, remove)

@@ -19,21 +19,21 @@ from omlx.server.stream import Answer, LiveObject, encode
 
 @post(["/v1/rerank", "/v2/rerank", "/rerank"], status_code=200, opt=route_opt("openai", "passed", body="texts"))
 async def rerank(request: HttpRequest, registry: GivenRegistry, pool: GivenPool, settings: GivenSettings) -> Answer:
-    asked = await read_json(request, wire.RerankRequest, settings.max_body)
+    body = await read_json(request, wire.RerankRequest, settings.max_body)
 
     def made(spec: ModelSpec) -> Answer:
-        query, documents = dialect.read_query(asked.query), dialect.read_documents(asked.documents)
-        dialect.check(asked, spec.capabilities)
-        return LiveObject(_rank(pool, spec, asked, query, documents))
+        query, documents = dialect.read_query(body.query), dialect.read_documents(body.documents)
+        dialect.check(body, spec.capabilities)
+        return LiveObject(_rank(pool, spec, body, query, documents))
 
-    return await served(registry, required(asked.model), made)
+    return await served(registry, required(body.model), made)
 
 
-async def _rank(pool: Pool, spec: ModelSpec, asked: wire.RerankRequest, query: str, documents: list[str]) -> bytes:
+async def _rank(pool: Pool, spec: ModelSpec, body: wire.RerankRequest, query: str, documents: list[str]) -> bytes:
     async with await pool.acquire(spec) as lease:
         try:
-            found = await lease.rerank(query, documents)
+            ranked = await lease.rerank(query, documents)
         except RequestFailed as failure:
             # As with embeddings, only a dead runner is not the request's fault.
             raise failure if failure.kind == "crashed" else HTTPError(400, failure.message) from None
-    return encode(dialect.answer(asked, documents, found.scores, found.prompt_tokens))
+    return encode(dialect.answer(body, documents, ranked.scores, ranked.prompt_tokens))

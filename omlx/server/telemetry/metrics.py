@@ -230,7 +230,7 @@ class Metrics:
     def _forget(self, alive: set[int]) -> None:
         if any(pid not in alive for pid, _ in self._seen):
             self._seen = {key: count for key, count in self._seen.items() if key[0] in alive}
-        self._stores = {pid: found for pid, found in self._stores.items() if pid in alive}
+        self._stores = {pid: stats for pid, stats in self._stores.items() if pid in alive}
 
     # ------------------------------------------------------------ now
     def gauges(self) -> Iterator[Metric]:

@@ -22,13 +22,13 @@ class MetricsReading:
 
     def total(self, name: str, **labels: str) -> float:
         """The sum over all samples of this name that have these labels."""
-        return sum(value for found, value in self._samples.get(name, ()) if labels.items() <= found.items())
+        return sum(value for own, value in self._samples.get(name, ()) if labels.items() <= own.items())
 
     def by(self, name: str, label: str) -> dict[str, float]:
         """The sum for each value of one label."""
         sums: dict[str, float] = defaultdict(float)
-        for found, value in self._samples.get(name, ()):
-            sums[found[label]] += value
+        for own, value in self._samples.get(name, ()):
+            sums[own[label]] += value
         return dict(sums)
 
     def buckets(self, name: str) -> Buckets:

@@ -68,14 +68,14 @@ class Traces:
 
 def stages(record: RequestRecord) -> list[tuple[str, float, float]]:
     """Name, start and end (monotonic s) of what a request went through; those that never began are missing."""
-    found = [("load", record.asked, record.acquired or record.ended)]
+    spans = [("load", record.asked, record.acquired or record.ended)]
     if record.generations:
         start = record.acquired
         for name, seconds in (("queue", record.queue_s), ("prefill", record.prefill_s), ("decode", record.decode_s)):
             end = min(start + seconds, record.ended)
-            found.append((name, start, end))
+            spans.append((name, start, end))
             start = end
-    return found
+    return spans
 
 
 def open_traces(settings: Settings) -> Traces | None:

@@ -93,8 +93,8 @@ def _list_patiently(job: PullHub) -> tuple[str, dict[str, RemoteFile]]:
             status = error.response.status_code if error.response is not None else 0
             if status not in {429, 500, 502, 503, 504} or failures == policy.attempts:
                 raise
-            asked = error.response.headers.get("Retry-After", "")
-            time.sleep(policy.pause(failures, float(asked) if asked.isdigit() else None))
+            retry_after = error.response.headers.get("Retry-After", "")
+            time.sleep(policy.pause(failures, float(retry_after) if retry_after.isdigit() else None))
     raise AssertionError("unreachable")
 
 
@@ -153,8 +153,8 @@ def _no_model(repository: str, listed: dict[str, RemoteFile]) -> str:
         )
     needs = "it needs config.json and safetensors weights, or a GGUF file"
     other = next((path for path in sorted(listed) if path.endswith(_OTHER_WEIGHTS)), None)
-    found = f" (its weights are in {other}, which MLX cannot read)" if other else ""
-    return f"{repository} holds no model oMLX can run: {needs}{found}"
+    hint = f" (its weights are in {other}, which MLX cannot read)" if other else ""
+    return f"{repository} holds no model oMLX can run: {needs}{hint}"
 
 
 def _is_weights(path: str) -> bool:
@@ -357,10 +357,10 @@ class _Pull:
         """Link the file from the user's Hugging Face cache into place when it is there and its hash is right."""
         from huggingface_hub import try_to_load_from_cache
 
-        found = try_to_load_from_cache(self._job.repository, file.path, revision=self._commit)
-        if not isinstance(found, str):
+        cached = try_to_load_from_cache(self._job.repository, file.path, revision=self._commit)
+        if not isinstance(cached, str):
             return None
-        source = Path(found).resolve()
+        source = Path(cached).resolve()
         sha256, sha1 = hash_file(source, git=file.sha256 is None)
         if (sha256 != file.sha256) if file.sha256 else (sha1 != file.git_sha1):
             return None

@@ -68,16 +68,16 @@ def is_kind(tag: str) -> bool:
 
 def find_models(sizes: Mapping[str, int]) -> list[GgufFiles]:
     """The models among the files of a repository (path → bytes), smallest first."""
-    found: dict[tuple[str, int], list[str]] = {}
+    files: dict[tuple[str, int], list[str]] = {}
     for path in sorted(sizes):
         if not path.lower().endswith(".gguf") or not is_safe_path(path) or _BESIDE.match(PurePosixPath(path).stem):
             continue
         stem = path[: -len(".gguf")]
         part = _PART.fullmatch(stem)
-        found.setdefault((part[1], int(part[3])) if part else (stem, 1), []).append(path)
+        files.setdefault((part[1], int(part[3])) if part else (stem, 1), []).append(path)
     models = [
         GgufFiles(PurePosixPath(stem).name, _kind(stem), paths, sum(sizes[path] for path in paths), parts)
-        for (stem, parts), paths in found.items()
+        for (stem, parts), paths in files.items()
     ]
     return sorted(models, key=lambda model: (model.size, model.name))
 
@@ -113,8 +113,8 @@ def choose_gguf(sizes: Mapping[str, int], repository: str, tag: str | None, memo
 def _kind(stem: str) -> str:
     """From the file name, or from the folder that it is in."""
     for part in reversed(PurePosixPath(stem).parts):
-        if found := _KIND.findall(part):
-            return str(found[-1]).upper()
+        if kinds := _KIND.findall(part):
+            return str(kinds[-1]).upper()
     return ""
 
 
@@ -127,8 +127,8 @@ def _named(models: list[GgufFiles], tag: str) -> list[GgufFiles]:
         for model in models
     ]
     for rank in range(3):
-        if found := [model for model, known in zip(models, names, strict=True) if known[rank] == wanted]:
-            return found
+        if matching := [model for model, known in zip(models, names, strict=True) if known[rank] == wanted]:
+            return matching
     return []
 
 

@@ -33,7 +33,7 @@ def plan(specs: Iterable[ModelSpec], resolve: Callable[[Name], PullTarget | None
 
     `resolve` says what a name means; it may raise RegistryError.
     """
-    found = []
+    states = []
     for spec in specs:
         repository, commit = commit_of(spec.source)
         if not commit or spec.details.parent_model:
@@ -44,8 +44,8 @@ def plan(specs: Iterable[ModelSpec], resolve: Callable[[Name], PullTarget | None
             continue
         # Without copies under other names, and short names that now refer to another repository.
         if target is not None and target.repository == repository:
-            found.append(PulledModel(spec.name, repository, target.revision, commit))
-    return found
+            states.append(PulledModel(spec.name, repository, target.revision, commit))
+    return states
 
 
 def questions(planned: Iterable[PulledModel]) -> list[RepositoryState]:

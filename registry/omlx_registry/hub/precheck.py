@@ -172,6 +172,6 @@ def _is_known(kind: str) -> bool:
 
 
 def _networks(package: str) -> set[str]:
-    found = importlib.util.find_spec(package)
-    folders = [Path(place) / "models" for place in (found.submodule_search_locations or [])] if found else []
+    spec = importlib.util.find_spec(package)
+    folders = [Path(place) / "models" for place in (spec.submodule_search_locations or [])] if spec else []
     return {path.stem for folder in folders if folder.is_dir() for path in folder.iterdir()}
