@@ -6,10 +6,16 @@ It opens a model as a runner does; see `omlx_registry.load_check_worker` for wha
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from omlx_registry import load_check, load_check_worker
+from omlx_registry.templates import ChatTemplates
+
+from omlx.runner.rendering import Renderers
+from omlx.runner.template_check import check_chat_templates
+
+_renderers: Renderers | None = None
 
 
 def prepare() -> None:
@@ -24,7 +30,14 @@ def open_model(folder: Path, capabilities: Sequence[str]) -> None:
     lazy_load.open_model(folder, capabilities)
 
 
+def check_chat(templates: ChatTemplates, names: Mapping[str, str]) -> None:
+    """As when a model is created; the process that renders is kept for the next check."""
+    global _renderers
+    _renderers = _renderers or Renderers()
+    check_chat_templates(templates, names, _renderers)
+
+
 if __name__ == "__main__":
-    load_check_worker.main(open_model, prepare)
+    load_check_worker.main(open_model, prepare, check_chat)
     # No waiting for threads or for MLX to tidy up.
     os._exit(0)

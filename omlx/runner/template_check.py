@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 from omlx_registry.templates import ChatTemplates
 
 from omlx.messages.request import GenerateRequest, Message
 from omlx.prompting.errors import TemplateError, TemplateRefused
+
+if TYPE_CHECKING:
+    from omlx.runner.rendering import Renderers
 
 # Renderers are imported in the functions: Jinja takes a fifth of a server's start, and models are seldom created.
 _REMEDY = "correct the template in the model's files, or set TEMPLATE in the Modelfile"
@@ -28,10 +32,10 @@ def check_go_template(source: str) -> None:
         raise ValueError(str(error)) from None
 
 
-def check_chat_templates(templates: ChatTemplates, names: Mapping[str, str]) -> None:
+def check_chat_templates(templates: ChatTemplates, names: Mapping[str, str], kept: Renderers | None = None) -> None:
     """Raises ValueError, with a message for the user, if a Jinja template is invalid, fails or exceeds its limits.
 
-    `names`: the special tokens that it may use, such as `bos_token`.
+    `names`: the special tokens that it may use, such as `bos_token`. `kept`: renderers that stay for later checks.
     """
     if not templates.default:
         return
@@ -39,7 +43,7 @@ def check_chat_templates(templates: ChatTemplates, names: Mapping[str, str]) -> 
     from omlx.prompting.template import PromptTemplate
     from omlx.runner.rendering import IsolatedTemplate, Renderers
 
-    renderers = Renderers()
+    renderers = kept or Renderers()
     try:
         compiled = partial(IsolatedTemplate, renderers=renderers)
         template = PromptTemplate.from_jinja(
@@ -51,7 +55,8 @@ def check_chat_templates(templates: ChatTemplates, names: Mapping[str, str]) -> 
     except TemplateError as error:
         raise ValueError(f"{error}: {_REMEDY}") from None
     finally:
-        renderers.close()
+        if kept is None:
+            renderers.close()
 
 
 def _plain() -> GenerateRequest:

@@ -55,7 +55,8 @@ async def convert(
                 level = str(line.result.get("quantization_level", ""))
                 overrides = msgspec.structs.replace(overrides, quantization_level=level)
     try:
-        await require_loadable_folder(store, folder, overrides.capabilities)
+        renders = texts is None or not texts.template
+        await require_loadable_folder(store, folder, overrides.capabilities, renders=renders)
     except CreateError as error:
         raise (PullRefused if error.status == 400 else PullError)(error.message) from error
     yield Progress("writing manifest")

@@ -33,7 +33,7 @@ from omlx_registry.options import stops_excess
 from omlx_registry.quantize import recipe, require_unquantized
 from omlx_registry.spec import Progress
 from omlx_registry.store import Store
-from omlx_registry.templates import ChatTemplates
+from omlx_registry.templates import CheckChat, special_tokens
 from omlx_registry.worker_client import ImportGguf, Job, JobProgress, Quantize, run_job
 
 LONG_WORK: Final = "0000000000000000000"
@@ -228,13 +228,8 @@ async def create(
 
 
 def _check_chat(files: Files, check: CheckChat) -> None:
-    names = {"bos_token": "", "eos_token": ""}
-    for name, value in files.json("tokenizer_config.json").items():
-        text = value.get("content") if isinstance(value, Mapping) else value
-        if name.endswith("_token") and isinstance(text, str):
-            names[name] = text
     try:
-        check(files.chat_templates(), names)
+        check(files.chat_templates(), special_tokens(files.json("tokenizer_config.json")))
     except ValueError as error:
         raise CreateError(str(error)) from error
 
@@ -371,6 +366,3 @@ def _require_blobs(store: Store, files: Mapping[str, str]) -> None:
 
 CheckTemplate = Callable[[str], object]
 """Raises ValueError with the reason where a Go template cannot be used."""
-CheckChat = Callable[[ChatTemplates, Mapping[str, str]], object]
-"""Raises ValueError with a sentence where Jinja chat templates cannot be used; the mapping has the special tokens that
-they may use, such as `bos_token`."""

@@ -56,7 +56,7 @@ class Imports:
                             async for step in steps:
                                 yield step
                         continue
-                    await require_loadable_folder(self._store, model.folder)
+                    await require_loadable_folder(self._store, model.folder, renders=True)
                     await asyncio.to_thread(self._add, name, model.folder, trusted=[model.root])
                 except RegistryError as error:
                     yield ImportStep(f"skipping {name}: {error.message}", model=name)

@@ -17,7 +17,7 @@ from omlx_registry.errors import InvalidModel
 from omlx_registry.metadata import POOLING_FILES
 from omlx_registry.open_files import limits_kept
 from omlx_registry.sanitized_folder import inert_folder, read_object, without_inert_folder
-from omlx_registry.templates import chat_templates
+from omlx_registry.templates import ChatTemplates, CheckChat, chat_templates, special_tokens
 
 _LONGEST: Final = 400
 """Characters shown of a library's error, which may list thousands of tensors."""
@@ -54,6 +54,19 @@ def check_loads(folder: Path, stated: Sequence[str], open_model: OpenModel) -> N
             raise InvalidModel(_sentence(config, error)) from error
 
 
+def check_renders(folder: Path, check_chat: CheckChat) -> None:
+    """Raises InvalidModel with a message for the user if the chat templates of the model in `folder` do not render."""
+    templates = _templates(folder)
+    if templates.default is None:
+        return
+    path = folder / "tokenizer_config.json"
+    names = special_tokens(read_object(path, path.name) if path.is_file() else {})
+    try:
+        check_chat(templates, names)
+    except ValueError as error:
+        raise InvalidModel(str(error)) from error
+
+
 def open_text_model(folder: Path, capabilities: Sequence[str]) -> None:
     """Load what mlx-lm loads; models that see and encoders are opened by others."""
     config = read_object(folder / "config.json", "config.json")
@@ -69,16 +82,20 @@ def open_text_model(folder: Path, capabilities: Sequence[str]) -> None:
 def _capabilities(folder: Path, config: Mapping[str, Any], stated: Sequence[str]) -> list[str]:
     """What the model can be asked for, as far as that decides how it is loaded."""
 
+    template = _templates(folder).text
+    pooling = any((folder / name).is_file() for name in POOLING_FILES)
+    return derive_capabilities(config, template=None, chat_template=template or None, pooling=pooling, explicit=stated)
+
+
+def _templates(folder: Path) -> ChatTemplates:
     def read(name: str) -> str | None:
         file = folder / name
         return file.read_text("utf-8", "replace") if file.is_file() else None
 
     try:
-        template = chat_templates(read).text
+        return chat_templates(read)
     except ValueError as error:
         raise InvalidModel(str(error)) from error
-    pooling = any((folder / name).is_file() for name in POOLING_FILES)
-    return derive_capabilities(config, template=None, chat_template=template or None, pooling=pooling, explicit=stated)
 
 
 def _is_network(config: Mapping[str, Any], other_names: Mapping[str, str]) -> bool:

@@ -19,8 +19,9 @@ from typing import BinaryIO, Final
 import msgspec
 
 from omlx_registry.errors import RegistryError
-from omlx_registry.load_check import OpenModel, check_loads, open_text_model, prepare
+from omlx_registry.load_check import OpenModel, check_loads, check_renders, open_text_model, prepare
 from omlx_registry.load_checkers import CheckLoads, CheckResult
+from omlx_registry.templates import CheckChat
 from omlx_registry.worker_client import JobFailure
 
 IDLE_S: Final = 60.0
@@ -28,8 +29,12 @@ IDLE_S: Final = 60.0
 _NICENESS: Final = 10
 
 
-def main(open_model: OpenModel = open_text_model, prepare: Callable[[], None] = prepare) -> None:
-    """`open_model` loads a model lazily. `prepare` imports what it needs."""
+def main(
+    open_model: OpenModel = open_text_model,
+    prepare: Callable[[], None] = prepare,
+    check_chat: CheckChat = lambda templates, names: None,
+) -> None:
+    """`open_model` loads a model lazily, `prepare` imports what it needs. `check_chat` renders chat templates."""
     # Libraries print to stdout; the protocol has it to itself, their prints go to stderr.
     stream = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -41,13 +46,15 @@ def main(open_model: OpenModel = open_text_model, prepare: Callable[[], None] = 
         prepare()
     with contextlib.suppress(queue.Empty, BrokenPipeError):
         while True:
-            stream.write(msgspec.json.encode(_answer(questions.get(timeout=IDLE_S), open_model)) + b"\n")
+            stream.write(msgspec.json.encode(_answer(questions.get(timeout=IDLE_S), open_model, check_chat)) + b"\n")
             stream.flush()
 
 
-def _answer(question: CheckLoads, open_model: OpenModel) -> CheckResult:
+def _answer(question: CheckLoads, open_model: OpenModel, check_chat: CheckChat) -> CheckResult:
     try:
         check_loads(Path(question.folder), question.capabilities, open_model)
+        if question.renders:
+            check_renders(Path(question.folder), check_chat)
     except RegistryError as error:
         return CheckResult(JobFailure(error.message, 400))
     except MemoryError:

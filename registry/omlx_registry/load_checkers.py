@@ -32,10 +32,14 @@ _TOO_LONG: Final = f"checking whether the model loads took over {_TIME_LIMIT_S:.
 
 
 class CheckLoads(msgspec.Struct, frozen=True):
-    """Find out whether the model in `folder` loads as what it is; `capabilities`: those that its maker states."""
+    """Find out whether the model in `folder` loads as what it is; `capabilities`: those that its maker states.
+
+    `renders`: whether its chat template must render, too.
+    """
 
     folder: str
     capabilities: list[str] = []
+    renders: bool = False
 
 
 class CheckResult(msgspec.Struct, frozen=True):
@@ -122,9 +126,12 @@ class LoadCheckers:
             if not self._idle:
                 self._idle.append(_Checker(self._module))
 
-    async def check(self, folder: Path, capabilities: Iterable[str] = ()) -> None:
-        """Raises CreateError if the model in `folder` does not load. Cancelling it ends the check at once."""
-        question, abandoned = CheckLoads(str(folder), [*capabilities]), threading.Event()
+    async def check(self, folder: Path, capabilities: Iterable[str] = (), *, renders: bool = False) -> None:
+        """Raises CreateError if the model in `folder` does not load, or its chat template has to render and does not.
+
+        Cancelling it ends the check at once.
+        """
+        question, abandoned = CheckLoads(str(folder), [*capabilities], renders), threading.Event()
         try:
             result = await asyncio.to_thread(self._check, question, abandoned)
         finally:

@@ -28,19 +28,22 @@ _checkers: Final[dict[str, LoadCheckers]] = {}
 """By module. Stores share them: checks of all of them need the same imports."""
 
 
-async def require_loadable(store: Store, layers: list[Layer], place: Path, capabilities: Iterable[str] = ()) -> None:
+async def require_loadable(
+    store: Store, layers: list[Layer], place: Path, capabilities: Iterable[str] = (), *, renders: bool = False
+) -> None:
     """Raises CreateError if the model of these layers does not load, InvalidModel if they are not a model.
 
     `place`: a folder to be made for the check. `capabilities`: what its maker states that it can do.
+    `renders`: whether its chat template must render, too.
     """
     await asyncio.to_thread(accept, layers, store.blobs)  # before a library reads the files
     records = store.root / "omlx" / "loadable.msgpack"
     capabilities = sorted(capabilities)
-    content = _content(store, layers, capabilities)
+    content = _content(store, layers, capabilities, renders=renders)
     if content in _read(records):
         return
     await asyncio.to_thread(store.views.materialize_layers, layers, place)
-    await require_loadable_folder(store, place, capabilities)
+    await require_loadable_folder(store, place, capabilities, renders=renders)
     await asyncio.to_thread(_note, records, content)
 
 
@@ -49,20 +52,22 @@ def prepare_checks(store: Store) -> None:
     _checkers_of(store).prepare()
 
 
-async def require_loadable_folder(store: Store, folder: Path, capabilities: Iterable[str] = ()) -> None:
-    """Raises CreateError if the model in `folder`, which is to go into the store, does not load."""
-    await _checkers_of(store).check(folder, capabilities)
+async def require_loadable_folder(
+    store: Store, folder: Path, capabilities: Iterable[str] = (), *, renders: bool = False
+) -> None:
+    """Raises CreateError if the model in `folder` does not load; `renders` as above."""
+    await _checkers_of(store).check(folder, capabilities, renders=renders)
 
 
 def _checkers_of(store: Store) -> LoadCheckers:
     return _checkers.setdefault(store.load_checker, LoadCheckers(store.load_checker))
 
 
-def _content(store: Store, layers: Iterable[Layer], capabilities: list[str]) -> bytes:
+def _content(store: Store, layers: Iterable[Layer], capabilities: list[str], *, renders: bool) -> bytes:
     """A digest over all that decides whether a model loads."""
     files = sorted((it.name, it.digest) for it in layers if it.media_type in {WEIGHTS, FILE})
     libraries = [_version(name) for name in _LIBRARIES]
-    return hashlib.sha256(msgspec.json.encode([store.load_checker, libraries, files, capabilities])).digest()
+    return hashlib.sha256(msgspec.json.encode([store.load_checker, libraries, files, capabilities, renders])).digest()
 
 
 def _version(library: str) -> str:

@@ -19,7 +19,7 @@ from omlx_registry.aliases import Aliases
 from omlx_registry.assemble import Overrides, Texts
 from omlx_registry.blobs import BlobWriter, Transfer
 from omlx_registry.bundled_source import BundledSource
-from omlx_registry.create import CheckChat, CheckTemplate, CreateSpec, check_request, create
+from omlx_registry.create import CheckTemplate, CreateSpec, check_request, create
 from omlx_registry.describe import describe, folder_modelfile, show
 from omlx_registry.errors import (
     CreateError,
@@ -40,6 +40,7 @@ from omlx_registry.modelfile import is_newer
 from omlx_registry.names import Name, at_revision, parse_name
 from omlx_registry.spec import ModelFile, ModelShow, ModelSpec, Progress, PulledModel
 from omlx_registry.store import DEFAULT_CHECKER, PARTIAL_GRACE_S, UPLOAD_GRACE_S, PruneReport, Store
+from omlx_registry.templates import CheckChat
 from omlx_registry.versions import bring_up_to_date
 from omlx_registry.views import model_files
 from omlx_registry.worker_client import FoundRepository

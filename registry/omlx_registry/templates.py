@@ -29,6 +29,21 @@ class ChatTemplates(NamedTuple):
         return "\n".join(source for source in self if source)
 
 
+CheckChat = Callable[[ChatTemplates, Mapping[str, str]], object]
+"""Raises ValueError with a sentence where Jinja chat templates cannot be used; the mapping has the special tokens that
+they may use, such as `bos_token`."""
+
+
+def special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
+    """The tokens that a template may use, by their names."""
+    names = {"bos_token": "", "eos_token": ""}
+    for name, value in tokenizer_config.items():
+        text = value.get("content") if isinstance(value, Mapping) else value
+        if name.endswith("_token") and isinstance(text, str):
+            names[name] = text
+    return names
+
+
 def chat_templates(read: Callable[[str], str | None]) -> ChatTemplates:
     """The templates of a model. `read`: a file of the model by its name; None where there is none.
 

@@ -395,7 +395,7 @@ async def test_names_of_the_catalog_can_be_pulled_instead(
             raise PullError("huggingface.co cannot be reached")
         yield Progress("pulling model.safetensors", "sha256:1", 10, 10)
 
-    monkeypatch.setattr(registry, "pull", pull)
+    monkeypatch.setattr(registry.imports, "_pull", pull)
     steps = await run(registry, folder, pull=True)
     assert pulled == ["llama3.2:1b", "qwen3:8b"]
     assert "note: llama3.2:1b cannot be pulled and is converted: huggingface.co cannot be reached" in [

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from omlx_registry import CreateError, Registry
+from omlx_registry import CreateError, Registry, RegistryError
+from omlx_registry.hub.source import HubSource
 from safetensors.numpy import load_file, save_file
 
 from tests.registry.test_acceptance import Change, config, create, remove, uploaded, write
+from tests.support.hub import FakeHub
 from tests.support.tiny import DATA, tiny_model
 from tests.support.tiny_encoder import make_encoder
 from tests.support.tiny_vlm import tiny_vlm
@@ -96,6 +98,24 @@ async def test_what_a_runner_cannot_open_is_refused(
     assert caught.value.status == 400
     assert "/tmp" not in caught.value.message and "omlx-model" not in caught.value.message
     assert registry.list() == []
+
+
+async def test_the_chat_template_of_a_pulled_model_renders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was made here may have a TEMPLATE in its place; what is pulled has nothing else."""
+    root = tmp_path / "hub"
+    shutil.copytree(DATA / "taught-qwen3", root / "org" / "good")
+    bad = root / "org" / "bad"
+    shutil.copytree(DATA / "taught-qwen3", bad)
+    (bad / "chat_template.jinja").write_text("{% for message in messages %}{{ message.content | nobody }}{% endfor %}")
+    with FakeHub(root) as hub:
+        for name, value in hub.env.items():
+            monkeypatch.setenv(name, value)
+        registry = Registry(tmp_path / "models", [HubSource(attempts=1)], load_checker=CHECKER)
+        assert [line.status async for line in registry.pull("hf.co/org/good")][-1] == "success"
+        with pytest.raises(RegistryError, match="nobody"):
+            async for _ in registry.pull("hf.co/org/bad"):
+                pass
+    assert [spec.name for spec in registry.list()] == ["hf.co/org/good:latest"]
 
 
 async def test_a_model_without_its_pictures_settings_is_a_text_model(registry: Registry, tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ async def _register(name: Name, store: Store, target: PullTarget, fetched: Fetch
         with store.workspace() as place:
             try:
                 layers = await asyncio.to_thread(file_layers, store.blobs, files)
-                await require_loadable(store, layers, place / "loads", overrides.capabilities)
+                await require_loadable(store, layers, place / "loads", overrides.capabilities, renders=True)
             except CreateError as error:
                 raise (PullRefused if error.status == 400 else PullError)(error.message) from error
         yield Progress("writing manifest")
