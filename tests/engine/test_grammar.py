@@ -215,6 +215,17 @@ def test_a_compilation_that_nobody_waits_for_ends() -> None:
         engine().compile(ENDLESS, check)
 
 
+def test_a_grammar_is_kept_until_many_others_have_come() -> None:
+    machine = engine()
+    first, *others = (Grammar(kind="regex", source=f"{at}[a-z]") for at in range(9))
+    assert not machine.is_compiled(first)
+    machine.compile(first)
+    assert machine.is_compiled(first)
+    for other in others:
+        machine.compile(other)
+    assert not machine.is_compiled(first) and machine.is_compiled(others[0])
+
+
 def test_a_grammar_longer_than_any_is_refused() -> None:
     with pytest.raises(EngineError, match="longer than 4,000,000 characters"):
         engine().compile(Grammar(kind="schema", source={"const": "y" * 4_000_000}))
