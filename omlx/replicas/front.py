@@ -26,6 +26,7 @@ from omlx.server.body import parse, read_bytes
 from omlx.server.body_memory import BodyReservation
 from omlx.server.error_formats import error_text
 from omlx.server.errors import JSON_TYPE, ClientGone, Problem
+from omlx.server.forms import boundary_of, parse_form
 from omlx.server.inflate import inflate
 from omlx.server.route_info import ProtocolName, RouteInfo, RouteTable, body_limit
 from omlx.urls import climbs
@@ -92,12 +93,16 @@ class Front:
     async def _hear(self, scope: Any, receive: Receive, route: RouteInfo) -> _Heard | None:
         """The whole request; None where its client has left."""
         headers = [(name, value) for name, value in scope["headers"] if name not in _NOT_PASSED]
-        encoding = next((value.decode("latin-1") for name, value in headers if name == b"content-encoding"), "")
+        named = {name: value.decode("latin-1") for name, value in headers}
+        encoding, boundary = named.get(b"content-encoding", ""), boundary_of(named.get(b"content-type", ""))
         share, limit = BodyReservation.of(scope), body_limit(route.body, self._max_body)
         try:
             body = await read_bytes(Request(scope, receive), limit)
             plain = await inflate(body, encoding, limit, share) if encoding else body
-            parsed = await parse(plain, choice.read, share) if plain else ReplicaRequest()
+            if boundary:
+                parsed = await asyncio.to_thread(_of_form, plain, boundary)
+            else:
+                parsed = await parse(plain, choice.read, share) if plain else ReplicaRequest()
         except Malformed:
             parsed = ReplicaRequest()  # the replica says what is wrong
         except ClientGone:
@@ -188,6 +193,14 @@ def _union(fleet: Fleet, what: str) -> list[dict[str, Any]]:
 
 async def _refuse(send: Send, protocol: ProtocolName, problem: Problem) -> None:
     await _write(send, problem.status, error_text(protocol, problem).encode())
+
+
+def _of_form(body: bytes, boundary: str) -> ReplicaRequest:
+    """What matters of a form."""
+    try:
+        return choice.read({"model": parse_form(body, boundary).text("model")})
+    except HTTPError:
+        return ReplicaRequest()  # the replica says what is wrong
 
 
 async def _answer(send: Send, status: int, body: Any) -> None:

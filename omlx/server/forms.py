@@ -37,18 +37,24 @@ class Form(NamedTuple):
         return self.fields.get(name, [""])[-1].strip()
 
 
+def boundary_of(content_type: str) -> str:
+    """The boundary of multipart/form-data; "" if the Content-Type is another, or has none."""
+    kind, options = parse_options_header(content_type)
+    return str(options.get("boundary") or "") if kind == "multipart/form-data" else ""
+
+
 async def read_form(request: HttpRequest, max_body: int) -> Form:
     """The body as a form; the route says how much of `max_body` it takes. Raises HTTPError."""
     limit = body_limit(request.route_handler.opt["body"], max_body)
-    kind, options = parse_options_header(request.headers.get("content-type", ""))
+    boundary = boundary_of(request.headers.get("content-type", ""))
     body = await read_bytes(request, limit)
-    if kind != "multipart/form-data" or not options.get("boundary"):
+    if not boundary:
         raise HTTPError(400, "failed to parse multipart form: the Content-Type is not multipart/form-data")
     if encoding := request.headers.get("content-encoding", ""):
         body = await inflate(body, encoding, limit, BodyReservation.of(request.scope))
     if len(body) <= SMALL:
-        return parse_form(body, options["boundary"])
-    form = await asyncio.to_thread(parse_form, body, options["boundary"])
+        return parse_form(body, boundary)
+    form = await asyncio.to_thread(parse_form, body, boundary)
     # Only the files are kept from now on, for as long as the answer takes.
     BodyReservation.of(request.scope).settle(sum(len(file.content) for files in form.files.values() for file in files))
     return form

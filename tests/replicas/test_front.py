@@ -16,6 +16,7 @@ from omlx_registry import Registry
 from tests.support.lessons import STORY
 from tests.support.server import ServerProcess
 from tests.support.tiny import tiny_model
+from tests.support.tiny_whisper import as_wav, make_whisper, sound
 
 ENV = {"OMLX_SPARE_RUNNER": "false"}
 PASSWORD = "s3cr3t:p4ss"
@@ -63,6 +64,8 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
         registry = Registry(replica.models, [])
         registry.add_model_folder("tiny", tiny_model("qwen3", taught=True))
         registry.add_model_folder("endless", tiny_model("llama"))
+        if replica is replicas[-1]:
+            registry.add_model_folder("speech", make_whisper(folder / "speech"))
         replica.start()
     # Each has a password, which nobody asks for.
     urls = ",".join(replica.url.replace("://", f"://me:{PASSWORD}@") for replica in replicas)
@@ -74,7 +77,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
 
 def test_the_models_of_the_replicas_are_those_of_the_front(three: Three) -> None:
     names = [model["name"] for model in httpx.get(f"{three.front.url}/api/tags", trust_env=False).json()["models"]]
-    assert sorted(names) == ["endless:latest", "tiny:latest"]
+    assert sorted(names) == ["endless:latest", "speech:latest", "tiny:latest"]
     assert httpx.get(f"{three.front.url}/api/version", trust_env=False).json()["version"]
 
 
@@ -102,6 +105,19 @@ def test_errors_are_those_of_the_replica(three: Three) -> None:
     answer = httpx.post(f"{three.front.url}/api/chat", json={"model": "nobody", "messages": []}, trust_env=False)
     assert answer.status_code == 404
     assert answer.json() == {"error": "model 'nobody' not found"}
+
+
+def test_a_form_goes_to_a_replica_that_has_its_model(three: Three) -> None:
+    """Whatever is in its file: it is not read as JSON."""
+    strange = b"ID3" + b'{"":[],' * 1_500_000
+    for data, status in ((as_wav(sound(1)), 200), (strange, 400)):
+        for _ in range(3):
+            answer = httpx.post(
+                f"{three.front.url}/v1/audio/transcriptions",
+                files={"file": data}, data={"model": "speech"}, timeout=120, trust_env=False,
+            )  # fmt: skip
+            assert answer.status_code == status, answer.text
+    assert "not audio in a supported format" in answer.text
 
 
 def test_models_are_looked_after_on_the_replicas(three: Three) -> None:

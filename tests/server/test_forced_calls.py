@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -88,6 +89,18 @@ def test_a_forced_call_obeys_the_tools_whole_schema(http: httpx.Client) -> None:
     for name, arguments in calls:
         assert name == "order"
         jsonschema.validate(arguments, SCHEMA)
+
+
+def test_more_new_schemas_at_once_than_are_kept_are_each_obeyed(http: httpx.Client) -> None:
+    """Compiled ones make way for others before their requests begin: they are compiled again."""
+
+    def answer(at: int) -> Any:
+        format = {"type": "object", "properties": {f"key {at}": {"const": at}}, "required": [f"key {at}"]}
+        body = {"messages": [{"role": "user", "content": "Hello"}], "stream": False, "format": format}
+        return json.loads(post(http, "/api/chat", **body)["message"]["content"])
+
+    with ThreadPoolExecutor(24) as threads:
+        assert [*threads.map(answer, range(24))] == [{f"key {at}": at} for at in range(24)]
 
 
 def test_a_forced_call_obeys_a_schema_in_parts(http: httpx.Client) -> None:
