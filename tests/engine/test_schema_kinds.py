@@ -156,3 +156,13 @@ def test_halves_of_characters_in_a_pattern_stand_for_none(pair: str) -> None:
     schema = {"type": "string", "pattern": rf"^[\u0020-\uD7FF\uE000-\uFFFD{pair}\t]*$"}
     assert takes(schema, "a é \t")
     assert not takes(schema, "a\n")
+
+
+def test_one_of_two_closed_objects_has_a_property_that_the_other_lacks() -> None:
+    weighted = obj({"weighted": {"type": "array", "uniqueItems": True}, "name": STRING}, additionalProperties=False)
+    balanced = obj({"balanced": obj({"n": INTEGER}), "name": STRING}, additionalProperties=False)
+    schema = {"oneOf": [weighted, balanced]}
+    for right in ({"weighted": []}, {"balanced": {"n": 1}, "name": ""}):
+        assert takes(schema, right), right
+    for wrong in ({}, {"name": ""}, {"weighted": [], "balanced": {}}):
+        assert not takes(schema, wrong), wrong
