@@ -19,9 +19,9 @@ from tests.support.server import ServerProcess
 
 TEXT = (
     "The old lighthouse at the edge of the bay was built in 1874 by a man called Henry Ward. He had come from the "
-    "north with two sons and a mule, and he carried every stone up the hill by himself. For ninety years its lamp was lit "
+    "north with two sons and a mule, and carried every stone up the hill by himself. For ninety years its lamp was lit "
     "each evening, first with oil, then with gas, and at last with electricity. Ships from many countries knew its "
-    "slow white beam, and sailors told stories about the keeper who played the violin in the storm. Today the tower is a "
+    "white beam, and sailors told stories about the keeper who played the violin in the storm. Today the tower is a "
     "small museum, and children climb its hundred and twelve steps to look at the sea."
 )
 TASKS = {

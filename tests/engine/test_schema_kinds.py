@@ -149,3 +149,20 @@ def test_names_that_a_pattern_of_properties_leaves_out_obey_the_rest() -> None:
     listed = schema | {"properties": {"plugins": STRING}}
     assert takes(listed, {"plugins": "", "b": 3})
     assert not takes(listed, {"plugins": 1})
+
+
+@pytest.mark.parametrize("pair", [r"\uD800\uDC00-\uDBFF\uDFFF", r"\uD800\uDBFF-\uDC00\uDFFF"])
+def test_halves_of_characters_in_a_pattern_stand_for_none(pair: str) -> None:
+    schema = {"type": "string", "pattern": rf"^[\u0020-\uD7FF\uE000-\uFFFD{pair}\t]*$"}
+    assert takes(schema, "a é \t")
+    assert not takes(schema, "a\n")
+
+
+def test_one_of_two_closed_objects_has_a_property_that_the_other_lacks() -> None:
+    weighted = obj({"weighted": {"type": "array", "uniqueItems": True}, "name": STRING}, additionalProperties=False)
+    balanced = obj({"balanced": obj({"n": INTEGER}), "name": STRING}, additionalProperties=False)
+    schema = {"oneOf": [weighted, balanced]}
+    for right in ({"weighted": []}, {"balanced": {"n": 1}, "name": ""}):
+        assert takes(schema, right), right
+    for wrong in ({}, {"name": ""}, {"weighted": [], "balanced": {}}):
+        assert not takes(schema, wrong), wrong

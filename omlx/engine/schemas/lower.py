@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
-from omlx.engine.schemas.facts import ASSERTIONS, Opposites, apart, facts, possible, types_of, with_values
+from omlx.engine.schemas.facts import ASSERTIONS, Facts, Opposites, apart, facts, possible, types_of, with_values
 from omlx.engine.schemas.merge import merge
 from omlx.engine.schemas.refs import REFERENCES, Place, References, SchemaError, place_of
 from omlx.engine.schemas.write import any_of, inhabited, write
@@ -283,13 +284,30 @@ class _Lowering:
             mine = facts(ours, lowered=True)
             ways: Group = [[option]]
             for other, flat in enumerate(expanded):
-                if other == index or flat is None or apart(mine, facts(flat), self._expand):
+                theirs = None if other == index or flat is None else facts(flat)
+                if theirs is None or apart(mine, theirs, self._expand):
                     continue
                 opposite = self._opposites.of(options[other])
+                if opposite is None:
+                    opposite = _beyond(mine, theirs, options[other])
                 if opposite is not None and len(ways) * len(opposite) <= _EXCLUSIONS:
                     ways = [[*way, one] for way in ways for one in opposite]
             group += ways
         return group
+
+
+def _beyond(mine: Facts, theirs: Facts, other: Place) -> list[Place] | None:
+    """What makes a closed object none that `other`, closed as well, allows: a property that is not listed there."""
+    if not (mine.closed and theirs.closed):
+        return None
+    names = [name for name in mine.properties if name not in theirs.properties]
+    return [other._replace(schema=_having(name), declares=False) for name in names] or None
+
+
+@lru_cache(1000)
+def _having(name: str) -> dict[str, Any]:
+    """Always the same, so that schemas made with it are told to be the same."""
+    return {"type": "object", "required": [name]}
 
 
 def _size(places: Sequence[Place]) -> int:

@@ -30,6 +30,8 @@ _TOO_LARGE = ("schema too large", "assertion failed: grammar.symbols", "initial 
 _ESCAPES = {"Z": "$", "z": "$", "A": "^", "0": r"\x00", "e": r"\x1b"}
 _KEPT = frozenset("dDsSwWbBpPuxnrtfv")
 """Letters that mean the same behind a backslash in both kinds."""
+_SURROGATES = re.compile(r"(?<![-\\])(?:\\u[dD][89a-fA-F][0-9a-fA-F]{2}-?)+")
+"""Halves of characters: no text has them."""
 _BRACES = re.compile(r"\{[A-Za-z0-9_=]*\}")
 _REPEATS = re.compile(r"\{[0-9]+(?:,[0-9]*)?\}")
 
@@ -38,7 +40,7 @@ def usable(pattern: Any) -> list[str] | None:
     """Patterns in the compiler's kind that hold together where `pattern` does; None where it cannot be enforced."""
     if not isinstance(pattern, str) or len(pattern) > MAX_PATTERN:
         return None
-    translated = [_translated(part) for part in split(pattern) or ()]
+    translated = [_translated(_SURROGATES.sub("", part)) for part in split(pattern) or ()]
     return (
         translated
         if translated and all(_compiles({"type": "string", "pattern": part}) for part in translated)

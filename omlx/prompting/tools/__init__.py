@@ -38,6 +38,7 @@ FORMATS: dict[str, ToolFormat] = {
 """By name, in the order in which they are tried."""
 
 
+_DSML = ("｜DSML｜function_calls", "｜DSML｜tool_calls")
 _RELEASE = re.compile(r"<tool_calls:(\w{1,32})>")
 _SUFFIX = re.compile(r"<think:?(\w{0,32})>")
 _FORMATTED = "<tool_calls{}>"
@@ -54,7 +55,11 @@ def formats_for(template: str, tokens: Collection[str]) -> tuple[str, ...]:
         releases |= {suffix[1]} - {""}
         found.add(f"hunyuan3:{suffix[1]}" if suffix[1] else HUNYUAN3_PLAIN.name)
     others = (f"hunyuan3:{release}" for release in sorted(releases) if f"hunyuan3:{release}" not in FORMATS)
-    return (*(name for name in FORMATS if name in found), *others)
+    spoken = [name for name in FORMATS if name in found]
+    if f"{_DSML[0]}>".partition("｜DSML｜")[2] not in template:
+        # Which of both DeepSeek writes is told by the template alone.
+        spoken.sort(key=lambda name: name == _DSML[0])
+    return (*spoken, *others)
 
 
 def resolve(names: Collection[str], tag: str = "") -> list[ToolFormat]:
@@ -85,14 +90,17 @@ class Written(NamedTuple):
 
 
 def writer_for(names: Collection[str], *, emulated: bool) -> Written:
-    """How a model writes calls that it has to make. `emulated`: as the prompt tells it to.
+    """How a model writes calls that it has to make: in the first of `names` that can. `emulated`: as the prompt says.
 
     Hermes' tags and Llama's token are in many vocabularies of models that were taught another format: they come last. A
     model whose format has no writer calls in plain JSON, which is always understood.
     """
     if not emulated:
         late = (HERMES, PYTHON_TAG)
-        spoken = resolve(names)
+        order = [*names]
+        spoken = sorted(
+            resolve(names), key=lambda found: order.index(found.name) if found.name in order else len(order)
+        )
         for known in (*(found for found in spoken if found not in late), *late):
             if known.name in names and known.write is not None:
                 return Written(known.write, known.openings)

@@ -179,7 +179,9 @@ def _writer(opening: str, closing: str, quote: str) -> Writer:
             return f"{rules.text(key + ':')} ({rules.quoted(tool, schema, quote)})"
 
         def call(tool: OfferedTool) -> str:
-            items = [(item(tool, key, schema), required) for key, schema, required in tool.properties]
+            # Its templates sort them.
+            arguments = sorted(tool.properties, key=lambda parameter: parameter.name.lower())
+            items = [(item(tool, key, schema), required) for key, schema, required in arguments]
             head, end = rules.text(f"{opening}call:{tool.name}{{"), rules.text(f"}}{closing}")
             return f"{head} {rules.separated(items, ',')} {end}" if items else f"{head} {end}"
 

@@ -138,11 +138,16 @@ def read_bare(cursor: Cursor, offered_tools: OfferedTools) -> None:
 def _writer(prefix: str) -> Writer:
     def write(rules: Rules) -> str:
         def call(tool: OfferedTool) -> str:
-            parts = [rules.text(f"<{prefix}tool_call>{tool.name}\n")]
+            # GLM 4.7 and others write no line breaks.
+            line = f"{rules.text(_LINE)}?"
+            parts = [rules.text(f"<{prefix}tool_call>{tool.name}"), line]
             for key, schema, required in tool.properties:
-                head = rules.text(f"<{prefix}arg_key>{key}</{prefix}arg_key>\n<{prefix}arg_value>")
+                name, opening = (
+                    rules.text(f"<{prefix}arg_key>{key}</{prefix}arg_key>"),
+                    rules.text(f"<{prefix}arg_value>"),
+                )
                 value = rules.value(tool, schema, f"</{prefix}arg_value>")
-                parts.append(rules.rule(f"{head} {value} {rules.text(_LINE)}") + ("" if required else "?"))
+                parts.append(rules.rule(f"{name} {line} {opening} {value} {line}") + ("" if required else "?"))
             return " ".join([*parts, rules.text(f"</{prefix}tool_call>")])
 
         return rules.repeated(rules.each_way(call))

@@ -64,6 +64,17 @@ def _list_writer(opening: str, closing: str, arguments_key: str = "arguments") -
     return write
 
 
+def _tool_calls_writer(rules: Rules) -> str:
+    """Hunyuan's list, with or without line breaks around it (Jamba, Apriel), or a call a line (MiniMax M1)."""
+    call = rules.each(lambda tool: json_call(rules, tool))
+    calls = rules.rule(f"{rules.text('[')} {rules.repeated(call, ', ')} {rules.text(']')} | {rules.repeated(call)}")
+    line = f"{rules.text(_BREAK)}?"
+    return " ".join((rules.text("<tool_calls>"), line, calls, line, rules.text("</tool_calls>")))
+
+
+_BREAK = "\n"
+
+
 def _granite_writer(rules: Rules) -> str:
     """Phi-4-mini has a closing token."""
     return _list_writer("<|tool_call|>", "<|/tool_call|>" if rules.knows("<|/tool_call|>") else "")(rules)
@@ -111,7 +122,7 @@ FORMATS = (
     _format("granite", "<|tool_call|>", "<|/tool_call|>", _granite_writer),
     _format("phi", "functools", "", _list_writer("functools", "")),
     _format("nemotron", "<TOOLCALL>", "</TOOLCALL>", _list_writer("<TOOLCALL>", "</TOOLCALL>")),
-    _format("hunyuan", "<tool_calls>", "</tool_calls>", _list_writer("<tool_calls>\n", "\n</tool_calls>")),
+    _format("hunyuan", "<tool_calls>", "</tool_calls>", _tool_calls_writer),
     _format(
         "internlm",
         "<|action_start|><|plugin|>",

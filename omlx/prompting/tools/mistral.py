@@ -44,7 +44,7 @@ def write(rules: Rules) -> str:
     # Some versions write an id of their own.
     identity = r'(", \"id\": \"" /[a-zA-Z0-9]{9}/ "\"")? "}"'
     calls = rules.repeated(rules.each(lambda tool: f"{json_call(rules, tool, closing='')} {identity}"), ", ")
-    return " ".join((rules.text("[TOOL_CALLS] ["), calls, rules.text("]")))
+    return " ".join((rules.text("[TOOL_CALLS]"), f"{rules.text(' ')}?", rules.text("["), calls, rules.text("]")))
 
 
 MISTRAL = ToolFormat(
