@@ -80,7 +80,7 @@ class EncoderService(JobService):
     def _heartbeat(self) -> Heartbeat:
         vectors = self._vectors
         return Heartbeat(
-            steps=vectors.progress + self._paced.rests,
+            steps=vectors.progress + self._paced.looks,
             running=vectors.running,
             waiting=vectors.waiting,
             memory_bytes=int(mx.get_active_memory()),

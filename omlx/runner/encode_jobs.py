@@ -22,7 +22,7 @@ from omlx.engine.pacing import Presence
 from omlx.engine.panics import told
 from omlx.messages.failures import INPUT_FAILED, running_failed
 from omlx.messages.frames import MAX_FRAME, Embed, Embedded, Ranked, Rerank
-from omlx.messages.request import PRIORITY_RANK, Failure
+from omlx.messages.request import PRIORITY_RANK, Failure, Priority
 from omlx.runner.preparation import Preparation
 
 log = logging.getLogger("omlx.runner")
@@ -104,6 +104,8 @@ class EncodeJobs:
         self._pace = EncodeBudget(token_s)
         self._jobs: dict[int, _EncodeJob] = {}
         self._refused: list[Answer] = []
+        self.held: frozenset[Priority] = frozenset()
+        """Classes that take no part for now."""
         self._chunks = 0
         self.most_rows = 0
 
@@ -137,6 +139,10 @@ class EncodeJobs:
         interactive = "interactive" in classes or bool(self._refused) or self._preparation.complete > 0
         return Presence(interactive, "batch" in classes, "background" in classes, urgent=interactive)
 
+    @property
+    def _taking_part(self) -> list[_EncodeJob]:
+        return [job for job in self._jobs.values() if job.frame.priority not in self.held]
+
     def submit(self, frame: Embed | Rerank) -> None:
         """Take a job; its answer comes from `step`."""
         if self._encoders[type(frame)] is None:
@@ -158,7 +164,7 @@ class EncodeJobs:
         """Compute one chunk that takes about `seconds`; returns the answers that are complete now."""
         answers, self._refused = self._refused, []
         answers += self._take_prepared()
-        if self._jobs:
+        if self._taking_part:
             answers += self._compute(seconds)
         return answers
 
@@ -191,7 +197,8 @@ class EncodeJobs:
 
     # ------------------------------------------------------------ chunks
     def _compute(self, seconds: float) -> list[Answer]:
-        leader = min(self._jobs.values(), key=lambda job: (job.rank, job.led_at))
+        taking_part = self._taking_part
+        leader = min(taking_part, key=lambda job: (job.rank, job.led_at))
         self._chunks += 1
         leader.led_at = self._chunks
         encoder = self._encoders[type(leader.frame)]
@@ -203,7 +210,7 @@ class EncodeJobs:
             return self._read_part(leader, leader.parts, seconds)
         jobs = [leader]
         if not leader.alone:
-            others = (job for job in self._jobs.values() if job is not leader and not job.alone and job.parts is None)
+            others = (job for job in taking_part if job is not leader and not job.alone and job.parts is None)
             jobs += [job for job in others if type(job.frame) is type(leader.frame)]
         picks = choose([job.lengths for job in jobs], budget)
         chosen = [(jobs[pick.queue], pick) for pick in picks]

@@ -29,7 +29,7 @@ from omlx.messages.frames import (
     Shutdown,
     ToRunner,
 )
-from omlx.messages.request import Failure
+from omlx.messages.request import Failure, Priority
 from omlx.messages.speech import Transcribe
 from omlx.messages.work_limits import WorkLimits
 from omlx.runner.channel import Channel
@@ -47,6 +47,10 @@ class RunnerJobs(Protocol):
     def open(self) -> int: ...
     @property
     def presence(self) -> Presence: ...
+
+    held: frozenset[Priority]
+    """Classes that take no part for now."""
+
     def cancel(self, number: int) -> None: ...
     def close(self) -> None: ...
 
@@ -64,7 +68,10 @@ class JobService(ABC):
         self._channel = channel
         self._open_jobs = jobs
         self._unsupported = unsupported
-        self._paced = PacedWork(lambda: jobs.presence)
+        self._paced = PacedWork(lambda: jobs.presence, self._hold)
+
+    def _hold(self, classes: frozenset[Priority]) -> None:
+        self._open_jobs.held = classes
 
     @abstractmethod
     def _submit(self, frame: ToRunner) -> None:
@@ -92,10 +99,10 @@ class JobService(ABC):
                     self._channel.close()
                     return 0
                 self._take(frame)
-            rests = turn is not None and (turn.rest_s > 0 or turn.idle)
-            self._paced.begin()
-            answers = self._step() if jobs.has_work and not rests else []
-            if turn is not None and not rests:
+            answers: Sequence[FromRunner | Failure] = []
+            if jobs.has_work and not self._paced.rests(turn, True) and not (turn is not None and turn.idle):
+                self._paced.begin(turn)
+                answers = self._step()
                 self._paced.end()
             self._channel.beat(self._heartbeat())
             if was_busy and jobs.open == 0:

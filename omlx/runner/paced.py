@@ -29,8 +29,8 @@ class PacedWork:
         self._pacer = Pacer()
         self._here = Presence()
         self._turn = Turn()
-        self._began = 0.0
-        self.rests = 0
+        self._began, self._counts = 0.0, False
+        self.looks = 0
         """Looks without a step: progress, for who supervises this process."""
 
     def limit(self, limits: WorkLimits) -> None:
@@ -50,16 +50,20 @@ class PacedWork:
             self._turn = self._pacer.turn(time.monotonic(), self._here)
         self._hold(self._turn.held)
         if self._turn.rest_s or self._turn.idle:
-            self.rests += 1
+            self.looks += 1
         return self._turn
 
-    def begin(self) -> None:
+    def rests(self, turn: Turn | None, works: bool) -> bool:
+        """Whether no step comes now: it is time to rest, or work came after the look (`turn` is None)."""
+        return turn.rest_s > 0 if turn is not None else works and self.limited
+
+    def begin(self, turn: Turn | None) -> None:
         """A step begins."""
-        self._began = time.monotonic()
+        self._began, self._counts = time.monotonic(), turn is not None
 
     def end(self) -> None:
         """The step is done."""
-        if self.limited:
+        if self.limited and self._counts:
             if self._pacer.measures(self._here):
                 self._finish()
             self._pacer.worked(self._began, time.monotonic(), self._here, self._turn)
@@ -68,13 +72,3 @@ class PacedWork:
 def wait_s(turn: Turn) -> float:
     """How long to wait for frames before the step, or before the next look."""
     return LOOK_S if turn.idle else min(turn.rest_s, LOOK_S)
-
-
-def takes_part(here: Presence, held: frozenset[Priority]) -> bool:
-    """Whether some of the requests that are there do."""
-    return (
-        here.interactive
-        or (here.batch and "batch" not in held)
-        or (here.background and "background" not in held)
-        or here == Presence()
-    )

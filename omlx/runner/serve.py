@@ -21,7 +21,7 @@ from omlx_cache import PrefixStore
 from omlx_registry.sanitized_folder import without_inert_folder
 
 from omlx.engine import loader
-from omlx.engine.pacing import NOBODY, Presence, Turn
+from omlx.engine.pacing import Turn
 from omlx.engine.ranks import SOLO, Ranks
 from omlx.messages.context import effective_context
 from omlx.messages.failures import LoadError
@@ -46,14 +46,14 @@ from omlx.messages.frames import (
     ToRunner,
 )
 from omlx.messages.load_spec import LoadSpec
-from omlx.messages.request import Event, Failure
+from omlx.messages.request import Event, Failure, Priority
 from omlx.messages.speech import Transcribe
 from omlx.messages.work_limits import WorkLimits
 from omlx.runner import encode
 from omlx.runner.build import BuiltModel, kv_budget, prepare
 from omlx.runner.channel import Channel
 from omlx.runner.job_service import send_answers
-from omlx.runner.paced import PacedWork, takes_part, wait_s
+from omlx.runner.paced import PacedWork, wait_s
 from omlx.runner.prompt import TOO_LONG
 
 log = logging.getLogger("omlx.runner")
@@ -170,7 +170,9 @@ class Service:
         self._served = served
         self._was_busy = False
         self._beat_due = 0.0
-        self._paced = PacedWork(self._presence, served.engine.holding.hold, served.engine.rest)
+        self._paced = PacedWork(
+            lambda: served.session.presence.joined(served.vectors.presence), self._hold, served.engine.rest
+        )
         self._helper = ThreadPoolExecutor(1, thread_name_prefix="questions")
         self._tokenized: queue.SimpleQueue[_Tokenized] = queue.SimpleQueue()
 
@@ -184,14 +186,14 @@ class Service:
             if self._hear(idle_wait if turn is None else wait_s(turn)) or self._gather():
                 return self._end()
             self._answer_tokenized()
-            if turn is not None and turn.rest_s:
+            busy = session.has_work
+            if self._paced.rests(turn, busy or vectors.has_work):
                 self._beat()
                 continue
-            self._paced.begin()
-            busy = session.has_work
+            self._paced.begin(turn)
             if busy:
                 self._tell(session.step())
-            if vectors.has_work and takes_part(vectors.presence, turn.held if turn is not None else NOBODY):
+            if vectors.has_work:
                 answers = vectors.step(self._served.max_gap_s if busy else encode.CHUNK_S)
                 self._beat()
                 send_answers(self._channel, answers)
@@ -199,8 +201,7 @@ class Service:
                 self._beat()
                 if store is not None:
                     store.tick()
-            if turn is not None:
-                self._paced.end()
+            self._paced.end()
 
     def _turn(self) -> Turn | None:
         """Whether to step now, by the work limits; None where there is nothing to do."""
@@ -210,8 +211,9 @@ class Service:
             self._tell(self._served.session.receive())  # what has come counts
         return self._paced.turn()
 
-    def _presence(self) -> Presence:
-        return self._served.session.presence.joined(self._served.vectors.presence)
+    def _hold(self, classes: frozenset[Priority]) -> None:
+        self._served.engine.holding.hold(classes)
+        self._served.vectors.held = classes
 
     def _hear(self, wait: float | None) -> bool:
         """Take what has come; wait so long for the first of it. Whether it was the end."""
@@ -276,7 +278,7 @@ class Service:
     def _heartbeat(self) -> Heartbeat:
         engine, session, vectors = self._served.engine, self._served.session, self._served.vectors
         return Heartbeat(
-            steps=engine.steps + session.preparations + vectors.progress + self._paced.rests,
+            steps=engine.steps + session.preparations + vectors.progress + self._paced.looks,
             running=engine.running + vectors.running,
             waiting=engine.waiting + session.waiting + vectors.waiting,
             memory_bytes=int(mx.get_active_memory()),

@@ -48,7 +48,7 @@ class SpeechService(JobService):
     def _heartbeat(self) -> Heartbeat:
         jobs = self._jobs
         return Heartbeat(
-            steps=jobs.progress + self._paced.rests,
+            steps=jobs.progress + self._paced.looks,
             running=jobs.running,
             waiting=jobs.waiting,
             memory_bytes=int(mx.get_active_memory()),

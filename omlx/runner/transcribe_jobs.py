@@ -25,7 +25,7 @@ from omlx.engine.speech.network import Network, language_code
 from omlx.engine.speech.transcription import SpeechOptions, Step, Transcription
 from omlx.messages.failures import running_failed
 from omlx.messages.frames import PrefillProgress
-from omlx.messages.request import PRIORITY_RANK, Failure
+from omlx.messages.request import PRIORITY_RANK, Failure, Priority
 from omlx.messages.speech import Segments, Transcribe, Transcribed
 from omlx.runner.preparation import Preparation
 
@@ -98,6 +98,8 @@ class TranscribeJobs:
         self._long = _AudioLine("long-audio", None, _LONG_HELD_BYTES)
         threads = {line.name: _HELPERS for line in (self._short, self._long)}
         self._preparation = Preparation(self._prepare, failure=_failure, threads=threads, wake=wake, drop=self._drop)
+        self.held: frozenset[Priority] = frozenset()
+        """As in EncodeJobs."""
         self._jobs: dict[int, _SpeechJob] = {}
         self._refused: list[Answer] = []
         self._steps = 0
@@ -162,8 +164,9 @@ class TranscribeJobs:
         """Run one step of the next job; returns the answers that are ready."""
         answers, self._refused = self._refused, []
         answers += self._take_prepared()
-        if self._jobs:
-            answers += self._advance(min(self._jobs.values(), key=lambda job: (job.rank, job.last_step)))
+        taking_part = [job for job in self._jobs.values() if job.request.priority not in self.held]
+        if taking_part:
+            answers += self._advance(min(taking_part, key=lambda job: (job.rank, job.last_step)))
         return answers
 
     # ------------------------------------------------------------ files

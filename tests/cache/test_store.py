@@ -155,6 +155,24 @@ def test_writing_through_needs_no_checkpoint(tmp_path: Path) -> None:
     store.close()
 
 
+def test_nothing_is_written_ahead_of_need_while_power_is_saved(tmp_path: Path) -> None:
+    now = [1000.0]
+    store = open_toy(TOY, tmp_path, checkpoint_interval=300.0, hot_bytes=2200, write_through=True, clock=lambda: now[0])
+    store.checkpoints = False
+    play(store, TOY, line(130))  # RAM is nearly full
+    now[0] += 301
+    store.tick()
+    assert store.cold is not None and store.cold.flush(5)
+    assert store.stats().cold_records == 0
+    play(store, TOY, line(130, 1000))  # what RAM has no room for is kept on disk
+    assert store.cold.flush(5)
+    assert store.stats().cold_records > 0 and store.stats().lost == 0
+    store.checkpoints = True
+    store.tick()
+    store.close()
+    assert open_toy(TOY, tmp_path).stats().cold_records >= 15
+
+
 def test_closing_keeps_to_its_time(tmp_path: Path) -> None:
     wide = Toy(["full"], 20_000)
     store = open_toy(wide, tmp_path, hot_bytes=1 << 30, write_queue_bytes=8 << 20)

