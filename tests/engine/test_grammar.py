@@ -12,7 +12,6 @@ import pytest
 
 from omlx.engine.decoder_process import DecoderPool
 from omlx.engine.sequence import EngineError
-from omlx.helper_process import MOST_IDLE
 from omlx.messages.constraint import Grammar
 from omlx.messages.request import Sampling
 from tests.engine.support import bare, engine, prompt, run, spec
