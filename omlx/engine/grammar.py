@@ -16,6 +16,7 @@ import numpy as np
 
 from omlx.engine.grammar_process import written
 from omlx.engine.grammar_text import TOO_DEEP, GrammarError, parser_limits, sentence
+from omlx.engine.panics import ends_only_its_request
 from omlx.lru import LRUCache
 from omlx.messages.constraint import Grammar
 
@@ -23,6 +24,8 @@ MAX_BYTES = 4_000_000
 """Of a grammar as JSON, the schemas that it refers to among it."""
 _KEPT = 8
 """Compiled grammars that are kept: clients send the same schema again and again."""
+LARGE_VOCABULARY = 170_000
+"""Tokens. Their index takes one to three seconds in which no other thread runs Python: it is made at the load."""
 
 
 class GrammarCompiler:
@@ -35,6 +38,8 @@ class GrammarCompiler:
         self._trie: Any = None
         self._matchers: LRUCache[bytes, Any] = LRUCache(max_entries=_KEPT)
         self._lock = threading.Lock()
+        if vocabulary > LARGE_VOCABULARY:
+            self._index_now()
 
     @property
     def words(self) -> int:
@@ -74,6 +79,14 @@ class GrammarCompiler:
         if matcher.is_error():
             raise GrammarError(sentence(matcher.get_error()))
         return matcher
+
+    def _index_now(self) -> None:
+        """Where it fails, the first request with a grammar is told so."""
+        try:
+            self._vocabulary_trie()
+        except BaseException as error:
+            if not ends_only_its_request(error):
+                raise
 
     def _vocabulary_trie(self) -> Any:
         """The vocabulary as llguidance wants it; takes from a few tenths of a second to some seconds to build."""

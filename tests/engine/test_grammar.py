@@ -7,9 +7,11 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import llguidance
 import psutil
 import pytest
 
+from omlx.engine import grammar
 from omlx.engine.decoder_process import DecoderPool
 from omlx.engine.sequence import EngineError
 from omlx.messages.constraint import Grammar
@@ -234,3 +236,17 @@ def test_a_grammar_longer_than_any_is_refused() -> None:
 def helpers() -> set[psutil.Process]:
     """The processes that check grammars."""
     return {child for child in psutil.Process().children() if "omlx.engine.grammar_process" in command_line(child)}
+
+
+@pytest.mark.parametrize("large", [True, False])
+def test_the_index_of_a_large_vocabulary_is_made_at_the_load(monkeypatch: pytest.MonkeyPatch, large: bool) -> None:
+    """Made for the first request, it would hold up all others for seconds."""
+    made = []
+    real = llguidance.LLTokenizer
+    monkeypatch.setattr(grammar, "LARGE_VOCABULARY", 100 if large else 10_000)
+    monkeypatch.setattr(llguidance, "LLTokenizer", lambda *args, **other: made.append(1) or real(*args, **other))
+    machine = engine("llama")
+    assert len(made) == large
+    reply = run(machine, [spec(0, prompt(9), grammar=Grammar(kind="regex", source="[a-c]{4}"))])
+    assert re.fullmatch("[a-c]{4}", reply.text[0])
+    assert len(made) == 1
