@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from omlx.protocols.ollama import models as models_wire
 
 HEADER = ("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL")
-MORE = ("WEIGHTS", "OFF", "PINNED", "RUNNING", "QUEUED", "BATCH", "HITS", "FROM RAM", "FROM SSD")
+MORE = ("WEIGHTS", "OFF", "PINNED", "RUNNING", "QUEUED", "BATCH", "GUESSES", "HITS", "FROM RAM", "FROM SSD")
 _FOREVER = timedelta(days=20 * 365)
 
 
@@ -32,10 +32,10 @@ def command(args: tuple[str, ...], verbose: bool) -> None:
     """List running models
 
     PREFIX shows only models whose name starts with it. With --verbose further columns tell what each model does: QUEUED
-    requests wait for a place, BATCH is the mean number of requests per step and of how many, HITS the prompts that were
-    found in the KV cache at least in part, FROM RAM and FROM SSD the tokens of prompts that came from there. WEIGHTS
-    says how the weights are held, OFF what a self-test has switched off; `omlx show` says why. Notes below the table
-    say which names share memory, and what the power policy limits.
+    requests wait for a place, BATCH is the mean number of requests per step and of how many, GUESSES how many guessed
+    tokens were right, HITS the prompts that were found in the KV cache at least in part, FROM RAM and FROM SSD the
+    tokens of prompts that came from there. WEIGHTS says how the weights are held, OFF what a self-test has switched
+    off; `omlx show` says why. Notes below the table say which names share memory, and what the power policy limits.
     """
     out(run_async(_ps(args[0] if args else "", verbose)), end="")
 
@@ -101,6 +101,7 @@ def _activity(model: admin.ModelStatus, places: int) -> tuple[str, ...]:
         str(model.running),
         str(model.waiting),
         f"{model.mean_batch:.1f} of {places}" if model.decode_steps else "-",
+        f"{model.accepted}/{model.guessed}",
         f"{model.hits}/{model.lookups}",
         percent(model.tokens_from_ram, model.tokens_looked_up),
         percent(model.tokens_from_disk, model.tokens_looked_up),

@@ -214,6 +214,10 @@ class Heartbeat(msgspec.Struct, tag="heartbeat", kw_only=True, omit_defaults=Tru
     tokens_read: int = 0
     """Prompt tokens computed since the load."""
     tokens_generated: int = 0
+    guessed: int = 0
+    """Tokens guessed since the load, by a draft model or from the text."""
+    accepted: int = 0
+    """Guesses that were right."""
     prefixes: PrefixUse | None = None
     """None: the model caches no prefixes."""
 

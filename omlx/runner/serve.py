@@ -277,6 +277,7 @@ class Service:
 
     def _heartbeat(self) -> Heartbeat:
         engine, session, vectors = self._served.engine, self._served.session, self._served.vectors
+        guessed, accepted = engine.guesses or (0, 0)
         return Heartbeat(
             steps=engine.steps + session.preparations + vectors.progress + self._paced.looks,
             running=engine.running + vectors.running,
@@ -289,6 +290,8 @@ class Service:
             decoded_rows=engine.decoded_rows,
             tokens_read=engine.tokens_read,
             tokens_generated=engine.tokens_generated,
+            guessed=guessed,
+            accepted=accepted,
             prefixes=self._prefixes(),
         )
 
@@ -306,14 +309,13 @@ class Service:
         )
 
     def _stats(self) -> dict[str, Any]:
-        model, store, guesses = self._served.model, self._served.store, self._served.engine.guesses
+        model, store = self._served.model, self._served.store
         return {
             **msgspec.to_builtins(self._heartbeat()),
             "open": self._served.session.open + self._served.vectors.open,
             "peak_memory_bytes": int(mx.get_peak_memory()),
             "decode_step_s": model.step_s,
             "prefill_token_s": model.token_s,
-            "draft": dict(zip(("guessed", "accepted"), guesses, strict=True)) if guesses is not None else None,
             "cache": msgspec.to_builtins(store.stats()) if store is not None else None,
             "vision": msgspec.to_builtins(model.vision.stats()) if model.vision is not None else None,
         }

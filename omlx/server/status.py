@@ -83,6 +83,8 @@ def _status(model: SlotSnapshot, stalled: bool) -> wire.ModelStatus:
         stalled=stalled,
         mean_batch=round(beat.decoded_rows / beat.decode_steps, 2) if beat.decode_steps else 0.0,
         decode_steps=beat.decode_steps,
+        guessed=beat.guessed,
+        accepted=beat.accepted,
         lookups=use.lookups,
         hits=use.hits,
         tokens_looked_up=use.tokens_looked_up,

@@ -96,7 +96,7 @@ def test_doctor_and_ps_tell_what_the_server_does(real: Omlx, server: ServerProce
     lines = real("ps", "--verbose").out.splitlines()
     assert lines[0].split() == [
         "NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "WEIGHTS", "OFF", "PINNED", "RUNNING", "QUEUED",
-        "BATCH", "HITS", "FROM", "RAM", "FROM", "SSD",
+        "BATCH", "GUESSES", "HITS", "FROM", "RAM", "FROM", "SSD",
     ]  # fmt: skip
     row = next(line for line in lines if line.startswith(PLAIN))
     assert " float32 " in row

@@ -11,7 +11,7 @@ from tests.support.server import ServerProcess
 
 OPTIONS = {"temperature": 0, "num_predict": 12}
 FIRST = [
-    {"role": "system", "content": "You are a guide who knows every street of the old town. " * 8},
+    {"role": "system", "content": "You are a guide who knows every street of the old town. " * 3},
     {"role": "user", "content": "What is the capital of France?"},
 ]
 

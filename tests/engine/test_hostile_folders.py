@@ -27,7 +27,7 @@ from omlx_registry import InvalidModel
 from omlx_registry.quantize_model import quantize_model
 from omlx_registry.sanitized_folder import inert_folder
 
-from omlx.engine.draft.speculative import open_draft
+from omlx.engine.draft.draft_model import open_draft
 from omlx.engine.encode.embed import load_embedder
 from omlx.engine.encode.rerank import load_reranker
 from omlx.engine.loader import load_model

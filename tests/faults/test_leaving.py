@@ -191,7 +191,7 @@ def busy_house(tmp_path: Path) -> Iterator[House]:
             yield house.furnish()
 
 
-@pytest.mark.parametrize("leavers", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("leavers", [150, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_clients_that_leave_harm_nobody(busy_house: House, leavers: int) -> None:
     """The server stands, each bystander is answered rightly, and no byte of any client is in the log."""
     seen = campaign(busy_house, leavers)

@@ -36,7 +36,7 @@ def held() -> Held:
     return Held(me.num_fds(), len(me.children()), len(asyncio.all_tasks()))
 
 
-@pytest.mark.parametrize("cycles", [20, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cycles", [8, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("fault", ["none", "dies-in-stream"])
 async def test_cycles_of_load_and_unload_leave_nothing_behind(tmp_path: Path, cycles: int, fault: str) -> None:
     async with running_pool(tmp_path, command=faulty(fault), keep_alive=0.0) as pool:

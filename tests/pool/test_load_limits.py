@@ -119,6 +119,7 @@ async def test_a_load_that_takes_all_memory_ends_at_its_cap_and_others_go_on(tmp
             assert names(pool) == {"good"}
 
 
+@pytest.mark.slow
 async def test_the_cap_of_all_processes_is_one_of_each_load(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_model("qwen3"), tmp_path / "bomb"))
     many_layers(folder)

@@ -154,6 +154,7 @@ async def test_other_models_and_ways(architecture: str, way: Any) -> None:
         await host.close()
 
 
+@pytest.mark.slow
 async def test_the_store_of_every_rank_survives_and_a_lost_part_is_computed_again(tmp_path: Path) -> None:
     texts: list[list[int]] = []
     cached: list[int] = []

@@ -49,7 +49,8 @@ class Runner:
         count = len(self.open)
         self.send(frames.Heartbeat(steps=self.steps, running=count, waiting=0, memory_bytes=1, max_batch=count,
                                    decode_steps=self.generated, decoded_rows=self.generated, tokens_read=self.read,
-                                   tokens_generated=self.generated))  # fmt: skip
+                                   tokens_generated=self.generated,
+                                   guessed=3 * self.generated, accepted=self.generated))  # fmt: skip
 
     def receive(self) -> frames.ToRunner:
         header = self.connection.recv(frames.HEADER_SIZE, socket.MSG_WAITALL)

@@ -143,10 +143,11 @@ def test_every_route_is_asked_for_what_it_does(server: ServerProcess, routes: li
     assert statuses == {name: asked.status for name, asked in ASKED.items()}
 
 
-def test_no_route_delays_others(server: ServerProcess, routes: list[Route]) -> None:
+@pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.slow)])
+def test_no_route_delays_others(server: ServerProcess, routes: list[Route], every: int) -> None:
     """Two kinds, one of moderate size; what the other would do without its limit is far beyond the bound."""
     everyday = {kind: MODERATE[kind] for kind in ("objects", "too many objects")}
-    asked = [route for route in routes if route.method == "POST" and not route.is_form]
+    asked = [route for route in routes if route.method == "POST" and not route.is_form][::every]
     assert delays(server.port, everyday, asked) == []
 
 

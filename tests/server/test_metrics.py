@@ -93,6 +93,8 @@ def test_tokens_and_times_are_counted_where_they_happen(http: httpx.Client) -> N
     assert eventually(lambda: grown(http, before, "omlx_read_tokens_total", model="plain:latest") == 14)
     assert grown(http, before, "omlx_decoded_rows_total") == 4
     assert grown(http, before, "omlx_decode_places_total") == 4 * 4
+    assert grown(http, before, "omlx_guesses_total", accepted="yes") == 4
+    assert grown(http, before, "omlx_guesses_total", accepted="no") == 8
 
 
 def test_the_store_of_a_runner_shows_up(http: httpx.Client) -> None:

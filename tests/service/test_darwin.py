@@ -27,7 +27,7 @@ assert urllib.request  # what it imports exists on the real platform only
 
 ROOT = Path(__file__).parents[2]
 BRANCHES = {
-    "omlx/bench/energy.py": ("test_energy_comes_from_powermetrics", 2),
+    "omlx/bench/energy.py": ("test_energy_comes_from_powermetrics", 3),
     "omlx/bench/machine.py": ("test_the_processor_comes_from_sysctl", 1),
     "omlx/doctor/machine.py": ("test_a_cpu_build_is_told_to_use_the_arm64_python", 1),
     "omlx/engine/blas.py": ("test_accelerate_is_the_blas", 1),
@@ -75,7 +75,7 @@ def test_energy_comes_from_powermetrics(tmp_path: Path, monkeypatch: pytest.Monk
     program(tmp_path, "powermetrics", f"printf '{lines}\\n'; exec sleep 60", monkeypatch)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(energy.Nvml, "open", lambda: None)
-    monkeypatch.setattr(energy, "rapl_joules", lambda: None)
+    monkeypatch.setattr(energy, "rapl_joules", lambda _: None)
     meter = energy.Energy()
     assert meter.source == "powermetrics"
     power = energy.PowerMetrics.open()

@@ -28,6 +28,9 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
     mean_batch: float = 0.0
     """Sequences per decode step since the load; 0 before the first."""
     decode_steps: int = 0
+    guessed: int = 0
+    """Tokens guessed by a draft model or from the text, and how many were right."""
+    accepted: int = 0
     lookups: int = 0
     """Prompts looked up in the KV store, and how many were found there at least in part."""
     hits: int = 0

@@ -106,6 +106,7 @@ class Metrics:
         self._decode_steps = counter("decode_steps_total", "Steps that decoded", "model")
         self._decoded_rows = counter("decoded_rows_total", "Sequences in all decode steps together", "model")
         self._places = counter("decode_places_total", "What decoded_rows were, had every step been full", "model")
+        self._guesses = counter("guesses_total", "Guessed tokens that were checked", "model", "accepted")
         self._first = histogram(
             "time_to_first_token_seconds", "Time from a request's arrival to its answer's first token", _FIRST_TOKEN,
             "model",
@@ -204,6 +205,8 @@ class Metrics:
                 (beat.decoded_rows, self._decoded_rows),
             ):
                 self._advance(metric.labels(model), one.pid, metric._name, count)
+            for accepted, count in (("yes", beat.accepted), ("no", beat.guessed - beat.accepted)):
+                self._advance(self._guesses.labels(model, accepted), one.pid, f"guesses {accepted}", count)
             steps = self._advance(self._decode_steps.labels(model), one.pid, "steps", beat.decode_steps)
             self._places.labels(model).inc(steps * self._pool.places)
         self._forget({one.pid for one in models})
