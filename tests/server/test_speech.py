@@ -241,21 +241,22 @@ def test_a_short_file_does_not_wait_until_long_ones_are_decoded(http: httpx.Clie
         ) as answer:
             lines = answer.iter_lines()  # to let go of it would end the connection
             next(filter(None, lines))
+            begun.set()
             heard.wait()
         return answer.status_code
 
-    heard = threading.Event()
+    begun, heard = threading.Event(), threading.Event()
     with ThreadPoolExecutor() as threads:
         answers = [threads.submit(long) for _ in range(2)]
         try:
             assert eventually(lambda: decoders() >= 2)
             for _ in range(5):
-                begun = time.monotonic()
+                asked = time.monotonic()
                 assert post(http).json()["text"] == alone
-                assert time.monotonic() - begun < 4.0 * machine_factor()
-            assert eventually(lambda: server.running() > 0, 300), "one of them is decoded"
-            # The parts of the form that are no file, and its copy, are forgotten.
-            assert eventually(lambda: server.memory.size - server.memory.free == 2 * len(hours))
+                assert time.monotonic() - asked < 4.0 * machine_factor()
+            assert begun.wait(300), "one of them is decoded"
+            # The parts of the form that are no file, and its copy, are forgotten; a fast machine is done with it all.
+            assert server.memory.size - server.memory.free <= 2 * len(hours)
             assert post(http).json()["text"] == alone
         finally:
             heard.set()
