@@ -1,8 +1,8 @@
 """Who runs next and how much: the engine's policy, as pure functions and one queue. No tensors, no text, no clock.
 
-*Admission* takes waiting sequences into one of `max_concurrent` places. A *prefill budget* says how many prompt
-tokens may be read between two decode steps. A *class* (interactive, batch, background) gets its weight's share of
-both.
+*Admission* takes waiting sequences into one of `max_concurrent_requests` places. A *prefill budget* says how many
+prompt tokens may be computed between two decode steps. A *class* (interactive, batch, background) gets its weight's
+share of both.
 """
 
 from __future__ import annotations

@@ -194,7 +194,7 @@ class JobProgress(msgspec.Struct, omit_defaults=True):
 
 
 class JobResult(msgspec.Struct):
-    """The last thing a job says: what it made. See `gguf_import` and `quantize_model` for the keys."""
+    """The last thing a job says: what it made. See `gguf.importer` and `quantize_model` for the keys."""
 
     result: dict[str, Any]
 
