@@ -128,13 +128,13 @@ class PrefillState(NamedTuple):
     logits_rows: int = 1 << 20
     """As in `chunk_end`."""
     held: frozenset[Priority] = frozenset()
-    """Classes that take no part in this step."""
+    """Classes that pause in this step."""
     lower_part: float = 1.0
     """Of the usual time, for prompts of classes other than interactive (`WorkLimits.prefill`)."""
 
     @property
     def admitted(self) -> list[Candidate]:
-        """Those that the work limits let be prefilled; limited ones wait for interactive prompts."""
+        """The prompts that the work limits allow; if lower classes are limited, theirs wait for interactive ones."""
         left = [candidate for candidate in self.candidates if candidate.priority not in self.held]
         interactive = [candidate for candidate in left if candidate.priority == "interactive"]
         return interactive if interactive and self.lower_part < 1 else left
