@@ -208,7 +208,7 @@ class Service:
         if not self._served.session.has_work and not self._served.vectors.has_work:
             return None
         if self._paced.limited:
-            self._tell(self._served.session.receive())  # what has come counts
+            self._tell(self._served.session.receive())  # so that new requests count
         return self._paced.turn()
 
     def _hold(self, classes: frozenset[Priority]) -> None:
