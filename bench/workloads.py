@@ -1,7 +1,7 @@
 """What the servers are made to do: every workload is a coroutine that drives one server and returns its figures.
 
 The texts are drawn anew for each server and round, of the same lengths: nothing is cached unless the workload itself
-comes back to it. Names of figures end with their unit; `BETTER` says which way is better.
+comes back to it. Names of figures end with their unit; `more_is_better` says which way is better.
 """
 
 from __future__ import annotations

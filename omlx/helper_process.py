@@ -1,11 +1,11 @@
 """A *helper process* does one piece of work after the other for this process, and can be stopped.
 
-A file, a template or a text of a client may take one call into C for minutes, or gigabytes, with no place to interrupt
-it. In a helper it costs only its own request, and it does not hold this process's interpreter. Time is limited by whom
-asks and by the kernel, memory by the kernel on Linux; macOS accepts that limit and does not enforce it, so memory is
-also measured while an answer is awaited. A helper that was stopped is replaced by the next request.
+With a client's file, template or text, one call into C may take minutes or gigabytes, with no place to interrupt it.
+In a helper it costs only its own request, and it does not hold this process's interpreter. Time is limited by the
+process that asks and by the kernel, memory by the kernel on Linux; macOS accepts that limit and does not enforce it, so
+memory is also measured while an answer is awaited. A helper that was stopped is replaced by the next request.
 
-Orders and answers are bytes behind their length.
+Orders and answers are bytes, each preceded by its length.
 """
 
 from __future__ import annotations
@@ -53,8 +53,10 @@ class AskLimits(NamedTuple):
 
 
 class OrderLimits(NamedTuple):
-    """Of one piece of work, as the kernel keeps them: seconds, and bytes of address space beyond those at the start; 0:
-    none."""
+    """Of one piece of work, as the kernel enforces them: seconds, and bytes of address space beyond those at the start.
+
+    0: no limit.
+    """
 
     cpu_s: float = 0.0
     memory_bytes: int = 0
@@ -77,7 +79,7 @@ class HelperProcess:
                 self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,  # it could only tell of what clients send
+                stderr=subprocess.DEVNULL,  # it would only show what clients send
                 env=own,
                 bufsize=0,
             )
@@ -114,7 +116,7 @@ class HelperProcess:
             raise HelperDied from error
 
     def kill(self) -> None:
-        """End the process under the thread that uses it."""
+        """End the process, although another thread uses it."""
         if (process := self._process) is not None:
             process.kill()
 
@@ -127,7 +129,7 @@ class HelperProcess:
             with contextlib.suppress(OSError):
                 process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_LOOK_S)  # its end of the pipe may close before the status is there
+            process.wait(_LOOK_S)  # the pipe may close before the exit status is known
         process.kill()
         if process.stdout is not None:
             process.stdout.close()
@@ -147,7 +149,7 @@ class HelperPool:
         atexit.register(self.close)
 
     def warm(self) -> None:
-        """Start one, for the next order."""
+        """Start one ahead of the next order."""
         helper = HelperProcess(self._module)
         helper.start()
         self._keep(helper)
@@ -285,7 +287,7 @@ def serve(
 
 
 def _apply(limits: OrderLimits, at_start: int) -> None:
-    """Beyond, the kernel refuses memory, and ends this process."""
+    """Set the limits of an order: beyond them the kernel refuses memory, or ends this process."""
     if limits.memory_bytes and at_start:
         _limit(resource.RLIMIT_AS, at_start + limits.memory_bytes)
     if limits.cpu_s:

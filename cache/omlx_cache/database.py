@@ -28,7 +28,7 @@ class IndexNewerError(IndexUnusableError):
 class Database:
     """Opens or creates the database in `folder`.
 
-    `cap`: the most bytes that the whole folder may take, for one who writes much.
+    `cap`: the maximum size of the whole folder in bytes, for a process that writes much: its log may be longer.
 
     Raises IndexUnusableError when it has to be made anew, sqlite3.OperationalError when the folder is at fault (not
     writable, full, locked for too long).
@@ -102,7 +102,7 @@ class Database:
         self.connection.execute("COMMIT")
 
     def own_bytes(self, cap: int) -> int:
-        """Bytes of the database itself, and what it may grow by before the next look."""
+        """Bytes of the database itself, and what it may grow by before the next call."""
         files = (self._path.with_name(FILE + suffix) for suffix in ("", "-wal", "-shm"))
         return max(_SLACK, _share(cap)) + sum(map(_size, files))
 

@@ -38,7 +38,7 @@ class Reserved(Enum):
 class Index:
     """Opens or creates the database in `folder`.
 
-    `cap`: the most bytes that the whole folder may take, for one who writes much.
+    `cap`: the maximum size of the whole folder in bytes, for a process that writes much: its log may be longer.
 
     Raises IndexUnusableError when it has to be made anew, sqlite3.OperationalError when the folder is at fault (not
     writable, full, locked for too long).

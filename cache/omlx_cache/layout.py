@@ -196,7 +196,7 @@ class CacheLayout:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Within it captured copies are only noted, to be started at its end: starting costs the host, how many not."""
+        """Within it captured copies are only recorded, and started together at its end, which costs the host less."""
         if self._unstarted is not None:
             yield
             return

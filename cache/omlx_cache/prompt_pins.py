@@ -16,7 +16,7 @@ class PromptPins:
         self._db = database.connection
 
     def pin(self, session: str, namespace: bytes, keys: Sequence[bytes]) -> None:
-        """Keep the records under these keys from being evicted, under a name; what it stood for before is let go."""
+        """Keep the records under these keys from being evicted, under a name, in place of those it had before."""
         with self._database.transaction():
             self._db.execute("DELETE FROM sessions WHERE name = ?", (session,))
             self._db.executemany("INSERT INTO sessions VALUES (?, ?, ?)", [(session, namespace, key) for key in keys])
@@ -40,7 +40,7 @@ class PromptPins:
         return list(rows)
 
     def bytes_but(self, but: str) -> int:
-        """Bytes on disk that sessions keep, the one named `but` left out."""
+        """Bytes on disk that all sessions but the one named `but` keep."""
         row = self._db.execute(
             "SELECT coalesce(sum(bytes), 0) FROM records WHERE key IN (SELECT key FROM sessions WHERE name != ?)",
             (but,),

@@ -59,7 +59,7 @@ class Tiers:
         self._last_pressure = clock()
         self._checkpointing = False
         self.checkpoints = True
-        """False: nothing is written ahead of need, only what RAM has no room for, and everything at the end."""
+        """False: no checkpoints are written, only what RAM has no room for, and everything at the end."""
         self._needs = Needs(layout.needs, layout.window)
         self._captured = self._capture_failures = self._lost = 0
 

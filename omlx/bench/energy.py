@@ -16,7 +16,7 @@ from omlx.power.rapl import FOLDER, rapl_joules
 
 
 class Energy:
-    """`begin()`, then `joules()` for what was used since; None where the system does not tell.
+    """`begin()`, then `joules()` for what was used since; None where the system does not report it.
 
     `rapl`: the folder of the counters of processor packages.
     """
@@ -43,10 +43,10 @@ class Energy:
         if self.source:
             return ""
         if sys.platform == "darwin":
-            return "this Mac tells its energy to root only: run `sudo omlx bench`"
+            return "this Mac reports its energy to root only: run `sudo omlx bench`"
         if self._rapl.is_dir() and any(self._rapl.glob("intel-rapl:*")):
             return f"the energy counters in {self._rapl} may be read by root only: run `sudo omlx bench`"
-        return f"this machine does not tell its energy: no NVIDIA driver, no energy counters in {self._rapl}"
+        return f"this machine does not report its energy: no NVIDIA driver, no energy counters in {self._rapl}"
 
     def begin(self) -> None:
         self._at = time.perf_counter()

@@ -42,7 +42,7 @@ class Report(msgspec.Struct, kw_only=True):
     figures: list[Figure]
     notes: list[str] = []
     power: str = ""
-    """The server's power policy meanwhile, and why it limits work; "": it has none, or was not asked."""
+    """The server's power policy during the run, and why it limits work; "": none, or not measured."""
 
 
 class Difference(msgspec.Struct, frozen=True):

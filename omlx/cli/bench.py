@@ -59,9 +59,9 @@ def command(
     oMLX. Every prompt is new, so nothing is cached by accident. Memory is the server's own if it runs on this machine,
     energy the machine's. Use an idle machine: what others do is measured as well.
 
-    --energy needs a server on this machine, and a machine that tells its energy: an NVIDIA GPU, processor packages
-    (RAPL, usually for root), or macOS as root. It measures under the power policy that the server uses meanwhile: run
-    it once under each policy with --out, and compare.
+    --energy needs a server on this machine, and a machine that reports its energy: an NVIDIA GPU, processor packages
+    (RAPL, usually root only), or macOS as root. It measures under the power policy that the server uses: to compare
+    policies, run it once under each with --out.
     """
     if compare:
         if len(args) != 2:

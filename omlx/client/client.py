@@ -143,7 +143,7 @@ class Client:
         return self._http.stream("/api/chat", body, wire.ChatResponse, until_done=True)
 
     async def transcribe(self, file: tuple[str, bytes], fields: Mapping[str, str]) -> AsyncIterator[Heard]:
-        """Stream what is heard in a file (name and content); `fields` of the form. Closing the iterator cancels it."""
+        """Stream the transcription of a file (name, content); `fields` of the form. Closing the iterator cancels it."""
         decoder = msgspec.json.Decoder(Heard)
         try:
             async with self._http.open_form("/v1/audio/transcriptions", file, fields) as response:
@@ -170,14 +170,14 @@ class Client:
         return await self._http.call("GET", "/api/omlx/status", None, admin.StatusResponse)
 
     async def overview(self) -> Overview:
-        """What the dashboard shows at a glance."""
+        """The figures of the dashboard's overview."""
         return await self._http.call("GET", "/api/omlx/overview", None, Overview)
 
     async def aliases(self) -> dict[str, str]:
         return (await self._http.call("GET", "/api/omlx/aliases", None, admin.AliasResponse)).aliases
 
     async def set_alias(self, name: str, target: str) -> None:
-        """Let `name` mean `target` in pulls; an empty target forgets the name."""
+        """Make `name` an alias of `target` in pulls; an empty target deletes the alias."""
         await self._http.checked("POST", "/api/omlx/aliases", {"name": name, "target": target})
 
     async def outdated(self) -> list[admin.PulledState]:
@@ -240,7 +240,7 @@ class Client:
         return await self._http.call("GET", "/api/omlx/cache/folder", None, cachewire.CacheFolder)
 
     async def clear_cache(self, model: str) -> cachewire.CacheCleared:
-        """Forget a model's stored prefixes, "" for all models; tells how many were on disk, and whose they were."""
+        """Delete a model's stored prefixes, "" for all models; returns how many were on disk, and the models."""
         return await self._http.call("POST", "/api/omlx/cache/clear", {"model": model}, cachewire.CacheCleared)
 
     async def verify_cache(self) -> cachewire.CacheVerified:

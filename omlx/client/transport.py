@@ -38,7 +38,7 @@ class Transport:
         import httpx
 
         try:
-            # Reading the host decodes it, which an address that is not one does not survive either.
+            # Reading the host decodes it, which raises as well where the address is invalid.
             valid = bool(httpx.URL(url).host)
         except (httpx.InvalidURL, UnicodeError):
             valid = False

@@ -191,10 +191,10 @@ def _ollama(settings: Settings) -> list[Finding]:
 
 
 def _power(settings: Settings) -> Finding:
-    """Readings of power, temperature and user activity, the missing sensors, and what the policy makes of it."""
+    """Readings of power, temperature and user activity, the missing sensors, and the limits of the policy."""
     available = sensors(settings.power_readings)
     available.read()
-    time.sleep(_POWER_S)  # Power is the growth of a counter.
+    time.sleep(_POWER_S)  # Power is measured as the growth of a counter.
     readings = available.read()
     parts = [text for text in (_supply(readings), _heat(readings), _user(readings), _watts(readings)) if text]
     absent = available.absent(readings)
@@ -203,9 +203,7 @@ def _power(settings: Settings) -> Finding:
     decision = decide(settings.power, readings, time.monotonic())
     text += f"; policy {decision.policy}: " + (summary(decision.limits) if decision.reason else "nothing is limited")
     if settings.power_limit and readings.watts is None:
-        how = (
-            "no sensor here tells the power (docs/power.md): unset power_limit, or give one in a file (power_readings)"
-        )
+        how = "this machine has no power sensor (docs/power.md): unset power_limit, or set power_readings to a file"
         return Finding("power", "warn", f"{text}; power_limit cannot be held", how)
     return Finding("power", "ok", text)
 

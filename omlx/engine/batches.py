@@ -125,7 +125,7 @@ class Batches:
         return restarted
 
     def take_out(self, ids: set[int]) -> tuple[list[Newcomers], list[Sequence]]:
-        """Take rows out that will join again. Returns those that could be taken, and as `leave` does others."""
+        """Take rows out that will join again. Returns those that could be taken, and the result of `leave`."""
         out = [one for batch in self for one in batch.parts(ids)]
         return out, self.leave({one.sequences[0].id for one in out})
 

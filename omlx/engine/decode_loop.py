@@ -30,7 +30,7 @@ class DecodeLoop:
     ) -> None:
         self.speculator = speculator
         self.speculates = True
-        """False: the work limits allow no guesses."""
+        """False: the work limits allow no speculation."""
         self._requests = requests
         self._replies = replies
         self._batches = batches

@@ -1,7 +1,7 @@
 """Decodes clients' files in helper processes, so that a hostile file costs only its own request.
 
-A *decoder process* decodes one file after the other, with a limit of memory, and is ended where one takes too much
-processor time. A thread of a runner that decodes only waits, and does not hold the interpreter.
+A *decoder process* decodes one file after the other, with a limit of memory, and is ended if a file takes too much
+processor time. The thread of the runner only waits, and does not hold the interpreter.
 """
 
 from __future__ import annotations

@@ -180,13 +180,13 @@ class Engine:
             self.followers.end(id)
 
     def rest(self) -> None:
-        """Wait until the device has done what the steps have launched; a pause follows."""
+        """Wait until the device has finished the launched steps; a pause follows."""
         mx.synchronize()
         self._prompts.budget.idle()
 
     @property
     def presence(self) -> Presence:
-        """Which classes of requests it has."""
+        """The classes that have requests here."""
         full = self.running >= self._config.max_concurrent_requests
         blocked = full and any(sequence.spec.priority == "interactive" for sequence in self._waiting)
         return presence(self._known.values(), blocked=blocked)
@@ -241,7 +241,7 @@ class Engine:
 
     @property
     def guesses(self) -> tuple[int, int] | None:
-        """Tokens guessed so far and how many were right; None: nothing guesses."""
+        """Tokens guessed so far and how many were right; None: no speculation."""
         speculator = self._decoding.speculator
         return None if speculator is None else (speculator.guessed, speculator.accepted)
 

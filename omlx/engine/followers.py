@@ -1,7 +1,7 @@
 """The *followers*: the other ranks of a distributed model, which do what the leader's engine does.
 
-What happens at the leader is noted here as orders and told with its next step. At a follower, and in a model of one
-process, nothing is noted.
+The leader records here as orders what its engine does, and sends them with its next step. A follower, and a model of
+one process, record nothing.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Followers:
 
     @property
     def have_orders(self) -> bool:
-        """Something has to be told with the next step."""
+        """There are orders to send with the next step."""
         return self._orders != _NONE
 
     def add(self, spec: SequenceSpec, seed: int) -> None:
-        """`seed`: the one that the leader has drawn."""
+        """`seed`: the one that the leader has chosen."""
         if self._leads:
             sampling = msgspec.structs.replace(spec.sampling, seed=seed)
             self._orders.add.append(msgspec.structs.replace(spec, sampling=sampling))
@@ -44,7 +44,7 @@ class Followers:
             self._orders.end.append(id)
 
     def change_store(self, *, hot_bytes: int | None = None, clear: bool = False) -> None:
-        """Have their prefix stores follow what was done to the leader's."""
+        """Apply a change of the leader's prefix store to theirs."""
         if self._leads:
             self._orders.hot_bytes = hot_bytes if hot_bytes is not None else self._orders.hot_bytes
             self._orders.clear_store |= clear
@@ -55,7 +55,7 @@ class Followers:
             self._orders.held = sorted(held) if held is not None else self._orders.held
 
     def exchange(self) -> Orders:
-        """Tell the orders, or hear them. Returns those that this rank has to carry out yet."""
+        """Send the orders (leader) or receive them. Returns those that this rank still has to carry out."""
         if self._ranks.size == 1:
             return _NONE
         orders, self._orders = self._orders, Orders()
@@ -63,7 +63,7 @@ class Followers:
         return _NONE if self._leads else heard
 
     def stop(self) -> None:
-        """No step comes after this."""
+        """Tell the followers that no step follows."""
         if self._leads:
             self._ranks.expect_end()
             self._ranks.decide(lambda: Orders(stop=True), Orders)

@@ -1,8 +1,8 @@
 """Structured output: a *grammar* says which tokens may come next.
 
 `Grammar` (omlx.messages.constraint) is the request, plain data; a `GrammarCompiler` belongs to a model and makes
-*matchers* of it (llguidance's), one per reply, which `guide.py` asks for masks. Grammars come from clients: whether one
-can be compiled within bounds is found out in another process (`grammar_process`).
+*matchers* of it (llguidance's), one per reply, which `guide.py` asks for masks. Grammars come from clients, so another
+process first checks whether one can be compiled within limits (`grammar_process`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from omlx.lru import LRUCache
 from omlx.messages.constraint import Grammar
 
 MAX_BYTES = 4_000_000
-"""Of a grammar as JSON, the schemas that it refers to among it."""
+"""Of a grammar as JSON, with the schemas that it refers to."""
 _KEPT = 8
 """Compiled grammars that are kept: clients send the same schema again and again."""
 LARGE_VOCABULARY = 170_000
@@ -54,8 +54,8 @@ class GrammarCompiler:
     def matcher(self, grammar: Grammar, check: Callable[[], None] = lambda: None) -> Any:
         """A matcher at the grammar's start. Raises GrammarError with the reason where the grammar cannot be used.
 
-        Takes microseconds for a grammar that was compiled not long ago. Otherwise it may take seconds: let a helper
-        thread ask first, then. `check` is called meanwhile; it may raise to give up.
+        Takes microseconds for a grammar that was compiled not long ago. Otherwise it may take seconds: call it in a
+        helper thread first. `check` is called meanwhile; it may raise to give up.
         """
         key = _key(grammar)
         with self._lock:
@@ -81,7 +81,7 @@ class GrammarCompiler:
         return matcher
 
     def _index_now(self) -> None:
-        """Where it fails, the first request with a grammar is told so."""
+        """If it fails, the first request with a grammar gets the error."""
         try:
             self._vocabulary_trie()
         except BaseException as error:

@@ -1,7 +1,7 @@
 """Writes grammars (`grammar_text`) in separate processes with limits (see `omlx.engine.decoder_process`).
 
-What llguidance compiled cannot be passed between processes. So a process finds out whether a grammar can be compiled
-within the limits, and only such a grammar is compiled in the runner, where nothing could end it.
+What llguidance compiled cannot be passed between processes. So a process first checks whether a grammar can be
+compiled within the limits, and only then is it compiled in the runner, where nothing could end it.
 """
 
 from __future__ import annotations

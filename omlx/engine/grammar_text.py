@@ -24,7 +24,7 @@ _JSON_OPTIONS = {
     "whitespace_flexible": True,
     # Little white space: a small model that may write any amount of it often never stops.
     "whitespace_pattern": r"[ ]|\n[ \t]{0,20}",
-    # What cannot be enforced is passed over; `oneOf` is already written as `anyOf`.
+    # What cannot be enforced is ignored; `oneOf` is already written as `anyOf`.
     "coerce_one_of": True,
     "lenient": True,
 }
@@ -45,7 +45,7 @@ _KNOWN = {
     "Schema intersection stack level": _TOO_CIRCULAR,
     "circular references": _TOO_CIRCULAR,
 }
-"""What the compiler's messages that begin so mean."""
+"""Beginnings of the compiler's messages, and what they mean."""
 
 
 class GrammarError(ValueError):

@@ -1,8 +1,7 @@
-"""What the work limits hold back within an engine: classes that take no part for now, and sequences without a place.
+"""What the work limits hold back in an engine: classes that pause for now, and sequences without a place.
 
 A held sequence that was being decoded leaves its batch as it is, with its caches and the sample that is not read yet,
-and joins again later. So its reply is the one it would have been. A held prompt is not prefilled, a waiting one not
-admitted.
+and joins again later, so its reply is the same. A held prompt is not prefilled, a waiting one not admitted.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from omlx.messages.work_limits import UNLIMITED, WorkLimits
 
 
 class Holding:
-    """Sequences of an engine that wait although they have begun. `tell` is called with what changes, for followers."""
+    """Sequences of an engine that wait although they have begun. `tell` is called with each change, for followers."""
 
     def __init__(
         self,
@@ -42,7 +41,7 @@ class Holding:
         self.held: frozenset[Priority] = NOBODY
 
     def limit(self, limits: WorkLimits) -> None:
-        """Obey these work limits from the next step on, as far as they concern single steps."""
+        """Apply these work limits from the next step on, as far as they concern single steps."""
         self.limits = limits
         self._prompts.lower_part = limits.prefill
         self._decoding.speculates = limits.speculation
@@ -51,7 +50,7 @@ class Holding:
         self._tell(limits, None)
 
     def hold(self, classes: frozenset[Priority]) -> None:
-        """From the next step on requests of these classes take no part; what they have stays."""
+        """From the next step on requests of these classes pause; their caches and tokens stay."""
         if classes != self.held:
             self.held = self._prompts.held = classes
             self._tell(None, classes)
@@ -66,7 +65,7 @@ class Holding:
         return sum(other.spec.priority in LOWER for other in begun) < self.limits.places
 
     def take_out(self) -> None:
-        """Take rows of held classes out of the batches; others that lose theirs by it are computed again."""
+        """Take rows of held classes out of the batches. Other rows that are lost by it are computed again."""
         if not self.held:
             return
         ids = {row.id for batch in self._batches for row in batch.rows if row.spec.priority in self.held}

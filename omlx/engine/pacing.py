@@ -1,10 +1,10 @@
 """The *pacer*: which classes of requests take part in the next step, and how long to rest before it.
 
-Work limits give steps a part of the time. What a step has taken makes its classes wait: the lower classes (batch and
-background) by `share`, every reply by `pace`. A rest before the next step is all that takes where nothing else has to
-go on. Beside interactive requests, which do not wait, the lower classes leave the batch instead: taking them out and
-back costs a copy, so they work for a slice of time and then pay for it. First tokens of interactive requests wait for
-nothing. Pure bookkeeping over the moments it is given.
+Work limits give steps a part of the time. The time that a step took makes its classes wait: the lower classes (batch
+and background) by `share`, every reply by `pace`. Where nothing else runs, a rest before the next step is enough.
+Beside interactive requests, which do not wait, the lower classes leave the batch instead: taking them out and back
+costs a copy, so they work for a slice of time and then wait in proportion. First tokens of interactive requests do not
+wait. Pure: the caller gives all times.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ NOBODY: frozenset[Priority] = frozenset()
 SLICE_S = 0.25
 """How long lower classes work beside interactive requests before they leave the batch."""
 _LONGEST_STEP_S = 2.0
-"""A step that took longer stood still: a machine that slept, a first use that was compiled."""
+"""A longer step counts as this long: the machine slept, or a kernel was compiled."""
 
 
 class Presence(NamedTuple):
-    """Which requests are there, waiting ones included."""
+    """Which classes have requests, waiting ones included."""
 
     interactive: bool = False
     batch: bool = False
@@ -69,13 +69,13 @@ class Turn(NamedTuple):
     held: frozenset[Priority] = NOBODY
     """Classes that take no part in the step."""
     rest_s: float = 0.0
-    """Before the step; look again earlier where a request comes."""
+    """Before the step; ask again earlier if a request comes."""
     idle: bool = False
-    """Everything that is there waits for other limits: a step does nothing."""
+    """All requests wait for other limits: a step would do nothing."""
 
 
 class Pacer:
-    """Moments in seconds of one clock that only grows."""
+    """Times in seconds of one monotonic clock."""
 
     def __init__(self) -> None:
         self.limits: WorkLimits = UNLIMITED
@@ -102,11 +102,11 @@ class Pacer:
         return Turn(held, 0.0 if here.urgent else max(self._all_due - now, 0.0))
 
     def measures(self, here: Presence) -> bool:
-        """Whether a rest may follow the step, so that it has to be known what the step took."""
+        """Whether a rest may follow the step, so that its time has to be measured."""
         return (self.limits.pace < 1 and not here.urgent) or (self._share < 1 and not here.interactive)
 
     def worked(self, began: float, ended: float, here: Presence, turn: Turn) -> None:
-        """A step is done: what was there at its beginning, and the turn that led to it."""
+        """A step is done. `here` and `turn`: as they were when it began."""
         seconds = min(max(ended - began, 0.0), _LONGEST_STEP_S)
         if self._lower_works(here, turn.held):
             self._lower_due = max(self._lower_due, began) + seconds / self._share

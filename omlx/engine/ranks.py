@@ -33,7 +33,7 @@ class Orders(msgspec.Struct, kw_only=True, omit_defaults=True):
     limits: WorkLimits | None = None
     """New work limits."""
     held: list[Priority] | None = None
-    """Classes that take no part from now on, where they are others than before."""
+    """Classes that pause from now on; None: as before."""
     stop: bool = False
     """The model is unloaded: no step follows."""
 

@@ -1,8 +1,8 @@
 """Who runs next and how much: the engine's policy, as pure functions and one queue. No tensors, no text, no clock.
 
-*Admission* takes waiting sequences into one of `max_concurrent` places. A *prefill budget* says how many prompt
-tokens may be read between two decode steps. A *class* (interactive, batch, background) gets its weight's share of
-both.
+*Admission* takes waiting sequences into one of `max_concurrent_requests` places. A *prefill budget* says how many
+prompt tokens may be computed between two decode steps. A *class* (interactive, batch, background) gets its weight's
+share of both.
 """
 
 from __future__ import annotations
@@ -128,13 +128,13 @@ class PrefillState(NamedTuple):
     logits_rows: int = 1 << 20
     """As in `chunk_end`."""
     held: frozenset[Priority] = frozenset()
-    """Classes that take no part in this step."""
+    """Classes that pause in this step."""
     lower_part: float = 1.0
     """Of the usual time, for prompts of classes other than interactive (`WorkLimits.prefill`)."""
 
     @property
     def admitted(self) -> list[Candidate]:
-        """Those that the work limits let be prefilled; limited ones wait for interactive prompts."""
+        """The prompts that the work limits allow; if lower classes are limited, theirs wait for interactive ones."""
         left = [candidate for candidate in self.candidates if candidate.priority not in self.held]
         interactive = [candidate for candidate in left if candidate.priority == "interactive"]
         return interactive if interactive and self.lower_part < 1 else left

@@ -1,6 +1,6 @@
 """*Work limits*: how much a runner may work, to save power, to keep the machine cool or for the user at the keyboard.
 
-The server decides them (`omlx.power`) and sends them as a frame; scheduler and pacer of the runner obey.
+The server decides them (`omlx.power`) and sends them as a frame; the scheduler and the pacer of the runner apply them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import msgspec
 
 
 class WorkLimits(msgspec.Struct, tag="work_limits", frozen=True, kw_only=True, omit_defaults=True):
-    """The default limits nothing. "Lower classes": batch and background requests."""
+    """The default limits nothing. The *lower classes* are batch and background requests."""
 
     pace: float = 1.0
     """Part of the time that decode steps may take, above 0. First tokens of interactive requests are exempt."""
@@ -18,27 +18,22 @@ class WorkLimits(msgspec.Struct, tag="work_limits", frozen=True, kw_only=True, o
     background: bool = True
     """False: requests of the class background wait."""
     places: int = 0
-    """Most requests of lower classes that run at once; 0: no limit of their own."""
+    """Maximum number of requests of lower classes that run at once; 0: no limit of their own."""
     prefill: float = 1.0
     """Part of the usual prefill time of a step for prompts of lower classes, above 0."""
     speculation: bool = True
-    """False: a draft model guesses no tokens."""
+    """False: no tokens are guessed, neither by a draft model nor by prompt lookup."""
     checkpoints: bool = True
     """False: cached prefixes are written to SSD only where RAM has no room for them, and when the model is unloaded."""
     keep_alive: float | None = None
     """Most seconds that an idle model stays loaded with the default keep-alive. For the server; None: no limit."""
-
-    @property
-    def idle(self) -> bool:
-        """Whether they limit nothing that a runner does."""
-        return msgspec.structs.replace(self, keep_alive=None) == UNLIMITED
 
 
 UNLIMITED = WorkLimits()
 
 
 def strictest(first: WorkLimits, second: WorkLimits) -> WorkLimits:
-    """Of each field the stricter one."""
+    """The stricter value of each field."""
     times = [seconds for seconds in (first.keep_alive, second.keep_alive) if seconds is not None]
     return WorkLimits(
         pace=min(first.pace, second.pace),

@@ -95,7 +95,7 @@ def _systemd(home: Path, root: Path) -> Iterator[GivenVariable]:
 
 
 def _expanded(text: str, home: Path) -> str:
-    """With systemd's specifier for the home folder, and its percent sign."""
+    """Expand systemd's specifiers %h (home folder) and %%."""
     return re.sub("%([h%])", lambda found: str(home) if found[1] == "h" else "%", text)
 
 

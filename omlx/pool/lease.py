@@ -163,9 +163,9 @@ class Lease:
         whole: bool,
         serving: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> AsyncGenerator[T, None]:
-        """The events of a request; asked once more where the runner ends before it has sent anything of the answer.
+        """The events of a request, which is sent again if the runner ends before it has sent any of the answer.
 
-        `note` counts an event, and tells whether it is part of the answer. `serving` is open while a runner works.
+        `note` counts an event, and returns whether it is part of the answer. `serving` is open while a runner works.
         """
         replayed = started = False
         while True:

@@ -1,4 +1,4 @@
-"""Loading: how a slot comes from "loading" to "ready", or fails.
+"""Loading: how a slot gets from "loading" to "ready", or fails.
 
 A load first gets a process, then room, then its model. Only finding room goes through a queue; the loads themselves
 run side by side.
@@ -57,11 +57,11 @@ class SlotLoader:
         self.closed = False
 
     def start(self, slot: Slot) -> None:
-        """Begin to load a slot that is in the table. `slot.loaded` tells the end."""
+        """Begin to load a slot that is in the table. `slot.loaded` gets the result."""
         slot.load_task = self._table.tasks.start(self._load(slot), f"load {slot.spec.name}")
 
     async def _load(self, slot: Slot) -> None:
-        """Bring a slot from "loading" to "ready", or remove it and tell those who wait why."""
+        """Bring a slot from "loading" to "ready", or remove it and give the reason to those who wait."""
         host: RunnerHost | None = None
         group: GroupPlan | None = None
         try:
@@ -136,7 +136,7 @@ class SlotLoader:
             self._table.tasks.start(host.close(grace=0), f"end of runner {host.pid}")
         self._table.remove(slot)
         if isinstance(error, asyncio.CancelledError):
-            # Either nobody waits any more, or the server ends and those who wait shall hear it.
+            # Either nobody waits any more, or the server ends, which those who wait are told.
             log.info("%s: the load was given up", slot.spec.name)
             self._table.events.load_failed(slot.spec.name, "given_up")
             failure = PoolError("busy", SHUTTING_DOWN)
@@ -145,7 +145,7 @@ class SlotLoader:
             log.info("%s: the load was given up: %s", slot.spec.name, GONE)
             self._table.events.load_failed(slot.spec.name, failure.kind)
         else:
-            # Where on the server its files are is no concern of a client.
+            # A client must not see where on the server the files are.
             text = str(error).replace(f"{slot.spec.path}/", "")
             failure = error if isinstance(error, PoolError) else PoolError("load_failed", text)
             log.error("%s could not be loaded: %s", slot.spec.name, failure.message)
@@ -188,7 +188,8 @@ class SlotLoader:
                             drained.append(slots[digest])
                             log.info("%s waits for %s to finish", slot.spec.name, slots[digest].spec.name)
                     case policy.Never():
-                        raise PoolError("busy", f"no room for {slot.spec.name}: all loaded models are pinned")
+                        message = f"no room for {slot.spec.name}: all loaded models are pinned; unpin one of them"
+                        raise PoolError("busy", message)
                 await changed.wait()
         finally:
             for other in drained:

@@ -121,7 +121,7 @@ def keep_alive_of(requested: float | None, current: float | None, default: float
 
 
 def shortened(keep_alive: float, *, default: float, most: float | None) -> float:
-    """A keep-alive while models should go sooner (`most` seconds): only one that nobody asked for is shortened."""
+    """A keep-alive under a limit of `most` seconds (None: no limit): only the default one is shortened."""
     return keep_alive if most is None or keep_alive != default else min(keep_alive, most)
 
 

@@ -344,7 +344,7 @@ class Pool:
         slot.stop_timer()
 
     def _limit_work(self, limits: WorkLimits) -> None:
-        """The governor of power has decided anew."""
+        """The power governor has new limits."""
         for host in self._table.ready_hosts():
             host.limit(limits)
         for slot in list(self._table.slots.values()):
@@ -372,7 +372,7 @@ class Pool:
             log.debug("%s is idle and stays for %.0f s", slot.spec.name, after)
             slot.expires_at = self._now() + after
             shorter = keep_alive < slot.keep_alive
-            why = "the power policy lets idle models stay no longer" if shorter else "its keep-alive has passed"
+            why = "the power policy shortens the keep-alive of idle models" if shorter else "its keep-alive has passed"
             slot.timer = asyncio.get_running_loop().call_later(
                 after, self._table.dismiss, slot, "expired", why, context=contextvars.Context()
             )

@@ -81,7 +81,7 @@ class Slot:
         """What a self-test has switched off for the model and, once it is loaded, the load checks."""
         self.keep_alive = keep_alive
         self.shortened_to: float | None = None
-        """The limit of the power policy when it was last settled how long it stays."""
+        """The keep-alive limit of the power policy when the expiry was last set."""
         self.pinned = pinned
         self.state: State = "loading"
         self.users = 0

@@ -94,7 +94,7 @@ class SlotTable:
             self.remove(slot)
 
     def remove(self, slot: Slot) -> None:
-        """Take a slot out, whose process is gone or going."""
+        """Take out a slot whose process has ended or is about to."""
         slot.stop_timer()
         if self.holds(slot):
             del self.slots[slot.spec.digest]

@@ -12,7 +12,7 @@ from omlx.pool.slot_table import SlotTable
 log = logging.getLogger("omlx.pool")
 
 _HOLD_S = 5.0
-"""How long a new request waits for memory that all models together lack, before it is told to come back later."""
+"""How long a new request waits while the models exceed their memory, before it is refused."""
 _SHORT_OF_MEMORY = "server busy, please try again.  the loaded models use all the memory that max_process_memory allows"
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 SLOWEST: Final = 0.05
-"""Work goes on, even where the machine takes more than the limit without any."""
+"""The lowest pace: work goes on even where the idle machine takes more than the limit."""
 _GAIN: Final = 0.4
 _FASTEST_RISE: Final = 1.25
 """In one step: a short dip in power is no reason to start at full speed again."""

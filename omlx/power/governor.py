@@ -1,7 +1,7 @@
-"""The *power governor* of a server: looks at the sensors, decides the work limits, and tells of each change.
+"""The *power governor* of a server: reads the sensors, decides the work limits, and reports each change.
 
-It looks once a second while a model works, less often else: a keep-alive can wait. Nothing is read where neither a
-policy nor a power limit could make a difference.
+It reads them once a second while a model works and every ten seconds otherwise, for keep-alives. It reads nothing where
+neither a policy nor a power limit could make a difference.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EVERY_S: Final = 1.0
 _IDLE_EVERY_S: Final = 10.0
 """While no model works."""
 _WORTH_SENDING: Final = 0.02
-"""A pace that differs by less from the one before stays."""
+"""A pace that differs by less from the one in use is not sent."""
 
 
 class PowerReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class PowerReport(msgspec.Struct, frozen=True, kw_only=True):
     """Why work is limited, "on battery, user active"; "" where no policy limits it."""
     limits: WorkLimits = UNLIMITED
     watts: float | None = None
-    """Measured; None: unknown, or nothing looks."""
+    """Measured; None: not known, or not measured."""
     power_limit: float = 0.0
     """0: none."""
     changes: int = 0
@@ -67,12 +67,12 @@ def summary(limits: WorkLimits) -> str:
     if limits.pace < 1:
         parts.append("replies are slowed down")
     if limits.keep_alive is not None:
-        parts.append(f"idle models go after {limits.keep_alive:.0f} s")
-    return ", ".join(parts) or "less is done ahead of need"
+        parts.append(f"idle models are unloaded after {limits.keep_alive:.0f} s")
+    return ", ".join(parts) or "less is computed and saved in advance"
 
 
 class PowerGovernor:
-    """`busy` tells whether a model works; `apply` takes new limits. Lives on the server's event loop."""
+    """`busy` returns whether a model works; `apply` takes new limits. Lives on the server's event loop."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class PowerGovernor:
             changes=self.report.changes + changed,
         )
         if changed:
-            log.info("power: %s", _told(self._decision))
+            log.info("power: %s", _described(self._decision))
         if limits != applied:
             log.debug("power: limits %s", limits)
             self._apply(limits)
@@ -153,7 +153,7 @@ class PowerGovernor:
             self._pace = next_pace(self._pace, watts, limit)
 
 
-def _told(decision: PowerDecision) -> str:
+def _described(decision: PowerDecision) -> str:
     if not decision.reason:
         return f"policy {decision.policy}, nothing is limited"
     return f"policy {decision.policy} ({decision.reason}): {summary(decision.limits)}"

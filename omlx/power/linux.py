@@ -10,7 +10,7 @@ from typing import Any, Final
 
 _NEAR: Final = 5_000
 """Millidegrees. A temperature this close below a trip point counts as near."""
-_PATIENCE_S: Final = 2.0
+_TIMEOUT_S: Final = 2.0
 _ORDER: Final = ("nominal", "fair", "serious", "critical")
 _SAVING: Final = frozenset({"low-power", "quiet", "cool"})
 
@@ -103,7 +103,7 @@ def idle() -> dict[str, Any]:
     """Seconds since logind's seat was last active; empty on a machine without a seat."""
     command = ("loginctl", "show-seat", "seat0", "--property=IdleHint", "--property=IdleSinceHintMonotonic")
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S)
     except (OSError, subprocess.SubprocessError):
         return {}
     return idle_of(done.stdout, time.monotonic()) if done.returncode == 0 else {}

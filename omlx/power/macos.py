@@ -7,7 +7,7 @@ import subprocess
 from importlib import import_module
 from typing import Any, Final
 
-_PATIENCE_S: Final = 5.0
+_TIMEOUT_S: Final = 5.0
 _THERMAL: Final = ("nominal", "fair", "serious", "critical")
 
 
@@ -80,7 +80,7 @@ SENSORS: Final = (supplies, heat_and_mode, idle, display, battery_power)
 def _output(*command: str) -> str:
     """The output of a command; "" if it fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_PATIENCE_S)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S)
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout if done.returncode == 0 else ""

@@ -28,7 +28,7 @@ TEXTS: Mapping[Condition, str] = {
     "hot": "temperature high",
     "critical": "temperature critical",
 }
-"""As the user reads them."""
+"""The names of the conditions in texts for the user."""
 
 ACTIVE_S, GONE_S = 60.0, 300.0
 """A user is active from an input that is no older than the first to one that is older than the second."""
@@ -127,7 +127,7 @@ def _present(readings: Readings, before: Collection[Condition]) -> list[Conditio
 
 
 def _user_active(readings: Readings, longest_s: float) -> bool:
-    """By the last input; where that is not known, somebody looks at a display that is on."""
+    """By the last input; where that is not known, whether the display is on."""
     if readings.idle_s is not None:
         return readings.idle_s < longest_s
     return bool(readings.display_on)

@@ -24,7 +24,7 @@ log = logging.getLogger("omlx.power")
 
 Thermal = Literal["nominal", "fair", "serious", "critical"]
 _MOST_OF_THE_TIME: Final = 0.01
-"""Part of the time that reading one sensor may take: a slow one is read less often."""
+"""Largest part of the time that reading one sensor may take: a slow one is read less often."""
 
 
 class Readings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,7 +77,7 @@ class _Timed:
 
 
 class Sensors:
-    """The sensors of this machine, or what stands in for them."""
+    """The sensors of this machine, or the file that replaces them."""
 
     def __init__(self, available: Sequence[Sensor], clock: Callable[[], float] = time.monotonic) -> None:
         self._available = [_Timed(sensor, clock) for sensor in available]
@@ -123,7 +123,7 @@ def sensors(file: str = "", root: Path = Path("/")) -> Sensors:
 
 
 class ReadingsFile:
-    """A JSON object with fields of `Readings`, read again for each look. Without the file there is no sensor."""
+    """A JSON file with fields of `Readings`, read anew each time. Without the file there is no sensor."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,7 +1,7 @@
 """A *Jinja chat* renders requests with the model's own Jinja template, in the shape of messages that it insists on.
 
-The messages are changed as far as the template is known not to take them (see `abilities`), and where it refuses
-them all the same, step by step until it does not.
+The messages are changed as far as the template is known not to take them (see `template_capabilities`), and where it
+refuses them all the same, step by step until it does not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""*Tool prose*: tools and calls put into words, for templates that have no place for them.
+"""A *tool prompt*: tools and calls put into words, for templates that have no place for them.
 
 The words follow a format that the output parser finds again: the model's own where its template or vocabulary shows
 one.

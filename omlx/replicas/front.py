@@ -196,7 +196,7 @@ async def _refuse(send: Send, protocol: ProtocolName, problem: Problem) -> None:
 
 
 def _of_form(body: bytes, boundary: str) -> ReplicaRequest:
-    """What matters of a form."""
+    """The fields of a form that decide which replica gets it."""
     try:
         return choice.read({"model": parse_form(body, boundary).text("model")})
     except HTTPError:

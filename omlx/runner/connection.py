@@ -132,7 +132,7 @@ async def in_time(work: Coroutine[Any, Any, T], deadline: float | None) -> T:
 
 
 class RunnerStreams(NamedTuple):
-    """A process's sockets as streams of the event loop: frames both ways, and the output."""
+    """A process's sockets as streams of the event loop: frames in both directions, and the output."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter

@@ -105,13 +105,13 @@ class EncodeJobs:
         self._jobs: dict[int, _EncodeJob] = {}
         self._refused: list[Answer] = []
         self.held: frozenset[Priority] = frozenset()
-        """Classes that take no part for now."""
+        """Classes of requests that pause for now."""
         self._chunks = 0
         self.most_rows = 0
 
     @property
     def progress(self) -> int:
-        """Grows with whatever is done for any job."""
+        """Grows with each piece of work of any job."""
         return self._chunks + self._preparation.progress
 
     @property

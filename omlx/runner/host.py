@@ -246,7 +246,7 @@ class RunnerHost:
     async def _events(
         self, frame: Callable[[int], ToRunner], kinds: tuple[type[E], ...], deadline: float | None
     ) -> AsyncGenerator[E, None]:
-        """The events of these kinds that a request has, up to the last one of `kinds`."""
+        """The events of a request that are of these kinds; one of the last kind ends them."""
         with self._request() as (number, mailbox):
             await self._connection.submit(frame(number))
             while True:

@@ -1,6 +1,6 @@
 """The process that checks whether new models load (`python -m omlx.runner.load_check`), started by the registry.
 
-It opens a model as a runner does; see `omlx_registry.load_check_worker` for what it talks.
+It opens a model as a runner does; see `omlx_registry.load_check_worker` for its protocol.
 """
 
 from __future__ import annotations
@@ -39,5 +39,5 @@ def check_chat(templates: ChatTemplates, names: Mapping[str, str]) -> None:
 
 if __name__ == "__main__":
     load_check_worker.main(open_model, prepare, check_chat)
-    # No waiting for threads or for MLX to tidy up.
+    # Do not wait for threads or for the cleanup of MLX.
     os._exit(0)

@@ -1,4 +1,4 @@
-"""The work limits in the loop of a runner: whether it steps now, and what a step has cost."""
+"""The work limits in the loop of a runner: whether it steps now, and how long a step took."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from omlx.messages.request import Priority
 from omlx.messages.work_limits import WorkLimits
 
 LOOK_S = 1.0
-"""The longest rest before the next look."""
+"""The longest rest before the limits are applied anew."""
 
 
 class PacedWork:
-    """`presence`: which requests are there now. `hold`: takes the classes that take no part in the next step.
+    """`presence`: which classes have requests now. `hold`: takes the classes that pause in the next step.
 
     `finish`: waits until the device has done what steps have launched.
     """
@@ -31,7 +31,7 @@ class PacedWork:
         self._turn = Turn()
         self._began, self._counts = 0.0, False
         self.looks = 0
-        """Looks without a step: progress, for who supervises this process."""
+        """Turns without a step; they count as progress for the supervisor of this process."""
 
     def limit(self, limits: WorkLimits) -> None:
         self._pacer.limits = limits
@@ -54,7 +54,7 @@ class PacedWork:
         return self._turn
 
     def rests(self, turn: Turn | None, works: bool) -> bool:
-        """Whether no step comes now: it is time to rest, or work came after the look (`turn` is None)."""
+        """Whether no step comes now: it is time to rest, or work has arrived since the turn (`turn` is None)."""
         return turn.rest_s > 0 if turn is not None else works and self.limited
 
     def begin(self, turn: Turn | None) -> None:
@@ -70,5 +70,5 @@ class PacedWork:
 
 
 def wait_s(turn: Turn) -> float:
-    """How long to wait for frames before the step, or before the next look."""
+    """How long to wait for frames before the step, or before the next turn."""
     return LOOK_S if turn.idle else min(turn.rest_s, LOOK_S)

@@ -1,4 +1,4 @@
-"""The preparation of requests: what helper threads do for one before the main thread has it.
+"""The preparation of requests: what helper threads do for a request before the main thread gets it.
 
 Prompts are rendered, texts are tokenized, audio files are decoded. A fault there ends that request alone; one that was
 cancelled meanwhile is dropped.
@@ -26,8 +26,8 @@ class Preparation(Generic[Job]):
     """The jobs of one kind that are being prepared, by the ids of their requests.
 
     `prepare` runs in a helper thread and returns the name of the threads that go on with the job, at the end of their
-    line; "" if it is complete. `failure` makes an error into the answer. `drop` gets jobs that were cancelled when they
-    were complete. `threads`: how many, by name. `wake` makes the main thread call `take`.
+    queue; "" if it is complete. `failure` makes an error into the answer. `drop` gets jobs that were cancelled before
+    they were taken. `threads`: how many, by name. `wake` makes the main thread call `take`.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Preparation(Generic[Job]):
         """When the jobs were submitted, by `time.monotonic`."""
         self._complete: queue.SimpleQueue[tuple[int, Job, Failure | None]] = queue.SimpleQueue()
         self.progress = 0
-        """Grows, about by one, with whatever is done: progress that is no step of the main thread."""
+        """Grows by about one with each piece of work: progress apart from the steps of the main thread."""
 
     def __len__(self) -> int:
         """Jobs that were not taken yet."""
@@ -115,5 +115,5 @@ class Preparation(Generic[Job]):
             self._pools[following].submit(self._run, number, job)
         else:
             self._complete.put((number, job, failure))
-        # After each part too: the main thread tells the server that something moves.
+        # After each part too: the main thread reports the progress to the server.
         self._wake()

@@ -20,7 +20,7 @@ class EngineRow:
     def __init__(self, request: GenerateRequest, prompt: Prompt, parser: OutputParser) -> None:
         self.request = request
         self.parser = parser
-        # Tokens alone cannot bring a picture back.
+        # The tokens of a picture are left out: alone they do not stand for it.
         tokens = prompt.media.outside(prompt.tokens) if prompt.media is not None else prompt.tokens
         self.context = [*tokens] if request.return_context else []
         self.logprobs: list[TokenLogprob] = []
@@ -28,9 +28,9 @@ class EngineRow:
         self.thinking_tokens = 0
 
     def _feed(self, output: Output, markers: Collection[str]) -> list[Segment]:
-        """What the model wrote, read. `markers`: the added tokens of the vocabulary.
+        """The segments of what the model wrote. `markers`: the added tokens of the vocabulary.
 
-        Its last token of an opening marker counts as thinking, and a closing marker.
+        The last token of an opening marker and the closing marker count as thinking.
         """
         if self.parser.ended:
             return []
@@ -71,7 +71,7 @@ class EngineRow:
 def deltas(number: int, segments: list[Segment], logprobs: list[TokenLogprob], *, last: bool) -> list[Delta]:
     """As few deltas as keep the order of `segments`; the first carries the log probabilities.
 
-    Log probabilities without any text wait for the next text, unless this is the last chance.
+    Log probabilities without any text wait for the next text, unless `last` says that none follows.
     """
     result: list[Delta] = []
     kind = ""

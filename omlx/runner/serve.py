@@ -74,10 +74,8 @@ class LoadedService(Protocol):
 
 
 class Runner:
-    """One runner process, from Hello to its end. `blas` says which BLAS is active.
-
-    `join` brings the processes of a distributed model together; it is called for the first load.
-    """
+    """One runner process. `blas`: the active BLAS. `join`: called for the first load, brings the processes of a
+    distributed model together."""
 
     def __init__(self, channel: Channel, blas: str, join: Callable[[], Ranks] = lambda: SOLO) -> None:
         self._channel = channel
@@ -208,7 +206,7 @@ class Service:
         if not self._served.session.has_work and not self._served.vectors.has_work:
             return None
         if self._paced.limited:
-            self._tell(self._served.session.receive())  # what has come counts
+            self._tell(self._served.session.receive())  # so that new requests count
         return self._paced.turn()
 
     def _hold(self, classes: frozenset[Priority]) -> None:
@@ -216,7 +214,7 @@ class Service:
         self._served.vectors.held = classes
 
     def _hear(self, wait: float | None) -> bool:
-        """Take what has come; wait so long for the first of it. Whether it was the end."""
+        """Take the frames that have arrived; wait up to `wait` s for the first. Returns whether one was `Shutdown`."""
         for frame in self._channel.receive(wait=wait):
             if isinstance(frame, Shutdown):
                 return True

@@ -57,7 +57,7 @@ class _PromptJob:
     def __init__(self, request: GenerateRequest, ready: _Ready | None = None) -> None:
         self.request = request
         self.ready = ready
-        """None until its prompt is made; its grammar may be still to compile."""
+        """None until its prompt is made; its grammar may not be compiled yet."""
 
 
 class Session:
@@ -142,7 +142,7 @@ class Session:
 
     @property
     def presence(self) -> Presence:
-        """Which classes of requests are in the engine or wait for memory."""
+        """The classes that have requests in the engine or waiting for memory."""
         waiting = [ready.request.priority for ready in self._held.values()]
         blocked = "interactive" in waiting
         held = Presence(blocked, "batch" in waiting, "background" in waiting, urgent=blocked, blocked=blocked)

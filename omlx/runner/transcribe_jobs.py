@@ -1,8 +1,8 @@
 """The transcription *jobs* of a runner, from the frame with a file to segments of text.
 
-Helper threads decode files in separate processes, in two *lines*: every file is tried in the short one first, and goes
-to the long one if it takes long or is long. So a short file does not wait for those that others send. Each call of
-`step` runs one step of one job on the main thread, and jobs alternate. A failure ends only its own job.
+Helper threads decode files in separate processes, from two *queues*: every file is tried in the short one first, and
+goes to the long one if it takes long or is long. So a short file does not wait for the long files of others. Each call
+of `step` runs one step of one job on the main thread, and jobs alternate. A failure ends only its own job.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ log = logging.getLogger("omlx.runner")
 
 _SHORT: Final = audio_decoder.DecodeLimits(cpu_seconds=2.0, audio_seconds=600)
 _SHORT_BYTES: Final = 32_000_000
-"""A larger file goes to the long line at once."""
+"""A larger file goes to the long queue at once."""
 _SHORT_HELD_BYTES: Final = 256 << 20
 _LONG_HELD_BYTES: Final = 1 << 30
 """More than one file of the greatest length."""
 _HELPERS: Final = 2
-"""Threads of a line."""
+"""Threads of a queue."""
 
 Answer = Segments | PrefillProgress | Transcribed | Failure
 
 
-class _AudioLine:
+class _AudioQueue:
     """Files that are decoded within `limits` (None: the largest). The next one waits while more than `held_bytes` of
     decoded audio are in memory."""
 
@@ -72,11 +72,11 @@ class _AudioLine:
 
 
 class _SpeechJob:
-    def __init__(self, request: Transcribe, line: _AudioLine) -> None:
+    def __init__(self, request: Transcribe, queue: _AudioQueue) -> None:
         self.id = request.id
         self.rank = PRIORITY_RANK[request.priority]
         self.request = request
-        self.line = line
+        self.queue = queue
         self.arrived = time.monotonic_ns()
         self.samples: NDArray[np.float32] = np.zeros(0, np.float32)
         self.work: Transcription | None = None
@@ -94,9 +94,9 @@ class TranscribeJobs:
     def __init__(self, wake: Callable[[], None], network: Network) -> None:
         self._wake = wake
         self._network = network
-        self._short = _AudioLine("short-audio", _SHORT, _SHORT_HELD_BYTES)
-        self._long = _AudioLine("long-audio", None, _LONG_HELD_BYTES)
-        threads = {line.name: _HELPERS for line in (self._short, self._long)}
+        self._short = _AudioQueue("short-audio", _SHORT, _SHORT_HELD_BYTES)
+        self._long = _AudioQueue("long-audio", None, _LONG_HELD_BYTES)
+        threads = {queue.name: _HELPERS for queue in (self._short, self._long)}
         self._preparation = Preparation(self._prepare, failure=_failure, threads=threads, wake=wake, drop=self._drop)
         self.held: frozenset[Priority] = frozenset()
         """As in EncodeJobs."""
@@ -146,7 +146,7 @@ class TranscribeJobs:
             return
         request.language = code
         job = _SpeechJob(request, self._short if len(request.audio) <= _SHORT_BYTES else self._long)
-        self._preparation.submit(job.id, job, job.line.name)
+        self._preparation.submit(job.id, job, job.queue.name)
 
     def cancel(self, number: int) -> None:
         """Drop a job without an answer."""
@@ -157,8 +157,8 @@ class TranscribeJobs:
 
     def close(self) -> None:
         self._preparation.close()
-        for line in (self._short, self._long):
-            line.hold(0)
+        for queue in (self._short, self._long):
+            queue.hold(0)
 
     def step(self) -> list[Answer]:
         """Run one step of the next job; returns the answers that are ready."""
@@ -172,17 +172,17 @@ class TranscribeJobs:
     # ------------------------------------------------------------ files
     def _prepare(self, job: _SpeechJob) -> str:
         """Runs in a helper thread."""
-        line, check = job.line, partial(self._check, job)
-        line.wait(check)
+        queue, check = job.queue, partial(self._check, job)
+        queue.wait(check)
         try:
-            job.samples = audio_decoder.decode(job.request.audio, check, line.limits)
+            job.samples = audio_decoder.decode(job.request.audio, check, queue.limits)
         except AudioLimitError:
-            if line is self._long:
+            if queue is self._long:
                 raise
-            job.line = self._long
-            return job.line.name
+            job.queue = self._long
+            return job.queue.name
         job.request.audio = b""
-        line.hold(job.samples.nbytes)
+        queue.hold(job.samples.nbytes)
         return ""
 
     def _check(self, job: _SpeechJob) -> None:
@@ -213,7 +213,7 @@ class TranscribeJobs:
         self.most_running = max(self.most_running, len(self._jobs))
 
     def _drop(self, job: _SpeechJob) -> None:
-        job.line.hold(-job.samples.nbytes)
+        job.queue.hold(-job.samples.nbytes)
         job.samples, job.work, job.steps = np.zeros(0, np.float32), None, iter(())
 
     # ------------------------------------------------------------ steps

@@ -287,7 +287,7 @@ class Connection(HttpToolsProtocol):
     def _too_slow(self, stage: Stage) -> None:
         running = self._running
         if stage == "body" and running is not None and running.response_complete:
-            self.drop()  # however fast a body still comes: it was refused, and nothing of it is read
+            self.drop()  # at any speed: the body was refused, and nothing of it is used
             return
         if stage == "body" and (self._body >= BODY_PIECE or self._flow.read_paused):
             self._set_timer(stage)

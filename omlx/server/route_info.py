@@ -29,7 +29,7 @@ _TEXTS_BYTES = 32_000_000
 def route_opt(
     protocol: ProtocolName, balancing: Balancing = "own", *, body: BodyKind = "names", needs_key: bool = True
 ) -> dict[str, Any]:
-    """A handler's `opt`. `needs_key` False: the answer says nothing but that a server is here."""
+    """A handler's `opt`. `needs_key` False: the answer only shows that a server runs."""
     return {"protocol": protocol, "balancing": balancing, "body": body, "needs_key": needs_key}
 
 

@@ -145,7 +145,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0.1
     prompt_lookup: Annotated[
         bool,
-        _setting("Guess tokens of a lone reply from its prompt while that is measured to be faster"),
+        _setting("Use prompt lookup (speculative decoding) for a request that runs alone, while measured to be faster"),
     ] = True
     weights: Annotated[
         Literal["auto", "quantized", "dequantized", "float32", "bfloat16", "float16"],

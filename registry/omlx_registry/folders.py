@@ -1,6 +1,6 @@
 """Taking models in: the files of a model folder, on disk or already blobs, become the layers of a model.
 
-Only data files a model needs are taken, never code or other weight formats (`hub_files.select` decides). Symbolic
+Only data files a model needs are taken, never code or other weight formats (`model_files.select` decides). Symbolic
 links are followed only to where the caller allows it (a Hugging Face cache is made of links): elsewhere they could
 smuggle any file of the machine in.
 """

@@ -28,7 +28,7 @@ from omlx_registry.worker_client import ImportGguf
 
 
 class Imports:
-    """Part of a registry, which gives its own `has`, `add_model_folder` and `pull`."""
+    """Part of a registry. `has`, `add` and `pull`: the registry's own (`add_model_folder` for `add`)."""
 
     def __init__(self, store: Store, *, has: Callable[[str], bool], add: Callable[..., object], pull: Pull) -> None:
         self._store = store

@@ -13,7 +13,7 @@ from omlx_registry.store import Store
 class Damage(msgspec.Struct, frozen=True):
     """One blob that is not what it should be. `reason`: missing, truncated or corrupt.
 
-    Or, with the digest "" and the reason "unreadable manifest", a name that stands for no model any more.
+    With the digest "" and the reason "unreadable manifest": a name whose manifest cannot be read.
     """
 
     digest: str

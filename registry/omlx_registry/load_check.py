@@ -21,7 +21,7 @@ from omlx_registry.templates import ChatTemplates, CheckChat, chat_templates, sp
 
 _LONGEST: Final = 400
 """Characters shown of a library's error, which may list thousands of tensors."""
-_OTHER_SENSES: Final = ("vision_config", "audio_config", "vit_config", "thinker_config", "vision_tower")
+_OTHER_MODALITIES: Final = ("vision_config", "audio_config", "vit_config", "thinker_config", "vision_tower")
 
 OpenModel = Callable[[Path, Sequence[str]], None]
 """Loads the model of a folder lazily, as what its capabilities say that it is; raises anything where it does not load.
@@ -68,9 +68,9 @@ def check_renders(folder: Path, check_chat: CheckChat) -> None:
 
 
 def open_text_model(folder: Path, capabilities: Sequence[str]) -> None:
-    """Load what mlx-lm loads; models that see and encoders are opened by others."""
+    """Load what mlx-lm loads; vision models and encoders are not opened."""
     config = read_object(folder / "config.json", "config.json")
-    if any(config.get(key) for key in _OTHER_SENSES):
+    if any(config.get(key) for key in _OTHER_MODALITIES):
         return
     prepare()
     from mlx_lm.utils import MODEL_REMAPPING, load_model
@@ -80,8 +80,7 @@ def open_text_model(folder: Path, capabilities: Sequence[str]) -> None:
 
 
 def _capabilities(folder: Path, config: Mapping[str, Any], stated: Sequence[str]) -> list[str]:
-    """What the model can be asked for, as far as that decides how it is loaded."""
-
+    """The capabilities of the model, as far as they decide how it is loaded."""
     template = _templates(folder).text
     pooling = any((folder / name).is_file() for name in POOLING_FILES)
     return derive_capabilities(config, template=None, chat_template=template or None, pooling=pooling, explicit=stated)

@@ -25,7 +25,7 @@ from omlx_registry.templates import CheckChat
 from omlx_registry.worker_client import JobFailure
 
 IDLE_S: Final = 60.0
-"""How long a checker waits for the next check: for the next of several models, but not while nobody makes any."""
+"""How long a checker waits for the next check, such as that of the next of several models."""
 _NICENESS: Final = 10
 
 
@@ -42,7 +42,7 @@ def main(
         os.nice(_NICENESS)
     questions: queue.Queue[CheckLoads] = queue.Queue()
     threading.Thread(target=_read, args=(os.fdopen(os.dup(0), "rb"), questions), daemon=True).start()
-    with contextlib.suppress(Exception):  # a check that needs it says what is wrong
+    with contextlib.suppress(Exception):  # the check that needs it reports the error
         prepare()
     with contextlib.suppress(queue.Empty, BrokenPipeError):
         while True:
@@ -74,5 +74,5 @@ def _read(stdin: BinaryIO, questions: queue.Queue[CheckLoads]) -> None:
 
 if __name__ == "__main__":
     main()
-    # No waiting for threads or for MLX to tidy up.
+    # Do not wait for threads or for the cleanup of MLX.
     os._exit(0)

@@ -148,7 +148,7 @@ class LoadCheckers:
         try:
             return self._ask(_Checker(self._module), question, abandoned)
         except _Gone as error:
-            raise CreateError(_epitaph(error.args[0]), 500) from error
+            raise CreateError(_why_it_ended(error.args[0]), 500) from error
 
     def _ask(self, checker: _Checker, question: CheckLoads, abandoned: threading.Event) -> CheckResult:
         result = checker.ask(question, abandoned)
@@ -160,7 +160,7 @@ class LoadCheckers:
         return result
 
 
-def _epitaph(code: int) -> str:
+def _why_it_ended(code: int) -> str:
     if code == -signal.SIGKILL:
         return "the check whether the model loads was killed, probably because memory ran out"
     return f"the check whether the model loads ended without a result (exit status {code})"

@@ -48,7 +48,7 @@ async def require_loadable(
 
 
 def prepare_checks(store: Store) -> None:
-    """A check will follow: makes it quicker."""
+    """Start a checker ahead of the check that will follow."""
     _checkers_of(store).prepare()
 
 

@@ -1,7 +1,7 @@
 """Models that other programs already put on this machine: the Hugging Face cache and LM Studio's folders.
 
-Folders of safetensors are registered by hard link, so they take no further space; GGUF files are converted. What is no
-model that can be used is passed over with a reason.
+Folders of safetensors are registered by hard link, so they take no further space; GGUF files are converted. What cannot
+be used is passed over with a reason.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FoundModel(msgspec.Struct, frozen=True):
 
 
 class PassedOver(msgspec.Struct, frozen=True):
-    """What looks like a model and is none that can be used; `place` is relative to the folder looked in."""
+    """What looks like a model but cannot be used; `place` is relative to the folder that was searched."""
 
     place: str
     reason: str

@@ -136,7 +136,7 @@ class ManifestFolder:
         return InUse(blobs, manifests)
 
     def write(self, name: Name, data: bytes) -> tuple[StoredManifest, set[str]]:
-        """Let the name stand for the manifest `data`; also returns the digests that it mentioned before.
+        """Write `data` as the manifest of the name; also returns the digests that the one before mentioned.
 
         The name keeps the letter case the folder already has. Only while nobody else changes manifests.
         """

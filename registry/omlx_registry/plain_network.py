@@ -1,6 +1,6 @@
 """A plain network: the modules that a model's tensors make up, for models that no library builds.
 
-It computes nothing. What it is good for is what needs no more than names and shapes: quantizing and casting.
+It computes nothing: it serves work that only needs names and shapes, such as quantizing and casting.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def _module(tree: Any, name: str, embeddings: tuple[str, ...]) -> Any:
 
 
 def _leaf(tree: dict[str, Any], is_embedding: bool) -> nn.Module:
-    """A layer whose weight is about to be put in, where the tensors are those of one that can be quantized."""
+    """A layer without its weight; of a kind that can be quantized if the tensors are those of one."""
     weight = tree.get("weight")
     if not isinstance(weight, mx.array) or weight.ndim != 2 or not tree.keys() <= {"weight", "bias"}:
         return nn.Module()
-    # Lazy: what they are made with is never computed.
+    # Lazy: their initial values are never computed.
     return nn.Embedding(*weight.shape) if is_embedding else nn.Linear(weight.shape[1], weight.shape[0], "bias" in tree)

@@ -1,6 +1,6 @@
 """Spec: everything a server needs to know about a stored model to serve it, as plain data.
 
-Made by the registry from a manifest (see `catalogue`), handed to the pool and the API; it never changes once made.
+Made by the registry from a manifest (see `describe`), handed to the pool and the API; it never changes once made.
 """
 
 from __future__ import annotations

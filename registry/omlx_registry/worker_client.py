@@ -194,7 +194,7 @@ class JobProgress(msgspec.Struct, omit_defaults=True):
 
 
 class JobResult(msgspec.Struct):
-    """The last thing a job says: what it made. See `gguf_import` and `quantize_model` for the keys."""
+    """The last thing a job says: what it made. See `gguf.importer` and `quantize_model` for the keys."""
 
     result: dict[str, Any]
 
@@ -252,7 +252,7 @@ async def run_job(job: Job, *, memory: int | None = None) -> AsyncGenerator[JobP
                 return
             yield JobProgress(str(line.status), line.total, line.completed, line.digest)
         code = await process.wait()
-        raise CreateError(_TOO_LARGE if watch.done() and watch.result() else _epitaph(code, await complaints), 500)
+        raise CreateError(_TOO_LARGE if watch.done() and watch.result() else _why_it_ended(code, await complaints), 500)
     finally:
         watch.cancel()
         await _end(process, complaints, at_once=not finished)
@@ -308,7 +308,7 @@ async def _tail(stream: asyncio.StreamReader) -> str:
     return kept.decode("utf-8", "replace").strip()
 
 
-def _epitaph(code: int, complaints: str) -> str:
+def _why_it_ended(code: int, complaints: str) -> str:
     if code == -signal.SIGKILL:
         return "the conversion was killed, probably because memory ran out"
     last = complaints.splitlines()[-1] if complaints else "no message"

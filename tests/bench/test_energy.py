@@ -67,7 +67,7 @@ def test_tokens_per_joule_by_batch_size_and_class(counter: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("file", "sentence"),
     [
-        (None, "this machine does not tell its energy: no NVIDIA driver, no energy counters in"),
+        (None, "this machine does not report its energy: no NVIDIA driver, no energy counters in"),
         ("intel-rapl:0", "may be read by root only: run `sudo omlx bench`"),
     ],
 )

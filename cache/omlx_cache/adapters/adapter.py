@@ -2,7 +2,7 @@
 
 The store reads what a cache holds (`held`) and refills a fresh one (`fill`). The engine puts the rows of several
 caches together (`join`) and takes them apart (`cut`, `select`). The base class here has what suits every class that
-keeps `keys` and `values`; an adapter says what is different for its own.
+keeps `keys` and `values`; an adapter overrides what differs for its class.
 """
 
 from __future__ import annotations
@@ -117,4 +117,4 @@ class CacheAdapter:
 
 
 ANY = CacheAdapter()
-"""For a cache of a class that nobody knows: it runs in a batch of one, and nothing of it is stored."""
+"""For a cache of an unknown class: it runs in a batch of one, and nothing of it is stored."""

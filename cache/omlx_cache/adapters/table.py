@@ -2,7 +2,7 @@
 
 The store goes by behaviour: an adapter reads caches whose instance attributes it expects, once it is proven on a small
 copy; names of classes play no role, so the caches of mlx-lm and of mlx-vlm are read alike. The engine goes by mlx-lm's
-classes, for a batch is made of what is known to the letter.
+classes, since batching depends on their exact behaviour.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def proven_adapter(fresh: Any) -> CacheAdapter | None:
     try:
         return adapter if adapter.reads(fresh) and (adapter.keeps_state or is_proven(adapter, fresh)) else None
     except Exception:
-        # Whatever a strange class raises here, the answer is the same: it is not one of those we can read.
+        # Whatever an unknown class raises here, it is not one of those we can read.
         return None
 
 

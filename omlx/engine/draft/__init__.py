@@ -1,1 +1,2 @@
-"""Speculative decoding: draft models, and the controller that decides how many tokens they propose."""
+"""Speculative decoding: drafters (a draft model, prompt lookup) and the controller that decides how many tokens they
+guess."""

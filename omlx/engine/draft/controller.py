@@ -1,4 +1,4 @@
-"""Whether a drafter's guesses pay, and how many to make: by what rounds and plain steps really take.
+"""Whether guesses make a reply faster, and how many to make: by the measured times of rounds and plain steps.
 
 What a guess costs is known only from trying: launches, the host's part and the kernels that several positions need
 may cost more than the arithmetic. So both kinds of step are timed while the sequence is alone, and rounds go on only
@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 
 MOST_GUESSES = 16
-"""Whatever a request asks for."""
+"""In a round, whatever a request asks for."""
 _LEAST_GAIN = 1.05
-"""Expected speed, of plain decoding's, that a round must promise."""
+"""Expected speed, relative to plain decoding, from which on a round is taken."""
 _REST = (64, 1024)
 """Plain steps after the first lost trial, and after the last of many; each rest is twice the one before."""
 _WARM_UP = 4
@@ -33,15 +33,15 @@ _MOST = 2.0
 _LESS, _MORE = 1 / 2, 1 / 4
 """Weight of a new time that is shorter than the ones before, or longer: disturbances only make a step longer."""
 _GAIN_WEIGHT = 1 / 32
-"""Of a new gain, which depends on the luck of the guesses."""
+"""Weight of a new gain, which varies with the number of right guesses."""
 _MEMORY = 0.95
-"""Weight of the past in the share of guesses that count, per round."""
-_OPEN_MIND = 4.0
-"""Guesses for which the past counts in a trial."""
+"""Weight of the past in the acceptance rate, per round."""
+_TRIAL_WEIGHT = 4.0
+"""The past counts as at most so many guesses in a trial."""
 
 
 class SpeculationController:
-    """Decides before every step of a lone sequence, and hears after it how it went.
+    """Decides before every step of a lone sequence, and learns from its time.
 
     `guess_s`: expected seconds that a guess adds to a plain step, until rounds have been measured.
     """
@@ -59,9 +59,9 @@ class SpeculationController:
         """Seconds of a round, by its guesses."""
         self._tried: set[int] = set()
         """Sizes of rounds that have been run: the first of each compiles."""
-        self._share = _Share()
+        self._acceptance = _AcceptanceRate()
         self._gain = 1.0
-        """Speed of the present rounds, of plain decoding's."""
+        """Speed of the present rounds, relative to plain decoding."""
         self._rounds = 0
         """In a row."""
         self._until_fresh = _FRESH
@@ -72,16 +72,16 @@ class SpeculationController:
         self._next_rest = _REST[0]
 
     def start(self, *, anew: bool = False) -> None:
-        """Another sequence, or one whose context has changed. `anew`: how well the others were guessed says nothing."""
+        """Another sequence, or one whose context has changed. `anew`: forget how well others were guessed."""
         self.pause()
         if anew:
-            self._share, self._gain, self._rounds = _Share(), 1.0, 0
+            self._acceptance, self._gain, self._rounds = _AcceptanceRate(), 1.0, 0
             self._trial, self._rest, self._next_rest = _TRIAL, 0, _REST[0]
         self._plain_s, self._warming = 0.0, _WARM_UP - 1
         self._rest = max(self._rest, _WARM_UP)
 
     def pause(self) -> None:
-        """What comes next is no step of the lone sequence alone: the time it takes says nothing."""
+        """The next step is not of the lone sequence alone: its time is not used."""
         self._last = None
 
     def guesses(self, most: int, room: int) -> int:
@@ -107,7 +107,7 @@ class SpeculationController:
 
     def round(self, count: int, right: int) -> None:
         """A round of `count` guesses has ended; the first `right` were right."""
-        self._share.learn(right, count)
+        self._acceptance.learn(right, count)
         self._rounds += 1
         self._until_fresh -= 1
         if not self._until_fresh:
@@ -135,7 +135,7 @@ class SpeculationController:
     def _give_up(self) -> None:
         self._rest, self._trial = self._next_rest, _TRIAL
         self._next_rest = min(2 * self._next_rest, _REST[1])
-        self._share.open()
+        self._acceptance.weaken()
 
     def _best(self, most: int) -> int:
         """How many guesses make the most tokens per second; 0: none does enough better than plain steps."""
@@ -143,26 +143,26 @@ class SpeculationController:
         return count if self._speed(count) > _LEAST_GAIN else 0
 
     def _speed(self, count: int) -> float:
-        """Tokens per second that rounds of `count` guesses promise, of plain decoding's."""
-        made = sum(self._share.value**right for right in range(count + 1))
+        """Expected tokens per second with rounds of `count` guesses, relative to plain decoding."""
+        made = sum(self._acceptance.value**right for right in range(count + 1))
         return made * self._plain_s / self._cost(count)
 
     def _cost(self, count: int) -> float:
-        """Seconds of a round: as measured, or by what a guess costs in the measured rounds of most alike size."""
+        """Seconds of a round: as measured, or by the cost of a guess in the measured rounds of the nearest size."""
         known = min(self._round_s, key=lambda other: abs(other - count), default=0)
         if not known:
             return self._plain_s + count * self._guess_s
         return self._plain_s + max(self._round_s[known] - self._plain_s, 0.0) * count / known
 
     def _interval(self, *, guessing: bool) -> float | None:
-        """Seconds since the last step, where that was of the same kind: two kinds overlap, a part of one is missing."""
+        """Seconds since the last step, if it was of the same kind: steps of different kinds overlap."""
         now = self._clock()
         last, self._last = self._last, (now, guessing)
         return now - last[0] if last is not None and last[1] == guessing else None
 
 
-class _Share:
-    """Of the guesses that were looked at, how many were right; old ones fade."""
+class _AcceptanceRate:
+    """The part of the checked guesses that were right; old ones count less."""
 
     def __init__(self) -> None:
         self._right, self._seen = 3.0, 4.0
@@ -172,14 +172,14 @@ class _Share:
         return self._right / self._seen
 
     def learn(self, right: int, count: int) -> None:
-        """Behind the first wrong guess of a round nothing was looked at."""
+        """Guesses behind the first wrong one of a round were not checked."""
         self._right = self._right * _MEMORY + right
         self._seen = self._seen * _MEMORY + right + (right < count)
 
-    def open(self) -> None:
-        """Let what comes next weigh more than what was."""
-        if self._seen > _OPEN_MIND:
-            self._right, self._seen = self.value * _OPEN_MIND, _OPEN_MIND
+    def weaken(self) -> None:
+        """Let the next guesses count more than the past ones."""
+        if self._seen > _TRIAL_WEIGHT:
+            self._right, self._seen = self.value * _TRIAL_WEIGHT, _TRIAL_WEIGHT
 
 
 def _smooth(known: float, measured: float) -> float:

@@ -32,7 +32,7 @@ def can_check(model: LoadedModel) -> bool:
 def open_draft(spec: LoadSpec, model: LoadedModel, *, processes: int = 1, measure: bool = True) -> LoadedModel | None:
     """The draft model that `spec` names, loaded; None where there is none or `model` cannot use one (the log says why).
 
-    Raises LoadError where it cannot be loaded, or does not speak the tokens of `model`.
+    Raises LoadError where it cannot be loaded, or has another vocabulary than `model`.
     """
     if spec.draft_path is None:
         return None
@@ -69,9 +69,9 @@ def _load(spec: LoadSpec, path: str, model: LoadedModel, *, measure: bool) -> Lo
 
 
 class DraftModel:
-    """A drafter that runs `draft`, which `open_draft` has let through, for `model`.
+    """A drafter that runs `draft`, which `open_draft` has returned, for `model`.
 
-    `max_gap_s`: how long it may read at a stretch to catch up.
+    `max_gap_s`: the longest prefill at once when it catches up.
     """
 
     by_text = False

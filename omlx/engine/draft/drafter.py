@@ -1,4 +1,4 @@
-"""What guesses the next tokens of a lone sequence, as the speculator sees it."""
+"""The interface of drafters, which guess the next tokens of a lone sequence."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Drafter(Protocol):
 
     @property
     def by_text(self) -> bool:
-        """How well it guesses depends on the text at hand: what was seen with one sequence says nothing of the next."""
+        """How well it guesses depends on the text, so figures of one sequence do not hold for the next."""
 
     def follow(self, tokens: list[int]) -> None:
         """From now on guess what comes behind `tokens`, which grow with the reply."""
 
     def catch_up(self, tokens: list[int]) -> bool:
-        """Read what it lacks, a chunk per step; True once it is close behind."""
+        """Prefill the tokens that it lacks, a chunk per step; True once few or none are left."""
 
     def guess(self, position: Position, count: int) -> mx.array | None:
         """[k] at most `count` guesses of the tokens behind the newest; None: it has none."""

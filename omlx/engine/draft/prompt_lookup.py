@@ -1,7 +1,7 @@
 """Guesses taken from the text itself: what followed the last time that the newest tokens occurred.
 
-Edits, summaries and code repeat long passages of their prompts. A guess costs no forward, so what remains is the
-price of checking it, and the controller measures whether that pays.
+Edits, summaries and code repeat long passages of their prompts. A guess costs no forward pass, only the time to check
+it; the controller measures whether that makes the reply faster.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from omlx.engine.draft.drafter import Position
 LEAST_MATCH, MOST_MATCH = 2, 8
 """Tokens that must agree before a guess, and those that are compared to choose among several places."""
 _CHUNK = 65_536
-"""Tokens taken over per step: a hundred times more than any step makes, and no more than a few milliseconds."""
+"""Tokens copied per step: many more than a step makes, and no more than a few milliseconds."""
 
 Tokens = npt.NDArray[np.int32]
 

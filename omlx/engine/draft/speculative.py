@@ -2,9 +2,9 @@
 
 A *round* is some guesses and one forward of the model over all of them. Each position is sampled as without guesses
 (from the model's own logits, with the random number that belongs to it), and a guess counts where it is what was
-sampled. So the reply is the one of plain decoding, greedy or sampled; a bad drafter costs time and nothing else.
+sampled. So the reply is the one of plain decoding, greedy or sampled; a bad drafter only costs time.
 
-Only a sequence that runs alone is worth it (a full batch keeps the device busy anyway), and only while rounds are
+Only a sequence that runs alone gains from it (a full batch keeps the device busy anyway), and only while rounds are
 measured to be faster than plain steps (`omlx.engine.draft.controller`). Only full-attention caches can take tokens
 back, and only samples that depend on nothing but their logits can be made side by side: no penalties, no mirostat,
 no grammar. A drafter sees no pictures. Everything else takes the plain step. Between two steps of the engine no round
@@ -35,7 +35,7 @@ from omlx.messages.load_spec import EngineConfig
 def speculator_for(
     model: LoadedModel, draft: LoadedModel | None, config: EngineConfig, ranks: Ranks, clock: Callable[[], float]
 ) -> Speculator | None:
-    """What guesses with `draft`, or without one from the text itself; None where nothing can guess for `model`."""
+    """A speculator with `draft`, or with prompt lookup where there is none; None where neither can be used."""
     if draft is not None:
         return Speculator(model, DraftModel(draft, model, config.max_decode_gap), clock)
     if config.prompt_lookup and ranks.size == 1 and can_check(model):

@@ -18,7 +18,7 @@ from omlx.engine.schemas.refs import REFERENCES, Place, References, SchemaError,
 from omlx.engine.schemas.write import any_of, inhabited, write
 
 MAX_SCHEMAS = 50_000
-"""Schemas that one may become."""
+"""Schemas in the lowered form at most."""
 MAX_WRITTEN = 25_000
 """Properties in them: the compiler takes 50,000 schemas, and a property is two at least."""
 MAX_BRANCHES = 64
@@ -26,15 +26,15 @@ MAX_BRANCHES = 64
 _ALL_BRANCHES = 4000
 """Those of the whole schema."""
 _TRIED = 20_000
-"""Schemas and properties in combinations of which it is found out whether they rule each other out."""
+"""Schemas and properties in combinations that are checked for contradictions."""
 _STEPS = 150_000
-"""Schemas and properties that are looked at on the way."""
+"""Schemas and properties that are visited in all."""
 _COMPARED = 40
-"""Most alternatives of a `oneOf` that are told apart."""
+"""Alternatives of a `oneOf` that are compared with each other at most."""
 _EXCLUSIONS = 8
 """Combinations of what an alternative of a `oneOf` must not be, so that no other one holds."""
 _FEW_VALUES = 20
-"""Values of an `enum` that is written again wherever it is used."""
+"""An `enum` of at most so many values is repeated where it is used, a longer one becomes a definition."""
 
 _LONGEST_CHAIN = 100
 """References that only lead to a reference."""
@@ -297,7 +297,7 @@ class _Lowering:
 
 
 def _beyond(mine: Facts, theirs: Facts, other: Place) -> list[Place] | None:
-    """What makes a closed object none that `other`, closed as well, allows: a property that is not listed there."""
+    """Alternatives that `other`, closed as well, does not allow: each requires a property that is not listed there."""
     if not (mine.closed and theirs.closed):
         return None
     names = [name for name in mine.properties if name not in theirs.properties]
@@ -306,7 +306,7 @@ def _beyond(mine: Facts, theirs: Facts, other: Place) -> list[Place] | None:
 
 @lru_cache(1000)
 def _having(name: str) -> dict[str, Any]:
-    """Always the same, so that schemas made with it are told to be the same."""
+    """The same object each time, so that schemas made with it are found to be equal."""
     return {"type": "object", "required": [name]}
 
 

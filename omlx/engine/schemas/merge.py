@@ -1,6 +1,6 @@
 """Several JSON schemas that hold for one value, *merged* into one: what `allOf` means, keyword by keyword.
 
-References, `allOf` and alternatives are not looked at here: see `schema_lower`.
+References, `allOf` and alternatives are not looked at here: see `lower`.
 """
 
 from __future__ import annotations

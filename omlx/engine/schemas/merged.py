@@ -1,4 +1,4 @@
-"""A *merged* schema has together all that holds for one value: `schema_merge` makes it, `schema_write` writes it."""
+"""A *merged* schema has together all that holds for one value: `merge` makes it, `write` writes it."""
 
 from __future__ import annotations
 

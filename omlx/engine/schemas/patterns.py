@@ -26,12 +26,12 @@ FORMAT_PATTERNS = {
 MAX_PATTERN = 1 << 14
 """Characters of a pattern; longer ones are not enforced."""
 _TOO_LARGE = ("schema too large", "assertion failed: grammar.symbols", "initial lexer configuration")
-"""How the compiler's messages begin that say so."""
+"""Beginnings of the compiler's messages about a schema that is too large."""
 _ESCAPES = {"Z": "$", "z": "$", "A": "^", "0": r"\x00", "e": r"\x1b"}
 _KEPT = frozenset("dDsSwWbBpPuxnrtfv")
 """Letters that mean the same behind a backslash in both kinds."""
 _SURROGATES = re.compile(r"(?<![-\\])(?:\\u[dD][89a-fA-F][0-9a-fA-F]{2}-?)+")
-"""Halves of characters: no text has them."""
+"""Surrogates: no text has them."""
 _BRACES = re.compile(r"\{[A-Za-z0-9_=]*\}")
 _REPEATS = re.compile(r"\{[0-9]+(?:,[0-9]*)?\}")
 

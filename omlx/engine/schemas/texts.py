@@ -38,7 +38,7 @@ _FORMATS = {
     "uuid": "[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}",
     "uri": rf"[A-Za-z][A-Za-z0-9+.-]*:{_URI}(?:#{_URI})?",
 }  # fmt: skip
-"""Formats that the compiler knows within JSON only. Some of what is right is left out, nothing wrong is let in."""
+"""Formats that the compiler knows within JSON only. These reject some valid texts and accept no invalid one."""
 
 
 class _NoText(Exception):

@@ -57,7 +57,7 @@ def formats_for(template: str, tokens: Collection[str]) -> tuple[str, ...]:
     others = (f"hunyuan3:{release}" for release in sorted(releases) if f"hunyuan3:{release}" not in FORMATS)
     spoken = [name for name in FORMATS if name in found]
     if f"{_DSML[0]}>".partition("｜DSML｜")[2] not in template:
-        # Which of both DeepSeek writes is told by the template alone.
+        # Only the template says which of the two DeepSeek writes.
         spoken.sort(key=lambda name: name == _DSML[0])
     return (*spoken, *others)
 

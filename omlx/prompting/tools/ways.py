@@ -14,11 +14,11 @@ from typing import Any
 from omlx.prompting.tools.parameters import ANNOTATIONS, Parameter, choices_of, parameters_of, target
 
 MAX_WAYS = 16
-"""Where there are more, alternatives are not told apart: any of their arguments may be there."""
+"""Where there are more, the arguments of all alternatives are allowed together."""
 _DEPTH = 8
-"""References and parts of parts that are followed."""
+"""Nested references and parts that are followed."""
 _OPPOSITES = 4
-"""Ways of not being an alternative of a `oneOf` that are written out."""
+"""Schemas for the opposite of an alternative of a `oneOf` that are written out at most."""
 
 Parts = list[Mapping[str, Any]]
 """Schemas that hold together, each looked at for its `properties` and `required` only."""
@@ -47,7 +47,7 @@ def ways_of(schema: Mapping[str, Any]) -> list[list[Parameter]]:
 
 
 def _ways(schema: Any, root: Mapping[str, Any], depth: int) -> list[Parts]:
-    """Each list of schemas of which one must hold as a whole. Raises _TooManyWays."""
+    """Lists of schemas; all schemas of one list must hold. Raises _TooManyWays."""
     if schema is False:
         return []
     if not isinstance(schema, Mapping):
@@ -63,7 +63,7 @@ def _ways(schema: Any, root: Mapping[str, Any], depth: int) -> list[Parts]:
 
 
 def _choices(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Iterator[list[Parts]]:
-    """What holds beside the schema's own lists: of each choice one."""
+    """The choices beside the schema's own lists; one alternative of each must hold."""
     if "$ref" in schema:
         yield _ways(target(schema, root), root, depth)
     for part in _list(schema.get("allOf")):
@@ -91,7 +91,7 @@ def _choices(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> 
 
 
 def _one_of(options: list[Any], root: Mapping[str, Any], depth: int) -> Iterator[Parts]:
-    """Each alternative, without what would make another one hold as well where that can be said."""
+    """Each alternative, with the opposite of the others where that can be written as a schema."""
     for at, option in enumerate(options):
         ways = _ways(option, root, depth)
         for other in (*options[:at], *options[at + 1 :]):
@@ -104,7 +104,7 @@ def _one_of(options: list[Any], root: Mapping[str, Any], depth: int) -> Iterator
 
 
 def _opposites(schema: Any) -> list[Parts] | None:
-    """The ways of not obeying a schema; None where they cannot be said by lists of properties."""
+    """Alternatives that together are the opposite of a schema; None where properties cannot express it."""
     if not isinstance(schema, Mapping) or not schema.keys() <= {"properties", "required", "type"} | ANNOTATIONS:
         return None
     if schema.get("type", "object") != "object":
@@ -119,7 +119,7 @@ def _opposites(schema: Any) -> list[Parts] | None:
 
 
 def _apart(one: Any, other: Any, root: Mapping[str, Any]) -> bool:
-    """One argument, which one of them requires at least, can have no value that both allow."""
+    """Whether no value of some required argument is allowed by both."""
     pair = [target(schema, root) or schema if isinstance(schema, Mapping) else {} for schema in (one, other)]
     lists = [part.get("properties") if isinstance(part, Mapping) else None for part in pair]
     if not all(isinstance(listed, Mapping) for listed in lists):
@@ -136,7 +136,7 @@ def _values(schema: Any) -> list[Any]:
 
 
 def _parameters(parts: Parts) -> list[Parameter] | None:
-    """The arguments that schemas list together; None where one that is required cannot be there."""
+    """The arguments that the schemas list together; None where one is required and forbidden."""
     schemas: dict[str, list[Any]] = {}
     required: set[str] = set()
     for part in parts:
@@ -161,7 +161,7 @@ def _joined(schemas: list[Any]) -> Any:
 
 
 def _others(part: Mapping[str, Any], names: Iterable[str]) -> list[str]:
-    """Those that `additionalProperties` of a schema speaks of."""
+    """The names that `additionalProperties` of a schema applies to."""
     if part.get("additionalProperties", True) in (True, {}) or "patternProperties" in part:
         return []
     listed = part.get("properties")
@@ -169,7 +169,7 @@ def _others(part: Mapping[str, Any], names: Iterable[str]) -> list[str]:
 
 
 def _at_least(way: list[Parameter], least: Any) -> Iterable[list[Parameter]]:
-    """`minProperties`, where it asks for one more than is required: each of the others once."""
+    """`minProperties`, where it is one more than the required arguments: one way per optional argument."""
     needed = sum(parameter.required for parameter in way)
     if least != needed + 1 or isinstance(least, bool):
         return [way]

@@ -1,7 +1,7 @@
-"""The *guards*: middlewares that every request passes before a route sees it, one concern a file.
+"""The *guards*: middlewares that every request passes before a route sees it, one concern per file.
 
 From the outside in, as in Ollama: one Host header, the Origin (CORS), the Host against DNS rebinding, the API key where
-one is asked for, the router's own answers (404, 405, redirects), and the request headers that go into the record.
+keys are set, the router's own answers (404, 405, redirects), and the request headers that go into the record.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def with_headers(send: Send, verdict: Verdict) -> Send:
 
 
 async def answer(send: Send, verdict: Verdict) -> None:
-    """Send a whole answer."""
+    """Send the verdict as a whole response."""
     text = verdict.text.encode()
     headers = [(b"content-length", str(len(text)).encode())] if verdict.status != 204 else []
     if text:

@@ -1,4 +1,4 @@
-"""The Origin check: which pages of browsers may call (CORS)."""
+"""The Origin check: which origins of browser pages may call (CORS)."""
 
 from __future__ import annotations
 

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from litestar.types import ASGIApp
 
 _PLAIN_IN_PATHS = "/:@!$&'()*+,;="
-"""What need not be escaped there, beside letters, digits and "-._~"."""
+"""Characters that paths need not escape, besides letters, digits and "-._~"."""
 
 
 class RouteCheck(Guard):
-    """Answers requests that no route is there for."""
+    """Answers requests that have no route."""
 
     def __init__(self, app: ASGIApp, routes: RouteTable) -> None:
         super().__init__(app)
@@ -32,7 +32,7 @@ class RouteCheck(Guard):
             return self._not_here(path, 405, "405 method not allowed", ("allow", ", ".join(allowed)))
         bare = path.rstrip("/")
         if path == bare + "/" and method in self._routes.methods(bare):
-            # The path came decoded: it may hold anything, line ends too, and a header takes neither those nor "€".
+            # The path is decoded: it may hold line ends or "€", which a header must not.
             place = quote(bare, safe=_PLAIN_IN_PATHS) + (f"?{head.query}" if head.query else "")
             return Verdict(301 if method == "GET" else 307, (("location", place),))
         return self._not_here(path, 404, "404 page not found")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ShutdownAnswer:
-    """Middleware: answers requests that are cancelled since the server ends."""
+    """Middleware: answers requests that are cancelled because the server ends."""
 
     def __init__(self, app: ASGIApp, routes: RouteTable) -> None:
         self._app = app

@@ -267,7 +267,7 @@ class Metrics:
         yield _gauge("power_share", "Part of the time for batch and background requests", [], [((), share)])
         yield _gauge("power_pace", "Part of the time for all replies", [], [((), limits.pace)])
         watts = [] if report.watts is None else [((), report.watts)]
-        yield _gauge("power_watts", "Measured power, where the governor of power looks", [], watts)
+        yield _gauge("power_watts", "Measured power, while a power policy or limit needs it", [], watts)
         yield _gauge("power_limit_watts", "The setting power_limit; 0: none", [], [((), report.power_limit)])
 
     def _kv_gauges(self) -> Iterator[Metric]:

@@ -4,7 +4,7 @@ The container is a header (metadata key by key, then one entry per tensor) and a
 trusted: every count and length is compared with the bytes that are really there before anything is allocated, so a
 truncated or hostile file costs no more memory than its own header and ends in a `GgufError` that says what is wrong.
 Tensor data is only mapped, never read here. What the metadata *means* (architecture, tokenizer, block formats) is the
-business of `gguf_models`, `gguf_tokenizer` and `gguf_tensors`.
+business of `models`, `tokenizer` and `tensors`.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def cut_name(tokenizer: Mapping[str, Any]) -> str | None:
     normalizer = tokenizer.get("normalizer") or {}
     if normalizer.get("type") not in (None, "NFC"):
         return None
-    # Where offsets are trimmed is no matter of which tokens there are.
+    # `trim_offsets` does not change the tokens.
     found = [{key: value for key, value in step.items() if key != "trim_offsets"} for step in steps or []]
     whole = bool((tokenizer.get("model") or {}).get("ignore_merges"))
     for name, cut in CUTS.items():

@@ -1,4 +1,4 @@
-"""Layouts of text encoders (embedders): see `layout`. BERT, XLM-RoBERTa (also `bert`, told by its tokenizer), Nomic."""
+"""Layouts of text encoders (embedders): BERT, XLM-RoBERTa (`bert` with another tokenizer), Nomic; see `layout`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from omlx_registry.gguf.keys import GgufKeys
 from omlx_registry.gguf.layout import ZERO_ROWS, Config, Layout
 
 POOLINGS: Final = {1: "mean", 2: "cls", 3: "lasttoken"}
-"""llama.cpp's numbers of how token vectors become one; 0 is none, 4 a classifier's."""
+"""llama.cpp's numbers of pooling modes; 0 is none, 4 a classifier's."""
 _PADDING: Final = 1
 """XLM-RoBERTa's padding token; its first position is the one behind it, and files leave out the rows before."""
 

@@ -28,7 +28,7 @@ def word_pieces(tokens: Sequence[str], kinds: Sequence[int]) -> list[str]:
 
 
 def word_piece_body(pieces: Sequence[str], ids: Mapping[str, int], unknown: str) -> dict[str, Any]:
-    """Of tokenizer.json. `pieces`: of ordinary words; `unknown`: the token for what has none."""
+    """The content of tokenizer.json. `pieces`: of ordinary words; `unknown`: the token for text without one."""
     cased = any(piece != piece.lower() for piece in pieces)
     return {
         "normalizer": {
@@ -51,7 +51,7 @@ def word_piece_body(pieces: Sequence[str], ids: Mapping[str, int], unknown: str)
 
 
 def unigram_body(metadata: Mapping[str, Any], tokens: Sequence[str], unknown: int) -> dict[str, Any]:
-    """Of tokenizer.json. Raises GgufError where scores or the character map are damaged."""
+    """The content of tokenizer.json. Raises GgufError where scores or the character map are damaged."""
     scores = metadata.get("tokenizer.ggml.scores")
     if not isinstance(scores, np.ndarray) or len(scores) != len(tokens):
         raise GgufError("the GGUF file's vocabulary is damaged: tokens and their scores do not match")

@@ -1,8 +1,7 @@
 """A layout: what the tensors of an architecture in GGUF files are called in MLX, and how its settings are named.
 
-A converter to GGUF renames tensors and changes some: which ones stands in the `Layout` of the architecture, and what
-it says is undone by the importer. Settings that a file does not carry, because llama.cpp has them in its code, are
-filled in by the layout.
+A converter to GGUF renames tensors and changes some. The `Layout` of an architecture says which ones, and the importer
+undoes it. Settings that a file does not carry, because llama.cpp has them in its code, are filled in by the layout.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class Layout:
     attends: bool = True
     """False for models without any attention, whose metadata has no heads."""
     generates: bool = True
-    """False for encoders, whose replies have no end."""
+    """False for encoders, which write no replies."""
     prefix: str = "model.layers"
     """The module path before the number of a layer."""
     joined: Mapping[str, Joined] = field(default_factory=dict)
@@ -86,11 +85,11 @@ class Layout:
     columns: Mapping[str, Callable[[Mapping[str, Any]], Indices]] = field(default_factory=dict)
     """Parts with columns in another order: for each of MLX's the file's, in runs of whole groups of 32."""
     undo: Mapping[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = field(default_factory=dict)
-    """What makes MLX's values of a part of those that a converter made of them; such parts stay float32."""
+    """By part, the function that turns the converter's values back into MLX's; such parts stay float32."""
     alternatives: tuple[set[str], ...] = ()
     """Parts of which a layer needs only one."""
     absent: Callable[[int, Mapping[str, Any]], frozenset[str]] = lambda layer, config: frozenset()
-    """Parts that a layer need not have, where it is told otherwise than by attention."""
+    """Parts that a layer need not have, for other reasons than its kind of attention."""
 
     def instead_of(self, part: str) -> set[str]:
         """The parts that a layer may have for this one, itself included."""

@@ -33,7 +33,7 @@ class Weight:
     """One tensor's place in the MLX model.
 
     `heads` > 0: its rows are interleaved per head, to be put back; `shift` is added to every value; `shape` is the
-    result's where it differs from the tensor's. `pick`: the rows that are its, of a tensor that holds several;
+    result's where it differs from the tensor's. `pick`: its rows, of a tensor that holds several;
     `zero_rows`: so many are put before the tensor's. `columns`: for each of the result's the tensor's. `undo`: as in
     `Layout`.
     """
@@ -171,7 +171,7 @@ def _base_config(keys: GgufKeys, embedding: GgufTensor, *, tied: bool, layout: L
 
 
 def _draft_layers(keys: GgufKeys, config: dict[str, Any]) -> tuple[str, ...]:
-    """Takes the layers that predict further tokens, which mlx-lm does without, off the count; how their names start."""
+    """Subtract multi-token prediction layers, which mlx-lm does not use; returns their prefixes of tensor names."""
     count = keys.whole("nextn_predict_layers", 0, least=0, most=64)
     layers = config["num_hidden_layers"]
     if count >= layers:
@@ -221,7 +221,7 @@ def _rope_scaling(
 
 
 def _rotated(factors: NDArray[np.float32] | None) -> float:
-    """The part of a head that is rotated: the factors of the rest are as good as infinite."""
+    """The part of a head that is rotated: the factors of the rest are huge."""
     return 1.0 if factors is None else shortest(float((factors < 1e20).mean()))
 
 

@@ -143,7 +143,7 @@ def _framing(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> tuple[int 
 
 
 def _unknown(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> str:
-    """The token for what is in no other. Raises GgufError where there is none."""
+    """The token for text that has no other. Raises GgufError where there is none."""
     unknown = _special(metadata, "unknown", vocabulary)
     if unknown is None:
         unknown = next((index for index, token in enumerate(vocabulary.tokens) if token in ("[UNK]", "<unk>")), None)
@@ -231,7 +231,7 @@ def _byte_level(metadata: Mapping[str, Any], ids: dict[str, int]) -> tuple[dict[
 
 
 def _pairs(metadata: Mapping[str, Any], ids: Mapping[str, int]) -> list[list[str]]:
-    """The merges of the file, apart."""
+    """The merges of the file as pairs."""
     merges = metadata.get("tokenizer.ggml.merges")
     if not isinstance(merges, list) or not all(isinstance(merge, str) for merge in merges):
         raise GgufError("the GGUF file's vocabulary is damaged: it has no merges (tokenizer.ggml.merges)")

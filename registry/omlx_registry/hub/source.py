@@ -1,7 +1,7 @@
 """The Hugging Face Hub as a source: any MLX, safetensors or GGUF repository, by short name, alias or `ORG/REPO`.
 
-What travels and is converted is a worker's work (`hub_download`, `quantize_model`, `gguf_import`); here the steps
-are put in order and their result becomes a model, manifest last.
+Workers download and convert (`download`, `quantize_model`, `gguf.importer`); here the steps are put in order and their
+result becomes a model, manifest last.
 """
 
 from __future__ import annotations
