@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from omlx.pool import PoolError
-from omlx.pool.pressure import resident, tree_bytes
+from omlx.pool.pressure import resident
 from tests.pool.support import HELLO, ask, names, running_pool, spec, touch
 from tests.support.processes import has_begun
 from tests.support.tiny import tiny_model
@@ -62,9 +62,9 @@ def many_values(folder: Path) -> None:
 def peak_of_children() -> Iterator[list[int]]:
     """The most resident memory that a process started meanwhile has ever had, in bytes.
 
-    The second entry is the least that all other processes of this one held: those of earlier tests may end meanwhile.
+    The second entry is the least that this process held meanwhile: it may give back what earlier tests took.
     """
-    peak, done = [0, tree_bytes()], threading.Event()
+    peak, done = [0, resident()], threading.Event()
     before = {child.pid for child in psutil.Process().children(recursive=True)}
 
     def look() -> None:
@@ -72,7 +72,7 @@ def peak_of_children() -> Iterator[list[int]]:
         for number in itertools.count():
             if number % 20 == 0:  # it looks at every process of the machine
                 known = {child.pid for child in psutil.Process().children(recursive=True)} - before
-                peak[1] = min(peak[1], -sum(map(resident, known)) + tree_bytes())
+                peak[1] = min(peak[1], resident())
             peak[0] = max([peak[0], *map(_most, known)])
             if done.wait(0.01):
                 return
@@ -123,7 +123,7 @@ async def test_a_load_that_takes_all_memory_ends_at_its_cap_and_others_go_on(tmp
 async def test_the_cap_of_all_processes_is_one_of_each_load(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_model("qwen3"), tmp_path / "bomb"))
     many_layers(folder)
-    held = tree_bytes()
+    held = resident()  # what belongs to other tests' pools is not known to this one
     settings = {"max_process_memory": str(held + ALLOWED), "hot_cache_max_size": "0"}
     async with running_pool(tmp_path, trust_remote_code=True, **settings) as pool:
         with peak_of_children() as peak, pytest.raises(PoolError, match="requires more system memory to load"):
