@@ -64,8 +64,14 @@ async def stopped_spare(pool: Pool, children: Children, *, starting: bool) -> ps
     if not starting:
         await until(lambda: is_idle(pool))
     # A process that is stopped between fork and exec would hold up the thread that starts it.
-    await until(lambda: [has_begun(child.pid) for child in children()] == [True])
-    (spare,) = children()
+    seen: list[psutil.Process] = []
+
+    def only_it_runs() -> bool:
+        seen[:] = children()
+        return [has_begun(child.pid) for child in seen] == [True]
+
+    await until(only_it_runs)
+    (spare,) = seen
     spare.suspend()
     return spare
 

@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 
 from omlx.messages.frames import Embed
 from omlx.messages.load_spec import EngineConfig, LoadSpec
-from omlx.messages.request import Delta, Finish, GenerateRequest, Limits, Message, Sampling
+from omlx.messages.request import Delta, Finish, GenerateRequest, Limits, Message, Sampling, TextGrammar
 from omlx.runner.connection import CRASHED, RequestFailed
 from omlx.runner.host import RunnerHost
 from tests.support.lessons import LESSONS, STORY, lesson
@@ -281,9 +281,10 @@ async def refusal(asked: Awaitable[Any]) -> str:
 async def test_kill_in_mid_stream_fails_the_open_requests_at_once() -> None:
     host = await RunnerHost.spawn()
     await host.load(load_spec(), stall_timeout=60)
-    async with aclosing(host.generate(request("Tell me a story.", tokens=500))) as events:
+    long = request("Tell me a story.", tokens=3000, grammar=TextGrammar("regex", "[a-z]{8000}"))
+    async with aclosing(host.generate(long)) as events:
         assert isinstance(await anext(events), Delta)
-        other = asyncio.create_task(run(host, request("Tell me a story.", tokens=500)))
+        other = asyncio.create_task(run(host, long))
         await asyncio.sleep(0)
         os.kill(host.pid, signal.SIGKILL)
         with pytest.raises(RequestFailed) as failure:

@@ -43,8 +43,12 @@ class Children:
 
 
 def has_begun(pid: int) -> bool:
-    """Whether a process runs its own program: between fork and exec it is a copy of this one, its memory included."""
+    """Whether a process runs its own program: between fork and exec it is a copy of this one, its memory included.
+
+    One that has ended runs none.
+    """
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes() != Path(f"/proc/{os.getpid()}/cmdline").read_bytes()
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return command not in (b"", Path(f"/proc/{os.getpid()}/cmdline").read_bytes())
     except OSError:
         return False
