@@ -63,6 +63,14 @@ def presence(sequences: Iterable[Worker], *, blocked: bool) -> Presence:
     return Presence("interactive" in classes, "batch" in classes, "background" in classes, urgent, blocked)
 
 
+def presence_of_jobs(priorities: Iterable[Priority], *, arriving: bool) -> Presence:
+    """The classes of running jobs, which have no tokens: an interactive one is urgent until it is done. `arriving`:
+    others, of any class, wait to be taken in."""
+    classes = set(priorities)
+    interactive = arriving or "interactive" in classes
+    return Presence(interactive, "batch" in classes, "background" in classes, urgent=interactive)
+
+
 class Turn(NamedTuple):
     """What happens next."""
 

@@ -18,7 +18,7 @@ from omlx.engine.encode.chunked import Parts
 from omlx.engine.encode.chunks import LONGEST_WHOLE, ChunkPick, EncodeBudget, PartBudget, choose
 from omlx.engine.encode.embed import normalised
 from omlx.engine.encode.rows import BadTokens, Encoder, EncodeRow, Text, TooLong
-from omlx.engine.pacing import Presence
+from omlx.engine.pacing import Presence, presence_of_jobs
 from omlx.engine.panics import told
 from omlx.messages.failures import INPUT_FAILED, running_failed
 from omlx.messages.frames import MAX_FRAME, Embed, Embedded, Ranked, Rerank
@@ -134,10 +134,9 @@ class EncodeJobs:
 
     @property
     def presence(self) -> Presence:
-        """Which classes of jobs run. They have no tokens, so an interactive one is urgent until it is done."""
-        classes = {job.frame.priority for job in self._jobs.values()}
-        interactive = "interactive" in classes or bool(self._refused) or self._preparation.complete > 0
-        return Presence(interactive, "batch" in classes, "background" in classes, urgent=interactive)
+        """Which classes of jobs run."""
+        arriving = bool(self._refused) or self._preparation.complete > 0
+        return presence_of_jobs((job.frame.priority for job in self._jobs.values()), arriving=arriving)
 
     @property
     def _taking_part(self) -> list[_EncodeJob]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import mlx.core as mx
 import numpy as np
 
-from omlx.engine.pacing import Presence
+from omlx.engine.pacing import Presence, presence_of_jobs
 from omlx.engine.panics import told
 from omlx.engine.speech import audio_decoder
 from omlx.engine.speech.audio_file import AudioError, AudioLimitError
@@ -133,9 +133,8 @@ class TranscribeJobs:
     @property
     def presence(self) -> Presence:
         """As in EncodeJobs."""
-        classes = {job.request.priority for job in self._jobs.values()}
-        interactive = "interactive" in classes or bool(self._refused) or self._preparation.complete > 0
-        return Presence(interactive, "batch" in classes, "background" in classes, urgent=interactive)
+        arriving = bool(self._refused) or self._preparation.complete > 0
+        return presence_of_jobs((job.request.priority for job in self._jobs.values()), arriving=arriving)
 
     def submit(self, request: Transcribe) -> None:
         """Add a job; `step` returns its answers."""
